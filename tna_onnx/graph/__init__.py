@@ -1,0 +1,1 @@
+"""Everything that knows ONNX graphs: loading, head finding, map nodes, rewriting."""

@@ -1,0 +1,70 @@
+"""The word list of map formulas, written as ONNX nodes.
+
+The other face of `numerics.ops`: each word appends one standard node and returns the name of its result. Everything is
+2-D in the dtype of the logits; constants become initializers of shape [] or [C]. Names share one prefix, so that
+users can leave the block out of a quantisation.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+__all__ = ["PREFIX", "NodeOps"]
+
+PREFIX = "tna_onnx"
+
+
+class NodeOps:
+    """The words as nodes; collects what they wrote.
+
+    Args:
+        dtype: NumPy name of the logits' dtype.
+        opset: the model's opset; Clip takes its bounds as attributes before 11.
+    """
+
+    def __init__(self, dtype: str, opset: int) -> None:
+        self._dtype, self._opset = np.dtype(dtype), opset
+        self.nodes: list[onnx.NodeProto] = []
+        self.initializers: list[onnx.TensorProto] = []
+
+    @property
+    def tiny(self) -> float:
+        """Smallest normal number of the dtype."""
+        return float(np.finfo(self._dtype).tiny)
+
+    def const(self, value: Any) -> str:
+        """Write an initializer."""
+        name = f"{PREFIX}/const_{len(self.initializers)}"
+        self.initializers.append(numpy_helper.from_array(np.asarray(value, self._dtype), name))
+        return name
+
+    def add(self, a: str, b: str) -> str:
+        """Write Add."""
+        return self._node("Add", [a, b])
+
+    def mul(self, a: str, b: str) -> str:
+        """Write Mul."""
+        return self._node("Mul", [a, b])
+
+    def log(self, a: str) -> str:
+        """Write Log."""
+        return self._node("Log", [a])
+
+    def clip(self, a: str, low: float, high: float) -> str:
+        """Write Clip with both bounds."""
+        if self._opset < 11:
+            return self._node("Clip", [a], min=low, max=high)
+        return self._node("Clip", [a, self.const(low), self.const(high)])
+
+    def softmax(self, a: str) -> str:
+        """Write Softmax over axis 1."""
+        return self._node("Softmax", [a], axis=1)
+
+    def _node(self, op_type: str, inputs: list[str], **attributes: Any) -> str:
+        name = f"{PREFIX}/{op_type.lower()}_{len(self.nodes)}"
+        self.nodes.append(helper.make_node(op_type, inputs, [f"{name}_out"], name=name, **attributes))
+        return f"{name}_out"

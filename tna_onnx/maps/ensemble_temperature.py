@@ -1,0 +1,75 @@
+"""Ensemble temperature scaling (ETS): a mixture of the scaled, the plain and the uniform distribution.
+
+    p = w_1 softmax(s / T) + w_2 softmax(s) + w_3 / C,        w >= 0, sum w = 1
+
+T is the temperature of TS. The weights minimise the squared error sum_i |p_i - onehot(y_i)|^2 = w'Gw - 2 t'w + N with
+
+    G_kl = sum_i <P_k, P_l>_i        t_k = sum_i (P_k)_iy
+
+over the three distributions P_k: one pass over the data, then a 3 x 3 problem on the simplex. The result is log p.
+Source: Zhang, Kailkhura & Han (2020), "Mix-n-Match", section 3.3.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import array_api_compat
+import numpy as np
+from numpy.typing import NDArray
+
+from tna_onnx.maps.base import Reduce
+from tna_onnx.maps.temperature import Temperature
+from tna_onnx.numerics.fitting import simplex_weights
+from tna_onnx.numerics.ops import ArrayOps, Ops
+
+__all__ = ["EnsembleTemperature"]
+
+
+@dataclass(frozen=True)
+class EnsembleTemperature:
+    """Mixture of softmax(s / temperature), softmax(s) and 1 / n_classes with `weights`, as log-probabilities."""
+
+    temperature: float
+    weights: tuple[float, float, float]
+    n_classes: int
+
+    @property
+    def parameters(self) -> dict[str, float | list[float]]:
+        """Temperature and weights."""
+        return {"temperature": self.temperature, "weights": list(self.weights)}
+
+    def forward(self, op: Ops, logits: Any) -> Any:
+        """Return log p, cut at the smallest normal number of the dtype."""
+        scaled, plain, uniform = self.weights
+        p = op.mul(op.softmax(op.mul(logits, op.const(1 / self.temperature))), op.const(scaled))
+        p = op.add(p, op.mul(op.softmax(logits), op.const(plain)))
+        p = op.add(p, op.const(uniform / self.n_classes))
+        return op.log(op.clip(p, op.tiny, 1.0))
+
+    @classmethod
+    def fit(cls, reduce: Reduce, *, start: float = 1.0) -> EnsembleTemperature:
+        """Fit T by NLL, then the weights by squared error.
+
+        Raises:
+            DataError: as `Temperature.fit`.
+        """
+        temperature = Temperature.fit(reduce, start=start).temperature
+        sums = reduce(lambda logits, labels: _quadratic(logits, labels, temperature))
+        count, n_classes = sums[12], round(sums[13] / sums[12])
+        weights = simplex_weights(sums[:9].reshape(3, 3) / count, sums[9:12] / count)
+        return cls(temperature, (float(weights[0]), float(weights[1]), float(weights[2])), n_classes)
+
+
+def _quadratic(logits: Any, labels: NDArray[np.int64], temperature: float) -> NDArray[np.float64]:
+    """Sums over samples: G (9), t (3), 1, C."""
+    xp, op = array_api_compat.array_namespace(logits), ArrayOps(logits)
+    n, classes = logits.shape
+    own = xp.asarray(labels)[:, None]
+    parts = [op.softmax(logits / temperature), op.softmax(logits)]
+    inner = [[float(xp.sum(a * b, dtype=xp.float64)) for b in parts] for a in parts]
+    mass = [float(xp.sum(a, dtype=xp.float64)) / classes for a in parts]
+    hits = [float(xp.sum(xp.take_along_axis(a, own, axis=1), dtype=xp.float64)) for a in parts]
+    gram = [[*inner[0], mass[0]], [*inner[1], mass[1]], [*mass, n / classes]]
+    return np.array([*gram[0], *gram[1], *gram[2], *hits, n / classes, n, n * classes], np.float64)

@@ -1,0 +1,87 @@
+"""Temperature scaling (TS): s' = s / T with one T > 0 that minimises the NLL.
+
+With beta = 1/T and p = softmax(beta s), the mean NLL is convex in beta:
+
+    d NLL / d beta   = mean_i ( E_p[s_i] - s_iy )
+    d2 NLL / d beta2 = mean_i Var_p[s_i] >= 0
+
+so the fit is the root of an increasing function. Sums are float64. Source: Guo et al. (2017), section 4.2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import array_api_compat
+import numpy as np
+from numpy.typing import NDArray
+
+from tna_onnx.errors import DataError
+from tna_onnx.maps.base import Reduce
+from tna_onnx.numerics.fitting import increasing_root
+from tna_onnx.numerics.ops import Ops
+
+__all__ = ["Temperature"]
+
+# The range of 1/T. Wide enough for logits of 1e4 and for logits that hardly differ.
+_LOW, _HIGH = 1e-6, 1e6
+
+
+@dataclass(frozen=True)
+class Temperature:
+    """Logits divided by `temperature`."""
+
+    temperature: float
+
+    @property
+    def parameters(self) -> dict[str, float | list[float]]:
+        """The temperature."""
+        return {"temperature": self.temperature}
+
+    def forward(self, op: Ops, logits: Any) -> Any:
+        """Return logits / T."""
+        return op.mul(logits, op.const(1 / self.temperature))
+
+    @classmethod
+    def fit(cls, reduce: Reduce, *, start: float = 1.0) -> Temperature:
+        """Fit T by safeguarded Newton steps in log(1/T).
+
+        Args:
+            reduce: runs over chunks of (logits, labels).
+            start: first T tried.
+
+        Raises:
+            DataError: no T has the least NLL: each sample's label has the largest logit (T -> 0), or the logits say
+                less than nothing about the labels (T -> infinity).
+        """
+
+        def slope(beta: float) -> tuple[float, float]:
+            sums = reduce(lambda logits, labels: _moments(logits, labels, beta))
+            return float(sums[0] / sums[2]), float(sums[1] / sums[2])
+
+        root = increasing_root(slope, _LOW, _HIGH, start=1 / start)
+        if root.status == "upper":
+            raise DataError(
+                "temperature: the NLL falls all the way to T = 0, because every calibration sample is classified right; "
+                "expected data with some errors (were these samples trained on?), or use --map none"
+            )
+        if root.status == "lower":
+            raise DataError(
+                "temperature: the NLL falls all the way to T = infinity: the model does no better than guessing on these "
+                "data; check the labels, the class order and the preprocessing"
+            )
+        return cls(1 / root.value)
+
+
+def _moments(logits: Any, labels: NDArray[np.int64], beta: float) -> NDArray[np.float64]:
+    """Sums over samples of (E_p[s] - s_y, Var_p[s], 1) at p = softmax(beta s)."""
+    xp = array_api_compat.array_namespace(logits)
+    shifted = logits - xp.max(logits, axis=1, keepdims=True)  # both moments are those of s - max s
+    weights = xp.exp(beta * shifted)
+    total = xp.sum(weights, axis=1, dtype=xp.float64)
+    weighted = weights * shifted
+    mean = xp.sum(weighted, axis=1, dtype=xp.float64) / total
+    square = xp.sum(weighted * shifted, axis=1, dtype=xp.float64) / total
+    own = xp.take_along_axis(shifted, xp.asarray(labels)[:, None], axis=1)[:, 0]
+    return np.array([float(xp.sum(mean - own)), float(xp.sum(square - mean * mean)), float(logits.shape[0])])

@@ -1,0 +1,213 @@
+"""Calibration metrics of scored samples, and the paired bootstrap that compares two of them.
+
+Each calibration error is one signed residual sum per bin: with r_i = hit_i - confidence_i,
+
+    ECE = 1/N sum_j | sum_{i in bin j} r_i |
+
+(the paper's sum_j |B_j|/N |acc(B_j) - conf(B_j)|, multiplied out). ECE has B equal intervals (j/B, (j+1)/B], so that
+confidence 1.0 lies in the last bin; AdaECE has B bins of equal mass in ascending confidence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tna_onnx.numerics.stats import SampleScores
+
+__all__ = ["METRICS", "Interval", "Metrics", "Objective", "ada_ece", "ece", "objective_value", "paired_differences"]
+
+Objective = Literal["ece", "adaece", "nll"]
+METRICS = ("accuracy", "ece", "adaece", "nll", "brier")
+"""Names of the fields of `Metrics`, in the order of the report."""
+
+# Bootstrap resamples, and the most groups that samples are put into (each sample is its own group below this).
+_RESAMPLES = 1000
+_GROUPS = 20_000
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """Metrics of N samples as fractions (not percent); NLL in nats; ECE and AdaECE with `bins` bins."""
+
+    n: int
+    bins: int
+    accuracy: float
+    ece: float
+    adaece: float
+    nll: float
+    brier: float
+
+    @classmethod
+    def of(cls, scores: SampleScores, bins: int = 15) -> Metrics:
+        """Reduce scores; sums in float64.
+
+        Raises:
+            ValueError: no samples, or fewer samples than bins.
+        """
+        return cls(
+            n=len(scores),
+            bins=bins,
+            accuracy=float(np.mean(scores.hit, dtype=np.float64)),
+            ece=ece(scores, bins),
+            adaece=ada_ece(scores, bins),
+            nll=float(np.mean(scores.nll, dtype=np.float64)),
+            brier=float(np.mean(scores.brier, dtype=np.float64)),
+        )
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A paired difference `after - before` with its bootstrap interval."""
+
+    difference: float
+    low: float
+    high: float
+    level: float
+
+
+def ece(scores: SampleScores, bins: int = 15) -> float:
+    """Expected calibration error over `bins` equal intervals (j/B, (j+1)/B].
+
+    Raises:
+        ValueError: no samples, or fewer samples than bins.
+
+    Source: Naeini et al. (2015); the paper, section "Evaluation Metrics".
+
+    >>> right, wrong = np.array([True]), np.array([False])
+    >>> one = lambda p, hit: SampleScores(np.float32([p]), hit, np.float32([0]), np.float32([0]))
+    >>> round(ece(one(0.75, right) + one(0.75, wrong), bins=2), 6)
+    0.25
+    """
+    return _calibration_error(scores, _equal_width(scores, bins), bins)
+
+
+def ada_ece(scores: SampleScores, bins: int = 15) -> float:
+    """Calibration error over `bins` bins of equal mass, in ascending confidence.
+
+    Samples of one confidence can fall on both sides of a border; each then counts with their mean residual, so that
+    the value does not depend on the order of the samples.
+
+    Raises:
+        ValueError: no samples, or fewer samples than bins.
+
+    Source: Mukhoti et al. (2020); the paper, section "Evaluation Metrics".
+    """
+    _check(scores, bins)
+    order = np.argsort(scores.confidence, kind="stable")
+    confidence, residual = scores.confidence[order], _residuals(scores)[order]
+    starts = np.flatnonzero(np.r_[True, confidence[1:] != confidence[:-1]])
+    counts = np.diff(np.r_[starts, len(confidence)])
+    residual = np.repeat(np.add.reduceat(residual, starts) / counts, counts)
+    edges = _equal_mass_edges(len(scores), bins)
+    return float(np.sum(np.abs(np.add.reduceat(residual, edges[:-1]))) / len(scores))
+
+
+def objective_value(scores: SampleScores, objective: Objective, bins: int = 15) -> float:
+    """Value of the metric that the search minimises."""
+    if objective == "ece":
+        return ece(scores, bins)
+    if objective == "adaece":
+        return ada_ece(scores, bins)
+    return float(np.mean(scores.nll, dtype=np.float64))
+
+
+def paired_differences(
+    before: SampleScores, after: SampleScores, bins: int = 15, *, level: float = 0.95, seed: int = 0
+) -> dict[str, Interval]:
+    """Differences `after - before` on the same samples, with basic bootstrap intervals, per name in `METRICS`.
+
+    Samples are resampled in pairs. The interval is the basic one, [2d - q_high, 2d - q_low]: a resample adds
+    noise to every bin and so raises a calibration error; reflecting the quantiles takes that bias out. Above 20,000
+    samples random groups of samples are resampled in place of single ones. Equal-mass bins keep the borders of the
+    full data.
+
+    Raises:
+        ValueError: different numbers of samples, or fewer samples than bins.
+
+    Source: Efron & Tibshirani (1993), sections 13 and 14.
+    """
+    if len(before) != len(after):
+        raise ValueError(f"paired samples expected, got {len(before)} before and {len(after)} after")
+    n, rng = len(before), np.random.default_rng(seed)
+    groups = min(n, _GROUPS)
+    group = np.arange(n) if groups == n else rng.permutation(n) % groups
+    first, second = _Sums.of(before, bins, group, groups), _Sums.of(after, bins, group, groups)
+    plain = np.ones((1, groups))
+    difference = {name: value[0] for name, value in second.minus(first, plain, n).items()}
+    drawn: dict[str, list[NDArray[np.float64]]] = {name: [] for name in METRICS}
+    for _ in range(0, _RESAMPLES, 100):  # a hundred at a time: 16 MB of weights at 20,000 groups
+        weights = rng.multinomial(groups, np.full(groups, 1 / groups), size=100).astype(np.float64)
+        for name, values in second.minus(first, weights, n).items():
+            drawn[name].append(values)
+    tail = (1 - level) / 2
+    result = {}
+    for name in METRICS:
+        low, high = np.quantile(np.concatenate(drawn[name]), [tail, 1 - tail])
+        d = float(difference[name])
+        result[name] = Interval(d, 2 * d - float(high), 2 * d - float(low), level)
+    return result
+
+
+@dataclass(frozen=True, eq=False)
+class _Sums:
+    """Sums per group of samples: hit, nll, brier (G, 3), and residuals by bin (G, B) for both kinds of bins."""
+
+    plain: NDArray[np.float64]
+    by_width: NDArray[np.float64]
+    by_mass: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, scores: SampleScores, bins: int, group: NDArray[Any], groups: int) -> _Sums:
+        residual = _residuals(scores)
+        mass = np.empty(len(scores), np.intp)
+        edges = _equal_mass_edges(len(scores), bins)
+        mass[np.argsort(scores.confidence, kind="stable")] = np.repeat(np.arange(bins), np.diff(edges))
+
+        def by(bin_of: NDArray[Any]) -> NDArray[np.float64]:
+            return np.bincount(group * bins + bin_of, residual, groups * bins).astype(np.float64).reshape(groups, bins)
+
+        plain = [np.bincount(group, v.astype(np.float64), groups) for v in (scores.hit, scores.nll, scores.brier)]
+        return cls(np.stack(plain, axis=1), by(_equal_width(scores, bins)), by(mass))
+
+    def minus(self, other: _Sums, weights: NDArray[np.float64], n: int) -> dict[str, NDArray[np.float64]]:
+        """Metric differences `self - other` under (R, G) resampling weights: name -> (R,)."""
+        plain = weights @ (self.plain - other.plain) / n
+        width = np.abs(weights @ self.by_width).sum(axis=1) - np.abs(weights @ other.by_width).sum(axis=1)
+        mass = np.abs(weights @ self.by_mass).sum(axis=1) - np.abs(weights @ other.by_mass).sum(axis=1)
+        return {
+            "accuracy": plain[:, 0],
+            "ece": width / n,
+            "adaece": mass / n,
+            "nll": plain[:, 1],
+            "brier": plain[:, 2],
+        }
+
+
+def _residuals(scores: SampleScores) -> NDArray[np.float64]:
+    return scores.hit - scores.confidence.astype(np.float64)
+
+
+def _equal_width(scores: SampleScores, bins: int) -> NDArray[np.intp]:
+    """Bin j of each confidence, with j/B < confidence <= (j+1)/B; a confidence of 0 lies in bin 0."""
+    _check(scores, bins)
+    edges = np.arange(1, bins) / bins
+    return np.searchsorted(edges, scores.confidence.astype(np.float64), side="left")
+
+
+def _equal_mass_edges(n: int, bins: int) -> NDArray[np.intp]:
+    """Borders of `bins` runs of n sorted samples whose sizes differ by one at most."""
+    return np.arange(bins + 1) * n // bins
+
+
+def _calibration_error(scores: SampleScores, bin_of: NDArray[np.intp], bins: int) -> float:
+    sums = np.bincount(bin_of, _residuals(scores), bins)
+    return float(np.sum(np.abs(sums)) / len(scores))
+
+
+def _check(scores: SampleScores, bins: int) -> None:
+    if bins < 1 or len(scores) < bins:
+        raise ValueError(f"at least one bin and as many samples as bins needed, got {len(scores)} samples, {bins} bins")

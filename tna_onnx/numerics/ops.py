@@ -1,0 +1,77 @@
+"""The word list of map formulas, run on arrays.
+
+A calibration map is one formula `forward(op, logits, features)` in these words. `ArrayOps` runs them on NumPy or torch;
+the graph layer writes the same words as ONNX nodes, so that what is scored and what is shipped cannot drift.
+Every value is 2-D, (N, C) or (N, 1), or a constant of shape [], [C] or a matrix.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import array_api_compat
+import numpy as np
+
+__all__ = ["ArrayOps", "Ops"]
+
+
+class Ops(Protocol):
+    """The words. `Value` is an array, or the name of a tensor in a graph."""
+
+    @property
+    def tiny(self) -> float:
+        """Smallest normal number of the working dtype: the floor below which no probability falls."""
+
+    def const(self, value: Any) -> Any:
+        """Return a constant of shape [], [C] or a matrix, in the working dtype."""
+
+    def add(self, a: Any, b: Any) -> Any:
+        """Return a + b."""
+
+    def mul(self, a: Any, b: Any) -> Any:
+        """Return a * b."""
+
+    def log(self, a: Any) -> Any:
+        """Return the natural logarithm of a."""
+
+    def clip(self, a: Any, low: float, high: float) -> Any:
+        """Return a, cut to [low, high]."""
+
+    def softmax(self, a: Any) -> Any:
+        """Return the softmax of a over classes (axis 1)."""
+
+
+class ArrayOps:
+    """The words on NumPy or torch arrays, in the dtype and on the device of `like`.
+
+    >>> ops = ArrayOps(np.zeros((1, 2), np.float32))
+    >>> ops.softmax(np.zeros((1, 2), np.float32)).tolist()
+    [[0.5, 0.5]]
+    """
+
+    def __init__(self, like: Any) -> None:
+        self._xp = array_api_compat.array_namespace(like)
+        self._dtype, self._device = like.dtype, array_api_compat.device(like)
+
+    @property
+    def tiny(self) -> float:
+        return float(self._xp.finfo(self._dtype).smallest_normal)
+
+    def const(self, value: Any) -> Any:
+        return self._xp.asarray(np.asarray(value, np.float64), dtype=self._dtype, device=self._device)
+
+    def add(self, a: Any, b: Any) -> Any:
+        return a + b
+
+    def mul(self, a: Any, b: Any) -> Any:
+        return a * b
+
+    def log(self, a: Any) -> Any:
+        return self._xp.log(a)
+
+    def clip(self, a: Any, low: float, high: float) -> Any:
+        return self._xp.clip(a, low, high)
+
+    def softmax(self, a: Any) -> Any:
+        weights = self._xp.exp(a - self._xp.max(a, axis=1, keepdims=True))
+        return weights / self._xp.sum(weights, axis=1, keepdims=True)

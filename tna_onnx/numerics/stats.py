@@ -1,0 +1,106 @@
+"""Per-sample scores of a classifier: all that accuracy, ECE, AdaECE, NLL and Brier need to know.
+
+With logits s (natural log), p = softmax(s) and label y, one sample gives
+
+    confidence = max_c p_c        hit = (argmax_c s_c == y)
+    nll        = -log p_y         brier = sum_c (p_c - [c == y])^2
+
+13 bytes a sample. Scores of chunks add up to the scores of the whole (`+` concatenates), so every later sum runs over
+the same float32 terms in the same order, however the data were split.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import array_api_compat
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["SampleScores"]
+
+_TINY = float(np.finfo(np.float32).tiny)
+
+
+@dataclass(frozen=True, eq=False)
+class SampleScores:
+    """Scores of N samples, NumPy arrays of shape (N,).
+
+    Attributes:
+        confidence: float32 in (0, 1], probability of the predicted class.
+        hit: bool, whether the predicted class is the label.
+        nll: float32 in nats, negative log-likelihood of the label.
+        brier: float32 in [0, 2], squared distance of the probabilities from the one-hot label.
+    """
+
+    confidence: NDArray[np.float32]
+    hit: NDArray[np.bool_]
+    nll: NDArray[np.float32]
+    brier: NDArray[np.float32]
+
+    @classmethod
+    def of_logits(cls, logits: Any, labels: Any) -> SampleScores:
+        """Score (N, C) logits (NumPy or torch, any float dtype) against (N,) integer labels.
+
+        Source: notation of the paper, section "Background"; Brier (1950).
+
+        >>> SampleScores.of_logits(np.log([[0.8, 0.2]]), np.array([0])).confidence.round(4).tolist()
+        [0.800000011920929]
+        """
+        xp = array_api_compat.array_namespace(logits)
+        if logits.dtype == xp.float16:
+            logits = xp.astype(logits, xp.float32)
+        top = xp.max(logits, axis=1, keepdims=True)
+        own = xp.take_along_axis(logits, xp.astype(labels, xp.int64)[:, None], axis=1) - top
+        weights = xp.exp(logits - top)
+        total = xp.sum(weights, axis=1, keepdims=True, dtype=xp.float64)
+        squares = xp.sum(weights * weights, axis=1, keepdims=True, dtype=xp.float64)
+        return cls(
+            confidence=_host(xp.squeeze(1 / total, axis=1), np.float32),
+            hit=_host(xp.argmax(logits, axis=1) == labels, np.bool_),
+            nll=_host(xp.squeeze(xp.log(total) - own, axis=1), np.float32),
+            brier=_host(xp.squeeze(squares / total**2 - 2 * xp.exp(own) / total + 1, axis=1), np.float32),
+        )
+
+    @classmethod
+    def of_probabilities(cls, probabilities: Any, labels: Any) -> SampleScores:
+        """Score (N, C) probabilities as a model gave them; log p is cut at the smallest normal float32."""
+        xp = array_api_compat.array_namespace(probabilities)
+        p = xp.astype(probabilities, xp.float64)
+        own = xp.squeeze(xp.take_along_axis(p, xp.astype(labels, xp.int64)[:, None], axis=1), axis=1)
+        return cls(
+            confidence=_host(xp.max(p, axis=1), np.float32),
+            hit=_host(xp.argmax(p, axis=1) == labels, np.bool_),
+            nll=_host(-xp.log(xp.clip(own, _TINY, None)), np.float32),
+            brier=_host(xp.sum(p * p, axis=1) - 2 * own + 1, np.float32),
+        )
+
+    def __add__(self, other: SampleScores) -> SampleScores:
+        """Concatenate the scores of two chunks."""
+        return SampleScores.concatenate([self, other])
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return len(self.confidence)
+
+    @classmethod
+    def concatenate(cls, chunks: list[SampleScores]) -> SampleScores:
+        """Join chunks in their order; one copy however many there are."""
+        return cls(
+            np.concatenate([chunk.confidence for chunk in chunks]),
+            np.concatenate([chunk.hit for chunk in chunks]),
+            np.concatenate([chunk.nll for chunk in chunks]),
+            np.concatenate([chunk.brier for chunk in chunks]),
+        )
+
+    def take(self, rows: NDArray[Any]) -> SampleScores:
+        """Return the scores of the chosen rows: integer indices, or a (N,) bool mask."""
+        return SampleScores(self.confidence[rows], self.hit[rows], self.nll[rows], self.brier[rows])
+
+
+def _host(array: Any, dtype: Any) -> NDArray[Any]:
+    """Bring an array of any namespace to NumPy."""
+    if not isinstance(array, np.ndarray):
+        array = array_api_compat.to_device(array, "cpu").numpy()
+    return np.asarray(array, dtype)

@@ -1,0 +1,206 @@
+"""ONNX Runtime: sessions on a device, and batched runs. The only module that imports onnxruntime."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tna_onnx.errors import DataError, DeviceError, UnsupportedModel, UsageError
+
+__all__ = ["Device", "Session", "TensorInfo", "open_session", "parse_device", "runtime_version"]
+
+_DTYPES = {
+    "tensor(float)": "float32",
+    "tensor(float16)": "float16",
+    "tensor(double)": "float64",
+    "tensor(int64)": "int64",
+    "tensor(int32)": "int32",
+    "tensor(int16)": "int16",
+    "tensor(int8)": "int8",
+    "tensor(uint8)": "uint8",
+    "tensor(uint16)": "uint16",
+    "tensor(uint32)": "uint32",
+    "tensor(uint64)": "uint64",
+    "tensor(bool)": "bool",
+}
+_CUDA = "CUDAExecutionProvider"
+_CPU = "CPUExecutionProvider"
+
+
+@dataclass(frozen=True)
+class Device:
+    """What `--device` asked for: `auto`, `cpu` or `cuda`, with the index of the CUDA device."""
+
+    kind: str
+    index: int = 0
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """A model input: name, shape (None for a dynamic dimension) and NumPy dtype."""
+
+    name: str
+    shape: tuple[int | None, ...]
+    dtype: np.dtype[Any]
+
+
+def parse_device(text: str) -> Device:
+    """Read `auto`, `cpu`, `cuda` or `cuda:1`.
+
+    Raises:
+        UsageError: anything else.
+
+    >>> parse_device("cuda:1")
+    Device(kind='cuda', index=1)
+    """
+    match = re.fullmatch(r"(auto|cpu|cuda)(?::(\d+))?", text)
+    if match is None or (match[2] and match[1] != "cuda"):
+        raise UsageError(f"device '{text}' is not known; expected auto, cpu, cuda or cuda:INDEX")
+    return Device(match[1], int(match[2] or 0))
+
+
+class Session:
+    """One model on one device.
+
+    Attributes:
+        inputs: what has to be fed.
+        provider: the execution provider obtained, first of ONNX Runtime's list.
+        fallback: why `auto` did not get a CUDA device that seemed to be there; empty otherwise.
+    """
+
+    def __init__(self, session: Any, name: str, fallback: str = "") -> None:
+        self._session, self._name = session, name
+        self.provider = str(session.get_providers()[0])
+        self.fallback = fallback
+        self.inputs = tuple(_tensor_info(i, name) for i in session.get_inputs())
+        self._fixed = _fixed_batch(self.inputs)
+
+    def run(self, outputs: Sequence[str], feeds: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
+        """Run one batch of any size; a model with a fixed batch is fed in its own portions, the last one padded.
+
+        Returns:
+            One array per output, leading axis N.
+
+        Raises:
+            DataError: ONNX Runtime refuses the data.
+        """
+        n = len(next(iter(feeds.values())))
+        size = self._fixed or n
+        portions = [self._portion(outputs, feeds, start, min(size, n - start), size) for start in range(0, n, size)]
+        return portions[0] if len(portions) == 1 else [np.concatenate(parts) for parts in zip(*portions, strict=True)]
+
+    def _portion(
+        self, outputs: Sequence[str], feeds: Mapping[str, NDArray[Any]], start: int, count: int, size: int
+    ) -> list[NDArray[Any]]:
+        portion = {name: array[start : start + count] for name, array in feeds.items()}
+        if count < size:
+            portion = {k: np.concatenate([a, np.repeat(a[-1:], size - count, axis=0)]) for k, a in portion.items()}
+        try:
+            results = self._session.run(list(outputs), portion)
+        except Exception as error:  # onnxruntime raises its own classes, not exported as a family
+            if type(error).__module__.partition(".")[0] != "onnxruntime":
+                raise
+            raise DataError(f"{self._name}: ONNX Runtime could not run a batch of {count}: {error}") from error
+        return [np.asarray(result)[:count] if count < size else np.asarray(result) for result in results]
+
+
+def open_session(
+    model: bytes | Path, name: str, device: Device, *, folder: Path | None = None, optimize: bool = True
+) -> Session:
+    """Open a session and check that it runs where it was asked to.
+
+    Args:
+        model: serialised model, or the path of a file.
+        name: what messages call it.
+        device: where to run. `auto` takes CUDA if it can be had.
+        folder: where external data of a serialised model lie.
+        optimize: let ONNX Runtime rewrite the graph.
+
+    Raises:
+        DeviceError: ONNX Runtime is not installed, or CUDA was asked for and is not obtained.
+        UnsupportedModel: ONNX Runtime cannot load the model.
+    """
+    ort = _onnxruntime()
+    available = ort.get_available_providers()
+    wanted = device.kind == "cuda" or (device.kind == "auto" and _CUDA in available)
+    if wanted and _CUDA not in available:
+        raise DeviceError(
+            f"device cuda was asked for, but onnxruntime {ort.__version__} has no {_CUDA} (it has "
+            f"{', '.join(available)}); `pip uninstall onnxruntime` and `pip install 'tna-onnx[gpu]'`, or use --device cpu"
+        )
+    if wanted and hasattr(ort, "preload_dlls"):
+        ort.preload_dlls()
+    providers: list[Any] = [(_CUDA, {"device_id": device.index}), _CPU] if wanted else [_CPU]
+    session = _load(ort, model, name, providers, folder, optimize)
+    if not wanted or session.get_providers()[0] == _CUDA:
+        return Session(session, name)
+    reason = _why_no_cuda(ort)
+    if device.kind == "cuda":
+        raise DeviceError(f"device cuda:{device.index} was asked for, but ONNX Runtime gave {_CPU}: {reason}")
+    return Session(session, name, fallback=reason)
+
+
+def runtime_version() -> str:
+    """Version of ONNX Runtime."""
+    return str(_onnxruntime().__version__)
+
+
+def _onnxruntime() -> ModuleType:
+    try:
+        import onnxruntime  # noqa: PLC0415 - an extra; the message below beats an ImportError
+    except ImportError as error:
+        raise DeviceError(
+            "ONNX Runtime is not installed; install one of the extras: `pip install 'tna-onnx[cpu]'`, or "
+            f"`pip install 'tna-onnx[gpu]'` for NVIDIA GPUs ({error})"
+        ) from error
+    return onnxruntime  # type: ignore[no-any-return]
+
+
+def _load(ort: ModuleType, model: bytes | Path, name: str, providers: list[Any], folder: Path | None, opt: bool) -> Any:
+    options = ort.SessionOptions()
+    options.log_severity_level = 4  # what matters is checked and raised here
+    if not opt:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if folder is not None:
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder.absolute()))
+    try:
+        return ort.InferenceSession(str(model) if isinstance(model, Path) else model, options, providers=providers)
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] != "onnxruntime" and not isinstance(
+            error, (RuntimeError, ValueError)
+        ):
+            raise
+        raise UnsupportedModel(f"{name}: ONNX Runtime {ort.__version__} cannot load the model: {error}") from error
+
+
+def _why_no_cuda(ort: ModuleType) -> str:
+    """Ask the loader which library is missing; the provider's own library names it."""
+    library = Path(str(ort.__file__)).parent / "capi" / "libonnxruntime_providers_cuda.so"
+    advice = "install CUDA and cuDNN: `pip install 'tna-onnx[gpu]'`, or use --device cpu"
+    if not library.exists():
+        return f"{library.name} is not part of this onnxruntime; {advice}"
+    try:
+        ctypes.CDLL(str(library))
+    except OSError as error:
+        return f"{error}; {advice}"
+    return f"the CUDA libraries load, but no such device answers (check `nvidia-smi` and the driver); {advice}"
+
+
+def _tensor_info(info: Any, name: str) -> TensorInfo:
+    if info.type not in _DTYPES:
+        raise UnsupportedModel(f"{name}: input '{info.name}' is {info.type}; expected {', '.join(_DTYPES)}")
+    shape = tuple(d if isinstance(d, int) else None for d in info.shape)
+    return TensorInfo(str(info.name), shape, np.dtype(_DTYPES[info.type]))
+
+
+def _fixed_batch(inputs: Sequence[TensorInfo]) -> int | None:
+    """Batch size that the model insists on, if any."""
+    return next((i.shape[0] for i in inputs if i.shape and i.shape[0] is not None), None)

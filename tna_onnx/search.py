@@ -1,0 +1,186 @@
+"""The search over tilted and averaged class vectors: candidates, their scores, and the choice. Pure.
+
+A candidate is an angle (mRC) and a number of members; its weight is a function of these, the original weight and the
+seed, so it can be made again at any time. The sparse search (paper, section "Experimental Details") goes
+
+1. over a grid of angles in [0, 90) degrees, with the ensemble size asked for;
+2. if the best angle breaks the accuracy constraint: with twice the members around it, and again up to a cap.
+   Averaging more members leaves the effect on the confidences (W' -> cos(mRC) W) and shrinks the noise on the ranking;
+3. between the grid points around the best candidate that keeps the constraint.
+
+Angle 0 is the original weight and always a candidate, so the choice is never worse than the input on the objective.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tna_onnx.numerics.metrics import Objective, objective_value
+from tna_onnx.numerics.stats import SampleScores
+from tna_onnx.numerics.tilt import TiltParameters, tilted_sums
+
+__all__ = ["Candidate", "SearchSettings", "candidate_weight", "choose", "search_sparse"]
+
+Score = Callable[[NDArray[Any]], SampleScores]
+"""Scores all samples with a (C, n) weight."""
+
+# Paths walked side by side: above this many members, sums are kept per angle instead of vectors per member.
+_GROUP = 16
+
+
+@dataclass(frozen=True)
+class SearchSettings:
+    """Settings of the search; defaults are the paper's where it has one.
+
+    Attributes:
+        ensemble_size: members n_e averaged per candidate.
+        max_ensemble_size: cap on the members when the accuracy constraint asks for more.
+        angle_step: grid step in degrees.
+        refinements: how often the step is halved around the best candidate.
+        objective: metric that the choice minimises.
+        bins: bins of ECE and AdaECE.
+        max_accuracy_drop: accuracy that a candidate may lose, as a fraction (0.003 = 0.3 points).
+        seed: of all random draws.
+        tilt: distribution of the rotations.
+    """
+
+    ensemble_size: int = 10
+    max_ensemble_size: int = 640
+    angle_step: float = 2.0
+    refinements: int = 2
+    objective: Objective = "ece"
+    bins: int = 15
+    max_accuracy_drop: float = 0.003
+    seed: int = 0
+    tilt: TiltParameters = field(default_factory=TiltParameters)
+
+    @property
+    def grid(self) -> list[float]:
+        """Angles in degrees, 0 left out."""
+        return [k * self.angle_step for k in range(1, math.ceil(90 / self.angle_step)) if k * self.angle_step < 90]
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A weight that was scored.
+
+    Attributes:
+        angle: mRC in degrees; 0 is the original weight.
+        ensemble_size: members averaged.
+        rotations: mean number of rotations n_r of a member.
+        scores: of all calibration samples.
+    """
+
+    angle: float
+    ensemble_size: int
+    rotations: float
+    scores: SampleScores
+
+
+def search_sparse(
+    weight: NDArray[Any], score: Score, settings: SearchSettings, progress: Callable[[int, int], None]
+) -> tuple[Candidate, ...]:
+    """Score candidates around the best one; the first is the original weight.
+
+    Args:
+        weight: (C, n) class vectors.
+        score: scores all calibration samples with a weight.
+        settings: grid, objective and constraint.
+        progress: called with (candidates scored, candidates expected).
+
+    Raises:
+        ValueError: the weight cannot be tilted (n < 2, or all class vectors zero).
+    """
+    pool = [Candidate(0.0, 1, 0.0, score(weight))]
+    expected = 1 + len(settings.grid) + 2 * settings.refinements
+
+    def extend(angles: Sequence[float], members: int) -> list[Candidate]:
+        new = []
+        for angle, average, rotations in _averages(weight, angles, members, settings):
+            new.append(Candidate(angle, members, rotations, score(average)))
+            progress(len(pool) + len(new), max(expected, len(pool) + len(new)))
+        pool.extend(new)
+        return new
+
+    members, level = settings.ensemble_size, extend(settings.grid, settings.ensemble_size)
+    while members < settings.max_ensemble_size and level and _constraint_bites(pool[0], level, settings):
+        members = min(2 * members, settings.max_ensemble_size)
+        centre = level[_best(level, settings)].angle
+        level = extend([a for a in settings.grid if abs(a - centre) <= 2 * settings.angle_step], members)
+    for k in range(1, settings.refinements + 1):
+        best = pool[choose(pool, settings)]
+        if best.angle > 0:
+            step = settings.angle_step / 2**k
+            extend([a for a in (best.angle - step, best.angle + step) if 0 < a < 90], best.ensemble_size)
+    progress(len(pool), len(pool))
+    return tuple(pool)
+
+
+def choose(candidates: Sequence[Candidate], settings: SearchSettings, rows: NDArray[Any] | None = None) -> int:
+    """Return the index of the best candidate under the accuracy constraint; of equals, the first.
+
+    Args:
+        candidates: with the original weight first.
+        settings: objective and constraint.
+        rows: samples to choose by; all by default.
+    """
+    scores = [c.scores if rows is None else c.scores.take(rows) for c in candidates]
+    floor = np.mean(scores[0].hit) - settings.max_accuracy_drop
+    values = [
+        objective_value(s, settings.objective, settings.bins) if np.mean(s.hit) >= floor - 1e-12 else math.inf
+        for s in scores
+    ]
+    return int(np.argmin(values))
+
+
+def candidate_weight(weight: NDArray[Any], candidate: Candidate, settings: SearchSettings) -> NDArray[Any]:
+    """Make the (C, n) weight of a candidate again, bit for bit."""
+    if candidate.angle == 0:
+        return weight
+    return next(_averages(weight, [candidate.angle], candidate.ensemble_size, settings))[1]
+
+
+def _constraint_bites(original: Candidate, level: Sequence[Candidate], settings: SearchSettings) -> bool:
+    """Whether the best candidate of a level, constraint aside, beats the original but breaks the constraint."""
+    best = level[_best(level, settings)]
+    pair = [original, best]
+    value = [objective_value(c.scores, settings.objective, settings.bins) for c in pair]
+    return value[1] < value[0] and choose(pair, settings) == 0
+
+
+def _best(candidates: Sequence[Candidate], settings: SearchSettings) -> int:
+    return int(np.argmin([objective_value(c.scores, settings.objective, settings.bins) for c in candidates]))
+
+
+def _averages(
+    weight: NDArray[Any], angles: Sequence[float], members: int, settings: SearchSettings
+) -> Iterator[tuple[float, NDArray[Any], float]]:
+    """Yield (angle in degrees, averaged weight in the dtype of `weight`, mean rotations) for ascending angles.
+
+    Member k is the path of the k-th child of the seed, whatever the number of members.
+    """
+    seeds = np.random.SeedSequence(settings.seed).spawn(members)
+    radians = [math.radians(a) for a in angles]
+    groups = [
+        tilted_sums(weight, radians, seeds[k : k + _GROUP], settings.tilt) for k in range(0, members, _GROUP)
+    ]
+    if len(groups) == 1:  # nothing to keep: one angle after the other
+        for angle, (_, total, rotations) in zip(angles, groups[0], strict=False):
+            yield angle, (total / members).astype(weight.dtype), rotations
+        return
+    sums = [np.zeros(weight.shape) for _ in angles]
+    turned, reached = np.zeros(len(angles)), len(angles)
+    for number, group in enumerate(groups):
+        size, k = len(seeds[number * _GROUP : (number + 1) * _GROUP]), -1
+        for k, (_, total, rotations) in enumerate(group):
+            sums[k] += total
+            turned[k] += rotations * size
+        reached = min(reached, k + 1)
+    for angle, total, rotations in zip(angles[:reached], sums, turned, strict=False):
+        yield angle, (total / members).astype(weight.dtype), float(rotations / members)
