@@ -1,3 +1,63 @@
-"""Recalibrate a trained ONNX classifier."""
+"""Recalibrate a trained ONNX classifier: a drop-in file with confidences that can be trusted.
+
+The functions mirror the command line: `calibrate`, `evaluate`, `inspect`. They load on first use, so that importing the
+package stays light.
+
+>>> import tna_onnx
+>>> sorted(tna_onnx.__all__)[:3]
+['CheckFailed', 'DataError', 'DeviceError']
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tna_onnx.errors import CheckFailed, DataError, DeviceError, TnaError, UnsupportedModel, UsageError
+
+if TYPE_CHECKING:
+    from tna_onnx.data import PRESETS, Recipe
+    from tna_onnx.evaluation import evaluate
+    from tna_onnx.inspection import Inspection, inspect
+    from tna_onnx.recalibration import calibrate
+    from tna_onnx.report.report import Evaluation, Report
+
+__all__ = [
+    "PRESETS",
+    "CheckFailed",
+    "DataError",
+    "DeviceError",
+    "Evaluation",
+    "Inspection",
+    "Recipe",
+    "Report",
+    "TnaError",
+    "UnsupportedModel",
+    "UsageError",
+    "calibrate",
+    "evaluate",
+    "inspect",
+]
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "PRESETS": "data",
+    "Recipe": "data",
+    "Evaluation": "report.report",
+    "Report": "report.report",
+    "Inspection": "inspection",
+    "calibrate": "recalibration",
+    "evaluate": "evaluation",
+    "inspect": "inspection",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name on first use."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'tna_onnx' has no attribute '{name}'")
+    import importlib  # noqa: PLC0415
+
+    value = getattr(importlib.import_module(f"tna_onnx.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value

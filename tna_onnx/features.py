@@ -101,9 +101,9 @@ def check_head(model: Model, head: Head, probe: Session, source: Source, batch_s
     error = np.abs(z @ w.T + head.bias - logits)
     if np.any(error > _ROUNDINGS * float(coarse) * size):
         raise UnsupportedModel(
-            f"{model.path}: head '{head.node}' does not give the model's logits: features @ weight.T + bias differs from "
-            f"'{head.logits}' by up to {error.max():.3g} (largest logit {np.abs(logits).max():.3g}); choose another "
-            "with --head NODE"
+            f"{model.path}: head '{head.node}' does not give the model's logits: features @ weight.T + bias differs "
+            f"from '{head.logits}' by up to {error.max():.3g} (largest logit {np.abs(logits).max():.3g}); choose "
+            "another with --head NODE"
         )
 
 
@@ -158,7 +158,8 @@ def _matrix(model: Model, head: Head, features: NDArray[Any]) -> NDArray[Any]:
     n = head.n_features
     if features.ndim < 2 or features.shape[-1] != n or features.size != len(features) * n:
         raise UnsupportedModel(
-            f"{model.path}: features '{head.features}' have shape {features.shape}; expected (N, {n}), one vector a sample"
+            f"{model.path}: features '{head.features}' have shape {features.shape}; expected (N, {n}), one vector a "
+            "sample"
         )
     return features.reshape(len(features), n)
 

@@ -134,11 +134,14 @@ def open_session(
     if wanted and _CUDA not in available:
         raise DeviceError(
             f"device cuda was asked for, but onnxruntime {ort.__version__} has no {_CUDA} (it has "
-            f"{', '.join(available)}); `pip uninstall onnxruntime` and `pip install 'tna-onnx[gpu]'`, or use --device cpu"
+            f"{', '.join(available)}); `pip uninstall onnxruntime` and `pip install 'tna-onnx[gpu]'`, or use "
+            "--device cpu"
         )
     if wanted and hasattr(ort, "preload_dlls"):
         ort.preload_dlls()
-    providers: list[Any] = [(_CUDA, {"device_id": device.index}), _CPU] if wanted else [_CPU]
+    # TF32 keeps 10 bits of the mantissa: features would not be those of the deployed float32 model.
+    cuda = (_CUDA, {"device_id": device.index, "use_tf32": 0})
+    providers: list[Any] = [cuda, _CPU] if wanted else [_CPU]
     session = _load(ort, model, name, providers, folder, optimize)
     if not wanted or session.get_providers()[0] == _CUDA:
         return Session(session, name)

@@ -4,8 +4,9 @@ A candidate is an angle (mRC) and a number of members; its weight is a function 
 seed, so it can be made again at any time. The sparse search (paper, section "Experimental Details") goes
 
 1. over a grid of angles in [0, 90) degrees, with the ensemble size asked for;
-2. if the best angle breaks the accuracy constraint: with twice the members around it, and again up to a cap.
-   Averaging more members leaves the effect on the confidences (W' -> cos(mRC) W) and shrinks the noise on the ranking;
+2. if the best angle costs accuracy, by more than the constraint allows or so nearly that two standard errors of the
+   paired difference go beyond it: with four times the members around that angle, and again up to a cap. Averaging
+   more members leaves the effect on the confidences (W' -> cos(mRC) W) and shrinks the noise on the ranking;
 3. between the grid points around the best candidate that keeps the constraint.
 
 Angle 0 is the original weight and always a candidate, so the choice is never worse than the input on the objective.
@@ -51,7 +52,7 @@ class SearchSettings:
     """
 
     ensemble_size: int = 10
-    max_ensemble_size: int = 640
+    max_ensemble_size: int = 2560
     angle_step: float = 2.0
     refinements: int = 2
     objective: Objective = "ece"
@@ -110,7 +111,7 @@ def search_sparse(
 
     members, level = settings.ensemble_size, extend(settings.grid, settings.ensemble_size)
     while members < settings.max_ensemble_size and level and _constraint_bites(pool[0], level, settings):
-        members = min(2 * members, settings.max_ensemble_size)
+        members = min(4 * members, settings.max_ensemble_size)
         centre = level[_best(level, settings)].angle
         level = extend([a for a in settings.grid if abs(a - centre) <= 2 * settings.angle_step], members)
     for k in range(1, settings.refinements + 1):
@@ -125,18 +126,20 @@ def search_sparse(
 def choose(candidates: Sequence[Candidate], settings: SearchSettings, rows: NDArray[Any] | None = None) -> int:
     """Return the index of the best candidate under the accuracy constraint; of equals, the first.
 
+    Candidates of the largest ensembles go first: they are there because smaller ones cost accuracy. If none of them
+    both keeps the constraint and beats the original weight, the choice is among all.
+
     Args:
         candidates: with the original weight first.
         settings: objective and constraint.
         rows: samples to choose by; all by default.
     """
     scores = [c.scores if rows is None else c.scores.take(rows) for c in candidates]
-    floor = np.mean(scores[0].hit) - settings.max_accuracy_drop
-    values = [
-        objective_value(s, settings.objective, settings.bins) if np.mean(s.hit) >= floor - 1e-12 else math.inf
-        for s in scores
-    ]
-    return int(np.argmin(values))
+    largest = max(c.ensemble_size for c in candidates)
+    values = np.array([_objective(s, settings) if _keeps(scores[0], s, settings) else math.inf for s in scores])
+    first = [k for k, c in enumerate(candidates) if k == 0 or c.ensemble_size == largest]
+    best = first[int(np.argmin(values[first]))]
+    return best if best > 0 else int(np.argmin(values))
 
 
 def candidate_weight(weight: NDArray[Any], candidate: Candidate, settings: SearchSettings) -> NDArray[Any]:
@@ -147,15 +150,25 @@ def candidate_weight(weight: NDArray[Any], candidate: Candidate, settings: Searc
 
 
 def _constraint_bites(original: Candidate, level: Sequence[Candidate], settings: SearchSettings) -> bool:
-    """Whether the best candidate of a level, constraint aside, beats the original but breaks the constraint."""
-    best = level[_best(level, settings)]
-    pair = [original, best]
-    value = [objective_value(c.scores, settings.objective, settings.bins) for c in pair]
-    return value[1] < value[0] and choose(pair, settings) == 0
+    """Whether the best candidate of a level, constraint aside, beats the original but may cost too much accuracy."""
+    best = level[_best(level, settings)].scores
+    better = _objective(best, settings) < _objective(original.scores, settings)
+    return better and not _keeps(original.scores, best, settings, standard_errors=2.0)
+
+
+def _keeps(before: SampleScores, after: SampleScores, settings: SearchSettings, standard_errors: float = 0.0) -> bool:
+    """Whether the accuracy drop, plus some standard errors of the paired difference, is within the constraint."""
+    drop = before.hit.astype(np.float64) - after.hit
+    upper = np.mean(drop) + standard_errors * np.std(drop) / math.sqrt(len(drop))
+    return bool(upper <= settings.max_accuracy_drop + 1e-12)
 
 
 def _best(candidates: Sequence[Candidate], settings: SearchSettings) -> int:
-    return int(np.argmin([objective_value(c.scores, settings.objective, settings.bins) for c in candidates]))
+    return int(np.argmin([_objective(c.scores, settings) for c in candidates]))
+
+
+def _objective(scores: SampleScores, settings: SearchSettings) -> float:
+    return objective_value(scores, settings.objective, settings.bins)
 
 
 def _averages(
@@ -167,9 +180,7 @@ def _averages(
     """
     seeds = np.random.SeedSequence(settings.seed).spawn(members)
     radians = [math.radians(a) for a in angles]
-    groups = [
-        tilted_sums(weight, radians, seeds[k : k + _GROUP], settings.tilt) for k in range(0, members, _GROUP)
-    ]
+    groups = [tilted_sums(weight, radians, seeds[k : k + _GROUP], settings.tilt) for k in range(0, members, _GROUP)]
     if len(groups) == 1:  # nothing to keep: one angle after the other
         for angle, (_, total, rotations) in zip(angles, groups[0], strict=False):
             yield angle, (total / members).astype(weight.dtype), rotations

@@ -1,1 +1,18 @@
+"""The command line: parse, call one function, show. No arithmetic."""
 
+from __future__ import annotations
+
+import sys
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Run `tna-onnx`; the exit code is that of the error family."""
+    from tna_onnx.cli.commands import group  # noqa: PLC0415 - click loads only when a command runs
+
+    try:
+        group(prog_name="tna-onnx")
+    except KeyboardInterrupt:
+        sys.stderr.write("Interrupted; no file was written.\n")
+        sys.exit(130)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.errors import UnsupportedModel, UsageError
 
-__all__ = ["Model", "load_model", "node_label", "subgraph_inputs"]
+__all__ = ["Model", "load_model", "node_label", "subgraph_inputs", "tensor_types"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,3 +152,20 @@ def subgraph_inputs(node: onnx.NodeProto) -> Iterator[str]:
                 yield from inner.input
                 yield from subgraph_inputs(inner)
             yield from (output.name for output in graph.output)
+
+
+def tensor_types(model: Model) -> dict[str, str]:
+    """Dtype and shape of each graph input as text, such as `float32 (N, 3, 32, 32)`; dynamic dimensions by name."""
+    types = {}
+    for info in model.proto.graph.input:
+        if not info.type.HasField("tensor_type"):
+            types[info.name] = str(info.type.WhichOneof("value")).removesuffix("_type")
+            continue
+        tensor = info.type.tensor_type
+        kind = onnx.TensorProto.DataType.Name(tensor.elem_type).lower()
+        sizes = [str(d.dim_value) if d.HasField("dim_value") else d.dim_param or "?" for d in tensor.shape.dim]
+        types[info.name] = f"{_SPELLED.get(kind, kind)} ({', '.join(sizes)})"
+    return types
+
+
+_SPELLED = {"float": "float32", "double": "float64"}

@@ -27,7 +27,7 @@ FLOAT_TYPES: dict[int, str] = {
 """Element types that a head may have, with NumPy's names."""
 
 
-class Refused(Exception):  # noqa: N818 - a refusal is an expected answer, turned into a value by the caller
+class Refused(Exception):
     """Why a constant or a node is not what was looked for; the text is shown to the user."""
 
 

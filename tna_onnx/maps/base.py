@@ -2,8 +2,8 @@
 
 Laws, which one test runs over every map:
 
-1. softmax(forward(...)) is the calibrated distribution: every map takes logits and gives logits (log-probabilities up to
-   a constant per row), so that a Softmax, LogSoftmax or ArgMax behind it keeps working.
+1. softmax(forward(...)) is the calibrated distribution: every map takes logits and gives logits (log-probabilities
+   up to a constant per row), so that a Softmax, LogSoftmax or ArgMax behind it keeps working.
 2. `fit` needs the data only through `reduce`: the fit of chunks is the fit of the whole.
 3. `forward` is written in the words of `numerics.ops` alone: NumPy, torch and ONNX nodes run the same formula.
 """

@@ -63,13 +63,13 @@ class Temperature:
         root = increasing_root(slope, _LOW, _HIGH, start=1 / start)
         if root.status == "upper":
             raise DataError(
-                "temperature: the NLL falls all the way to T = 0, because every calibration sample is classified right; "
-                "expected data with some errors (were these samples trained on?), or use --map none"
+                "temperature: the NLL falls all the way to T = 0, because every calibration sample is classified "
+                "right; expected data with some errors (were these samples trained on?), or use --map none"
             )
         if root.status == "lower":
             raise DataError(
-                "temperature: the NLL falls all the way to T = infinity: the model does no better than guessing on these "
-                "data; check the labels, the class order and the preprocessing"
+                "temperature: the NLL falls all the way to T = infinity: the model does no better than guessing on "
+                "these data; check the labels, the class order and the preprocessing"
             )
         return cls(1 / root.value)
 

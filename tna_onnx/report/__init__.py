@@ -1,1 +1,1 @@
-
+"""A frozen report, and its faces: text, JSON."""

@@ -1,0 +1,160 @@
+"""The commands of `tna-onnx`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+import tna_onnx
+from tna_onnx.cli.options import data_options, recipe_from
+from tna_onnx.errors import TnaError, UsageError
+
+__all__ = ["group"]
+
+_MODEL = click.Path()
+
+
+class _Group(click.Group):
+    """Turns this package's errors into messages with their exit codes."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command."""
+        try:
+            return super().invoke(ctx)
+        except TnaError as error:
+            wrapped = click.ClickException(str(error))
+            wrapped.exit_code = error.exit_code
+            raise wrapped from error
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(tna_onnx.__version__, prog_name="tna-onnx")
+def group() -> None:
+    """Recalibrate a trained ONNX classifier: a drop-in file with confidences that can be trusted.
+
+    Exit codes: 0 done, 1 a check failed, 2 usage, 3 model not supported, 4 data, 5 device.
+    """
+
+
+@group.command()
+@click.argument("model", type=_MODEL)
+@click.option("--calib", required=True, type=click.Path(), help="Calibration data: image folder or .npz.")
+@click.option("--eval", type=click.Path(), help="Held-out data for the report; cross-fitting without it.")
+@click.option("-o", "--output", type=click.Path(), help="New file.  [default: MODEL.tna.onnx beside the model]")
+@click.option("--overwrite", is_flag=True, help="Let the output replace the input.")
+@click.option(
+    "--search",
+    type=click.Choice(["sparse", "none"]),
+    default="sparse",
+    show_default=True,
+    help="Tilt and average the class vectors, then fit the map; or keep them.",
+)
+@click.option(
+    "--map",
+    type=click.Choice(["none", "ts", "ets"]),
+    default="ts",
+    show_default=True,
+    help="Calibration map: none, temperature, ensemble temperature.",
+)
+@click.option(
+    "--fold/--no-fold", default=True, show_default=True, help="Put TS into weight and bias, or append a node."
+)
+@click.option(
+    "--objective",
+    type=click.Choice(["ece", "adaece", "nll"], case_sensitive=False),
+    default="ece",
+    show_default=True,
+    help="What the search minimises.",
+)
+@click.option(
+    "--max-accuracy-drop",
+    type=click.FloatRange(0, 100),
+    default=0.3,
+    show_default=True,
+    help="Accuracy that may be lost on the calibration data, percentage points.",
+)
+@click.option(
+    "--ensemble-size", type=click.IntRange(1), default=10, show_default=True, help="Tilted weights averaged (n_e)."
+)
+@click.option(
+    "--max-ensemble-size",
+    type=click.IntRange(1),
+    default=2560,
+    show_default=True,
+    help="Cap on them when the accuracy constraint asks for more.",
+)
+@click.option(
+    "--angle-step",
+    type=click.FloatRange(0, 90, min_open=True, max_open=True),
+    default=2.0,
+    show_default=True,
+    help="Step of the angle grid, degrees.",
+)
+@click.option("--alpha", type=float, default=5.0, show_default=True, help="First shape of the Beta distribution.")
+@click.option("--beta", type=float, default=1.0, show_default=True, help="Second shape of the Beta distribution.")
+@click.option("--theta-s", type=float, default=0.9, show_default=True, help="Largest angle of a rotation, radians.")
+@click.option(
+    "--n-t", type=click.IntRange(1), default=50, show_default=True, help="Rotations drawn at a time; speed only."
+)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of all random draws.")
+@data_options
+def calibrate(preset: str | None, json_file: str | None, quiet: bool, **given: Any) -> None:
+    """Write a recalibrated copy of MODEL.
+
+    \b
+    Example:
+      tna-onnx calibrate model.onnx --calib data/ --eval heldout/ -o model.tna.onnx
+    """
+    from tna_onnx.cli.show import finish, progress_bars  # noqa: PLC0415
+    from tna_onnx.recalibration import calibrate as run  # noqa: PLC0415
+    from tna_onnx.report.text import report_text  # noqa: PLC0415
+
+    _check_json(json_file)
+    recipe = recipe_from(preset, given)
+    with progress_bars(quiet) as progress:
+        report = run(preprocessing=recipe, progress=progress, **given)
+    finish(report, report_text(report), json_file, quiet)
+
+
+@group.command()
+@click.argument("model", type=_MODEL)
+@click.option("--data", required=True, type=click.Path(), help="Labelled data: image folder or .npz.")
+@data_options
+def evaluate(preset: str | None, json_file: str | None, quiet: bool, **given: Any) -> None:
+    """Measure MODEL on labelled data: accuracy, ECE, AdaECE, NLL, Brier."""
+    from tna_onnx.cli.show import finish, progress_bars  # noqa: PLC0415
+    from tna_onnx.evaluation import evaluate as run  # noqa: PLC0415
+    from tna_onnx.report.text import evaluation_text  # noqa: PLC0415
+
+    _check_json(json_file)
+    recipe = recipe_from(preset, given)
+    with progress_bars(quiet) as progress:
+        evaluation = run(preprocessing=recipe, progress=progress, **given)
+    finish(evaluation, evaluation_text(evaluation), json_file, quiet)
+
+
+@group.command()
+@click.argument("model", type=_MODEL)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def inspect(model: str, as_json: bool) -> None:
+    """Show which node of MODEL is the head, or why none is."""
+    from rich.console import Console  # noqa: PLC0415
+
+    from tna_onnx.inspection import inspect as run  # noqa: PLC0415
+    from tna_onnx.report.as_json import to_json  # noqa: PLC0415
+    from tna_onnx.report.text import inspection_text, show  # noqa: PLC0415
+
+    inspection = run(model)
+    if as_json:
+        click.echo(to_json(inspection), nl=False)
+    else:
+        show(Console(), inspection_text(inspection))
+    inspection.require_head()
+
+
+def _check_json(path: str | None) -> None:
+    """Refuse a JSON path before the work, not after."""
+    if path is not None and not Path(path).absolute().parent.is_dir():
+        raise UsageError(f"{path}: folder {Path(path).absolute().parent} does not exist; create it or choose another")

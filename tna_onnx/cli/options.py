@@ -1,0 +1,66 @@
+"""Options that several commands share, and what becomes of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from tna_onnx.cli.types import NUMBERS, SIZE
+
+if TYPE_CHECKING:
+    from tna_onnx.data import Recipe
+
+__all__ = ["data_options", "recipe_from"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_RECIPE = ("resize", "crop", "scale", "mean", "std", "layout", "color", "interpolation")
+
+
+def data_options(command: F) -> F:
+    """Add the options on preprocessing, device and batches."""
+    for option in reversed(
+        [
+            click.option("--preset", type=click.Choice(["imagenet"]), help="Preprocessing known by name; flags win."),
+            click.option("--resize", type=SIZE, help="Shorter side in pixels, or HEIGHT,WIDTH."),
+            click.option("--crop", type=SIZE, help="Centre crop: side in pixels, or HEIGHT,WIDTH."),
+            click.option("--scale", type=float, help="Factor on pixel values 0..255.  [default: 1/255]"),
+            click.option("--mean", type=NUMBERS, help="Subtracted after scaling, per channel: 0.485,0.456,0.406."),
+            click.option("--std", type=NUMBERS, help="Divisor after that, per channel: 0.229,0.224,0.225."),
+            click.option("--layout", type=click.Choice(["NCHW", "NHWC"]), help="Axes.  [default: from the model]"),
+            click.option(
+                "--color", type=click.Choice(["RGB", "BGR", "L"]), help="Channels.  [default: from the model]"
+            ),
+            click.option(
+                "--interpolation",
+                type=click.Choice(["bilinear", "bicubic", "nearest", "lanczos"]),
+                help="Filter for --resize.  [default: bilinear]",
+            ),
+            click.option("--bins", type=click.IntRange(1), default=15, show_default=True, help="Bins of ECE, AdaECE."),
+            click.option("--head", metavar="NODE", help="Node of the head, where a model has several."),
+            click.option(
+                "--device", default="auto", show_default=True, metavar="DEVICE", help="auto, cpu, cuda or cuda:INDEX."
+            ),
+            click.option(
+                "--batch-size", type=click.IntRange(1), default=64, show_default=True, help="Samples per run."
+            ),
+            click.option("--json", "json_file", type=click.Path(), help="Write the result as JSON."),
+            click.option("-q", "--quiet", is_flag=True, help="No progress, no table."),
+        ]
+    ):
+        command = option(command)
+    return command
+
+
+def recipe_from(preset: str | None, given: dict[str, Any]) -> Recipe | None:
+    """Take the preprocessing flags out of `given`; None if there are none."""
+    from tna_onnx.data import PRESETS, Recipe  # noqa: PLC0415 - NumPy loads only when a command runs
+
+    flags = {name: given.pop(name) for name in _RECIPE}
+    flags = {name: value for name, value in flags.items() if value is not None}
+    if preset is None and not flags:
+        return None
+    return dataclasses.replace(PRESETS[preset] if preset else Recipe(), **flags)

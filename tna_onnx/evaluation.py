@@ -1,0 +1,134 @@
+"""`evaluate`: run models over labelled data and reduce what they say to metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tna_onnx.data import Recipe, Source, open_source
+from tna_onnx.errors import DataError
+from tna_onnx.features import Progress, input_specs
+from tna_onnx.graph.load import Model, load_model
+from tna_onnx.graph.outputs import ClassOutput, class_output
+from tna_onnx.numerics.metrics import Metrics
+from tna_onnx.numerics.stats import SampleScores
+from tna_onnx.report.report import Evaluation
+from tna_onnx.runtime import Session, open_session, parse_device
+
+__all__ = ["evaluate", "open_model", "require_samples", "score_models"]
+
+
+def evaluate(
+    model: str | Path,
+    data: str | Path,
+    *,
+    head: str | None = None,
+    bins: int = 15,
+    preprocessing: Recipe | None = None,
+    device: str = "auto",
+    batch_size: int = 64,
+    progress: Progress | None = None,
+) -> Evaluation:
+    """Measure a classifier on labelled data: accuracy, ECE, AdaECE, NLL, Brier.
+
+    Args:
+        model: path of an ONNX file, written by this package or not.
+        data: image folder or `.npz`.
+        head: node of the head, where the model has several.
+        bins: bins of ECE and AdaECE.
+        preprocessing: recipe for images.
+        device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
+        batch_size: samples per run.
+        progress: called with (stage, done, total).
+
+    Raises:
+        UsageError: a path or setting that cannot be used.
+        UnsupportedModel: the file is no classifier that can be read.
+        DataError: the data do not fit the model.
+        DeviceError: ONNX Runtime or the device is missing.
+    """
+    loaded = load_model(model)
+    output = class_output(loaded, head)
+    session = open_model(loaded, device)
+    source = open_source(data, input_specs(session), output.n_classes, preprocessing)
+    require_samples(source, bins)
+    scores = score_models([(session, output)], source, batch_size, progress or _silent)[0]
+    return Evaluation(
+        model=str(loaded.path),
+        model_sha256=loaded.sha256,
+        output=output.name,
+        output_kind=output.kind,
+        data=source.describe(),
+        metrics=Metrics.of(scores, bins),
+        preprocessing=source.recipe(),
+        provider=session.provider,
+    )
+
+
+def open_model(model: Model, device: str) -> Session:
+    """Open a session on a model's own file."""
+    return open_session(model.path, str(model.path), parse_device(device))
+
+
+def score_models(
+    models: Sequence[tuple[Session, ClassOutput]], source: Source, batch_size: int, progress: Progress
+) -> list[SampleScores]:
+    """Score several models on the same samples, each batch read once.
+
+    Raises:
+        DataError: an output of the wrong shape, or NaN or infinite values in it.
+    """
+    parts: list[list[SampleScores]] = [[] for _ in models]
+    done, labels = 0, source.labels
+    for batch in source.batches(batch_size):
+        size = len(next(iter(batch.values())))
+        for kept, (session, output) in zip(parts, models, strict=True):
+            values = session.run([output.name], batch)[0]
+            kept.append(_score(values, labels[done : done + size], output, source, done))
+        done += size
+        progress("evaluate", done, len(source))
+    return [SampleScores.concatenate(kept) for kept in parts]
+
+
+def require_samples(source: Source, bins: int, held_out: int = 0) -> None:
+    """Refuse fewer samples than bins.
+
+    Args:
+        source: the data.
+        bins: of ECE.
+        held_out: samples that a fold leaves out.
+
+    Raises:
+        DataError: too few samples.
+    """
+    if len(source) - held_out < bins:
+        rest = f" outside a fold of {held_out}" if held_out else ""
+        raise DataError(
+            f"{source.describe()}: {len(source) - held_out} samples{rest}, fewer than the {bins} bins of the ECE; "
+            "give more samples, or fewer --bins"
+        )
+
+
+def _score(
+    values: NDArray[Any], labels: NDArray[np.int64], output: ClassOutput, source: Source, start: int
+) -> SampleScores:
+    if values.size != len(labels) * output.n_classes:
+        raise DataError(
+            f"{source.describe()}: output '{output.name}' has shape {values.shape} for {len(labels)} samples; expected "
+            f"({len(labels)}, {output.n_classes})"
+        )
+    values = values.reshape(len(labels), output.n_classes)
+    if not np.all(np.isfinite(values)):
+        row = start + int(np.flatnonzero(~np.isfinite(values).all(axis=1))[0])
+        raise DataError(f"{source.describe()}: output '{output.name}' of sample {row} holds NaN or infinite values")
+    if output.kind == "probabilities":
+        return SampleScores.of_probabilities(values, labels)
+    return SampleScores.of_logits(values, labels)
+
+
+def _silent(stage: str, done: int, total: int) -> None:
+    """Show nothing."""

@@ -1,0 +1,142 @@
+"""The result of a recalibration as frozen values: what was done, how it was checked, and what it changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from tna_onnx.numerics.metrics import Interval, Metrics, paired_differences
+from tna_onnx.numerics.stats import SampleScores
+from tna_onnx.verify import Verification
+
+__all__ = ["Comparison", "CurvePoint", "Evaluation", "Report", "compare_scores"]
+
+How = Literal["held-out", "cross-fitted", "fitted"]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Metrics before and after on the same samples, with paired differences.
+
+    Attributes:
+        data: what the samples are.
+        how: `held-out` (not seen by the fit), `cross-fitted` (each sample scored by a fit without it), or `fitted`.
+        before: metrics of the input model.
+        after: metrics of the recalibrated one.
+        differences: after - before per metric, with 95 % bootstrap intervals.
+    """
+
+    data: str
+    how: How
+    before: Metrics
+    after: Metrics
+    differences: dict[str, Interval]
+
+    def changed(self, metric: str) -> int:
+        """-1 if the metric's interval lies below zero, +1 above, 0 if it holds zero."""
+        interval = self.differences[metric]
+        return (interval.low > 0) - (interval.high < 0)
+
+    def is_worse(self, objective: str) -> bool:
+        """Whether the objective is worse, or the NLL is and the objective is not better (intervals exclude zero)."""
+        return self.changed(objective) > 0 or (self.changed("nll") > 0 and self.changed(objective) >= 0)
+
+
+def compare_scores(data: str, how: How, before: SampleScores, after: SampleScores, bins: int, seed: int) -> Comparison:
+    """Reduce paired scores to a comparison."""
+    differences = paired_differences(before, after, bins, seed=seed)
+    return Comparison(data, how, Metrics.of(before, bins), Metrics.of(after, bins), differences)
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """One candidate of the search: its angle in degrees, members, mean rotations n_r, and what it scored."""
+
+    angle: float
+    ensemble_size: int
+    rotations: float
+    objective: float
+    accuracy: float
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `calibrate` did.
+
+    Attributes:
+        model: path of the input.
+        model_sha256: digest of the input file.
+        output: path of the written file.
+        head: label of the head's node.
+        classes: number of classes C.
+        features: length n of the features.
+        search: `sparse` or `none`.
+        map: `none`, `ts` or `ets`.
+        folded: whether the map went into weight and bias.
+        parameters: fitted parameters of the map.
+        angle: chosen mRC in degrees; 0 is the original weight.
+        ensemble_size: members averaged.
+        rotations: mean rotations of a member.
+        objective: metric that the search minimised.
+        curve: all candidates, in the order in which they were scored.
+        settings: remaining settings by name.
+        calibration: metrics on the calibration data, which were fitted.
+        comparison: the honest numbers.
+        verification: of the written file.
+        preprocessing: resolved recipe of the images, None for arrays.
+        provider: ONNX Runtime's execution provider.
+        versions: of what took part.
+        notes: what the user should know.
+    """
+
+    model: str
+    model_sha256: str
+    output: str
+    head: str
+    classes: int
+    features: int
+    search: str
+    map: str
+    folded: bool
+    parameters: dict[str, float | list[float]]
+    angle: float
+    ensemble_size: int
+    rotations: float
+    objective: str
+    curve: tuple[CurvePoint, ...]
+    settings: dict[str, float | int | str]
+    calibration: Comparison
+    comparison: Comparison
+    verification: Verification
+    preprocessing: dict[str, object] | None
+    provider: str
+    versions: dict[str, str]
+    notes: tuple[str, ...]
+
+    @property
+    def verdict(self) -> str:
+        """One sentence on the objective, with N and interval."""
+        c, name = self.comparison, self.objective
+        before, after, d = getattr(c.before, name), getattr(c.after, name), c.differences[name]
+        word = {-1: "improved", 0: "no significant change", 1: "worse"}[c.changed(name)]
+        unit, scale = ("", 1) if name == "nll" else (" %", 100)
+        label = {"ece": "ECE", "adaece": "AdaECE", "nll": "NLL"}[name]
+        return (
+            f"{word}: {label} {scale * before:.3g}{unit} -> {scale * after:.3g}{unit} on {c.before.n:,} {c.how} samples "
+            f"({d.level:.0%} interval of the difference {scale * d.low:+.3g} to {scale * d.high:+.3g}"
+            f"{' points' if unit else ''})"
+        )
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Metrics of one model on labelled data."""
+
+    model: str
+    model_sha256: str
+    output: str
+    output_kind: str
+    data: str
+    metrics: Metrics
+    preprocessing: dict[str, object] | None
+    provider: str

@@ -1,0 +1,124 @@
+"""The written file against the numerics, before it gets its final name.
+
+Three checks: the protobuf differs from its source in nothing but what was meant; the ONNX checker accepts it wherever
+it accepts the source; ONNX Runtime computes from it, on calibration samples, the probabilities that were scored.
+
+Bound on the probabilities. Rounding moves a logit of sample i by at most k eps a_i, with
+a_i = max_c sum_f |z_if||w_cf| + |b_c| and k = 16 for the order of summation, and a softmax moves by at most half of
+what its logits move. So |p - p'| <= 8 eps a_i + 1e-6, and never more than 0.05.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from tna_onnx.data import Source
+from tna_onnx.errors import CheckFailed
+from tna_onnx.features import FeatureStore
+from tna_onnx.graph.compare import unexpected_differences
+from tna_onnx.graph.head import Head
+from tna_onnx.graph.load import Model
+from tna_onnx.graph.outputs import ClassOutput
+from tna_onnx.graph.rewrite import Rewritten
+from tna_onnx.maps import CalibrationMap, apply_map
+from tna_onnx.runtime import Session
+
+__all__ = ["Verification", "check_file", "check_probabilities"]
+
+# Samples run through the written file.
+_SAMPLES = 512
+_LARGEST = 0.05
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What was compared: samples, largest |p - p'|, the bound at that sample, and whether the ONNX checker passed."""
+
+    samples: int
+    max_difference: float
+    bound: float
+    checker: bool
+
+
+def check_file(model: Model, head: Head, rewritten: Rewritten, path: Path) -> bool:
+    """Compare the file with its source, and run the ONNX checker in full.
+
+    Returns:
+        Whether the checker accepts the file; False only where it refuses the source too.
+
+    Raises:
+        CheckFailed: an unexpected difference, or the checker refuses the file but not the source.
+    """
+    written = onnx.load_model(path, load_external_data=False)
+    found = unexpected_differences(model, head, rewritten, written)
+    if found:
+        raise CheckFailed(f"verification: the written file differs from {model.path} in {'; '.join(found)}")
+    complaint = _checker(path)
+    if complaint and not _checker(model.path):
+        raise CheckFailed(f"verification: the ONNX checker refuses the written file: {complaint}")
+    return not complaint
+
+
+def check_probabilities(
+    session: Session,
+    head: Head,
+    output: ClassOutput,
+    source: Source,
+    store: FeatureStore,
+    weight: NDArray[Any],
+    bias: NDArray[Any],
+    fitted: CalibrationMap | None,
+    batch_size: int,
+) -> tuple[int, float, float]:
+    """Run the written file on calibration samples and compare with softmax(map(features @ weight.T + bias)).
+
+    Returns:
+        (number of samples, largest |p - p'|, its bound).
+
+    Raises:
+        CheckFailed: a probability is off by more than the bound, or another class is predicted.
+    """
+    rows = np.unique(np.linspace(0, len(source) - 1, min(_SAMPLES, len(source))).astype(np.int64))
+    parts = [session.run([output.name], batch)[0] for batch in source.batches(batch_size, rows)]
+    given = np.concatenate(parts).astype(np.float64).reshape(len(rows), -1)
+    found = given if output.kind == "probabilities" else _softmax(given)
+
+    z = np.asarray(store.features[rows], np.float64)
+    w, b = weight.astype(np.float64), bias.astype(np.float64)
+    expected = _softmax(apply_map(fitted, z @ w.T + b))
+    eps = float(max(np.finfo(head.stored_weight.value.dtype).eps, np.finfo(head.logits_type).eps))
+    bound = np.minimum(_LARGEST, 1e-6 + 8 * eps * np.max(np.abs(z) @ np.abs(w).T + np.abs(b), axis=1))
+    difference = np.max(np.abs(found - expected), axis=1, initial=0)
+    worst = int(np.argmax(difference - bound))
+    if not difference[worst] <= bound[worst]:
+        raise CheckFailed(
+            f"verification: the written file gives sample {rows[worst]} a probability that is {difference[worst]:.3g} "
+            f"off the numerics; expected at most {bound[worst]:.3g}"
+        )
+    top = np.sort(expected, axis=1)
+    clear = top[:, -1] - top[:, -2] > 2 * bound
+    if np.any(found.argmax(axis=1)[clear] != expected.argmax(axis=1)[clear]):
+        raise CheckFailed("verification: the written file predicts another class than the numerics")
+    largest = int(np.argmax(difference))
+    return len(rows), float(difference[largest]), float(bound[largest])
+
+
+def _checker(path: Path) -> str:
+    """Complaint of the ONNX checker, or an empty string."""
+    try:
+        onnx.checker.check_model(str(path), full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        return str(error)
+    return ""
+
+
+def _softmax(logits: NDArray[Any]) -> NDArray[np.float64]:
+    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+    result: NDArray[np.float64] = weights / weights.sum(axis=1, keepdims=True)
+    return result
