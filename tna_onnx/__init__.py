@@ -16,10 +16,10 @@ from tna_onnx.errors import CheckFailed, DataError, DeviceError, TnaError, Unsup
 
 if TYPE_CHECKING:
     from tna_onnx.data import PRESETS, Recipe
-    from tna_onnx.evaluation import evaluate
+    from tna_onnx.evaluation import Evaluation, evaluate
     from tna_onnx.inspection import Inspection, inspect
     from tna_onnx.recalibration import calibrate
-    from tna_onnx.report.report import Evaluation, Report
+    from tna_onnx.report.report import Report
 
 __all__ = [
     "PRESETS",
@@ -43,7 +43,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "PRESETS": "data",
     "Recipe": "data",
-    "Evaluation": "report.report",
+    "Evaluation": "evaluation",
     "Report": "report.report",
     "Inspection": "inspection",
     "calibrate": "recalibration",

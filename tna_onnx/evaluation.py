@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,28 @@ from numpy.typing import NDArray
 
 from tna_onnx.data import Recipe, Source, open_source
 from tna_onnx.errors import DataError
-from tna_onnx.features import Progress, input_specs
-from tna_onnx.graph.load import Model, load_model
+from tna_onnx.features import Progress, input_specs, silent
+from tna_onnx.graph.load import load_model
 from tna_onnx.graph.outputs import ClassOutput, class_output
 from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.numerics.stats import SampleScores
-from tna_onnx.report.report import Evaluation
 from tna_onnx.runtime import Session, open_session, parse_device
 
-__all__ = ["evaluate", "open_model", "require_samples", "score_models"]
+__all__ = ["Evaluation", "evaluate", "require_samples", "score_models"]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Metrics of one model on labelled data."""
+
+    model: str
+    model_sha256: str
+    output: str
+    output_kind: str
+    data: str
+    metrics: Metrics
+    preprocessing: dict[str, object] | None
+    provider: str
 
 
 def evaluate(
@@ -53,10 +67,10 @@ def evaluate(
     """
     loaded = load_model(model)
     output = class_output(loaded, head)
-    session = open_model(loaded, device)
+    session = open_session(loaded.path, str(loaded.path), parse_device(device))
     source = open_source(data, input_specs(session), output.n_classes, preprocessing)
     require_samples(source, bins)
-    scores = score_models([(session, output)], source, batch_size, progress or _silent)[0]
+    scores = score_models([(session, output)], source, batch_size, progress or silent)[0]
     return Evaluation(
         model=str(loaded.path),
         model_sha256=loaded.sha256,
@@ -67,11 +81,6 @@ def evaluate(
         preprocessing=source.recipe(),
         provider=session.provider,
     )
-
-
-def open_model(model: Model, device: str) -> Session:
-    """Open a session on a model's own file."""
-    return open_session(model.path, str(model.path), parse_device(device))
 
 
 def score_models(
@@ -128,7 +137,3 @@ def _score(
     if output.kind == "probabilities":
         return SampleScores.of_probabilities(values, labels)
     return SampleScores.of_logits(values, labels)
-
-
-def _silent(stage: str, done: int, total: int) -> None:
-    """Show nothing."""

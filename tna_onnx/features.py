@@ -26,10 +26,15 @@ from tna_onnx.graph.head import Head
 from tna_onnx.graph.load import Model
 from tna_onnx.runtime import Device, Session, open_session
 
-__all__ = ["FeatureStore", "Progress", "check_head", "collect_features", "input_specs", "open_probe"]
+__all__ = ["FeatureStore", "Progress", "check_head", "collect_features", "input_specs", "open_probe", "silent"]
 
 Progress = Callable[[str, int, int], None]
 """Called with (stage, done, total)."""
+
+
+def silent(stage: str, done: int, total: int) -> None:
+    """Show no progress."""
+
 
 # Elements of one block of logits: 16 MB of float32. Large enough for the matrix product, small enough for the cache of
 # the sums that follow.
@@ -109,11 +114,8 @@ def check_head(model: Model, head: Head, probe: Session, source: Source, batch_s
 
 def collect_features(
     model: Model, head: Head, source: Source, device: Device, batch_size: int, progress: Progress
-) -> tuple[FeatureStore, Session | None]:
+) -> FeatureStore:
     """Run the sub-graph up to the features over all samples.
-
-    Returns:
-        The store, and the session that filled it (None if the features are a graph input).
 
     Raises:
         DataError: features of the wrong shape, or with NaN or infinite values.
@@ -136,7 +138,7 @@ def collect_features(
         progress("collect features", done, len(source))
     if store is None or done != len(source):
         raise DataError(f"{source.describe()}: {done} samples read; expected {len(source)}")
-    return FeatureStore(store, source.labels, folder), session
+    return FeatureStore(store, source.labels, folder)
 
 
 def _open(model: Model, outputs: list[str], device: Device) -> Session:

@@ -2,36 +2,33 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+import dataclasses
+import functools
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import onnx
 from numpy.typing import NDArray
 
-import tna_onnx
-from tna_onnx.crossfit import FOLDS, cross_fit
-from tna_onnx.data import Recipe, Source, open_source
+from tna_onnx.crossfit import cross_fit
+from tna_onnx.data import Recipe
 from tna_onnx.engine.logits import HeadLogits
-from tna_onnx.errors import CheckFailed, DataError, UnsupportedModel, UsageError
-from tna_onnx.evaluation import open_model, require_samples, score_models
-from tna_onnx.features import FeatureStore, Progress, check_head, collect_features, input_specs, open_probe
-from tna_onnx.graph.head import Head, choose_head
-from tna_onnx.graph.load import Model, load_model
-from tna_onnx.graph.outputs import output_of
-from tna_onnx.graph.rewrite import Rewritten, rewrite
-from tna_onnx.graph.save import check_output, pending
+from tna_onnx.errors import CheckFailed, UnsupportedModel, UsageError
+from tna_onnx.evaluation import score_models
+from tna_onnx.features import Progress, silent
+from tna_onnx.graph.rewrite import rewrite
+from tna_onnx.graph.save import pending
 from tna_onnx.maps import MAPS, CalibrationMap, Reduce, Temperature, apply_map
 from tna_onnx.numerics.metrics import Objective, objective_value
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.numerics.tilt import TiltParameters
+from tna_onnx.provenance import provenance_entries, versions
+from tna_onnx.report.notes import notes_on, worse_text
 from tna_onnx.report.report import Comparison, CurvePoint, Report, compare_scores
-from tna_onnx.runtime import Device, open_session, parse_device, runtime_version
+from tna_onnx.runtime import open_session
 from tna_onnx.search import Candidate, SearchSettings, candidate_weight, choose, search_sparse
-from tna_onnx.verify import Verification, check_file, check_probabilities
+from tna_onnx.task import Task, open_task
+from tna_onnx.verify import check_file, check_probabilities
 
 __all__ = ["calibrate"]
 
@@ -98,39 +95,50 @@ def calibrate(
         DeviceError: ONNX Runtime or the device is missing.
         CheckFailed: the file does not verify, or is significantly worse on the honest numbers. Nothing is written.
     """
-    show = progress or (lambda stage, done, total: None)
+    show = progress or silent
     if search == "none" and map == "none":
         raise UsageError("search none with map none changes nothing; choose --search sparse, or --map ts or ets")
-    if not 0 <= max_accuracy_drop <= 100:
-        raise UsageError(f"max_accuracy_drop must lie in [0, 100] percentage points, got {max_accuracy_drop}")
     settings = _settings(
-        ensemble_size=ensemble_size, max_ensemble_size=max(max_ensemble_size, ensemble_size), angle_step=angle_step,
-        objective=objective, bins=bins, max_accuracy_drop=max_accuracy_drop / 100, seed=seed,
-        tilt=dict(alpha=alpha, beta=beta, theta_s=theta_s, n_t=n_t),
+        ensemble_size=ensemble_size,
+        max_ensemble_size=max(max_ensemble_size, ensemble_size),
+        angle_step=angle_step,
+        objective=objective,
+        bins=bins,
+        max_accuracy_drop=max_accuracy_drop / 100,
+        seed=seed,
+        tilt={"alpha": alpha, "beta": beta, "theta_s": theta_s, "n_t": n_t},
+    )
+    task = open_task(
+        model, calib, eval, output, head=head, recipe=preprocessing, device=device, batch_size=batch_size,
+        overwrite=overwrite, bins=bins, show=show,
     )  # fmt: skip
-    task = _Task.open(model, calib, eval, output, head, preprocessing, device, batch_size, overwrite, bins, show)
-    original = HeadLogits(task.store, task.head.weight, task.head.bias)
-    candidates = _search(task, original, settings, search, show)
+    candidates = _candidates(task, settings, search, show)
     chosen = candidates[choose(candidates, settings)]
     weight = candidate_weight(task.head.weight, chosen, settings)
-
     logits = HeadLogits(task.store, weight, task.head.bias)
     fitted = _fit(map, logits.reduce())
-    folded = fold and isinstance(fitted, Temperature)
-    factor = 1 / fitted.temperature if folded and isinstance(fitted, Temperature) else 1.0
+    factor = 1 / fitted.temperature if fold and isinstance(fitted, Temperature) else None
     rewritten = rewrite(
         task.model,
         task.head,
-        weight * np.asarray(factor, weight.dtype),
-        bias_factor=factor,
-        write_map=None if folded or fitted is None else fitted.forward,
-        metadata=_provenance(task, settings, chosen, search, map, fitted),
+        weight * np.asarray(factor or 1.0, weight.dtype),
+        bias_factor=factor or 1.0,
+        write_map=fitted.forward if fitted and factor is None else None,
+        metadata=provenance_entries(task, settings, chosen, search, map, fitted),
     )
     with pending(rewritten.proto, task.output) as path:
-        verification, held_out = _check(task, rewritten, path, weight, fitted, settings, show)
-        comparison = held_out or _cross_fitted(task, candidates, map, settings)
+        checker = check_file(task.model, task.head, rewritten, path)
+        session = open_session(path, str(task.output), task.device)
+        verification = check_probabilities(session, task, weight, fitted, checker=checker)
+        if task.held_out is not None:
+            before = open_session(task.model.path, str(task.model.path), task.device)
+            models = [(before, task.class_output), (session, task.class_output)]
+            old, new = score_models(models, task.held_out, batch_size, show)
+            comparison = compare_scores(task.held_out.describe(), "held-out", old, new, bins, seed)
+        else:
+            comparison = _cross_fitted(task, candidates, map, settings)
         if comparison.is_worse(objective):
-            raise CheckFailed(_worse(comparison, objective))
+            raise CheckFailed(worse_text(comparison, objective))
     after = SampleScores.concatenate([SampleScores.of_logits(apply_map(fitted, s), y) for s, y in logits.chunks()])
     return Report(
         model=str(task.model.path),
@@ -141,116 +149,44 @@ def calibrate(
         features=task.head.n_features,
         search=search,
         map=map,
-        folded=folded,
+        folded=factor is not None,
         parameters=fitted.parameters if fitted else {},
         angle=chosen.angle,
         ensemble_size=chosen.ensemble_size,
         rotations=chosen.rotations,
         objective=objective,
         curve=tuple(_point(c, settings) for c in candidates),
-        settings=dict(
-            max_accuracy_drop=max_accuracy_drop,
-            ensemble_size=ensemble_size,
-            max_ensemble_size=max_ensemble_size,
-            angle_step=angle_step,
-            alpha=alpha,
-            beta=beta,
-            theta_s=theta_s,
-            n_t=n_t,
-            bins=bins,
-            seed=seed,
-            batch_size=batch_size,
-        ),  # fmt: skip
+        settings={**dataclasses.asdict(settings), "batch_size": batch_size},
         calibration=compare_scores(task.source.describe(), "fitted", candidates[0].scores, after, bins, seed),
         comparison=comparison,
         verification=verification,
         preprocessing=task.source.recipe(),
         provider=task.provider,
-        versions=_versions(),
-        notes=tuple(task.notes + _notes(task, comparison, chosen, candidates, settings, search)),
+        versions=versions(),
+        notes=notes_on(task, candidates, chosen, settings, search, comparison),
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _Task:
-    """Everything that was opened and checked before any search."""
-
-    model: Model
-    head: Head
-    output: Path
-    source: Source
-    held_out: Source | None
-    store: FeatureStore
-    device: Device
-    batch_size: int
-    provider: str
-    notes: list[str]
-
-    @classmethod
-    def open(
-        cls,
-        path: str | Path,
-        calib: str | Path,
-        held_out: str | Path | None,
-        output: str | Path | None,
-        node: str | None,
-        recipe: Recipe | None,
-        device_name: str,
-        batch_size: int,
-        overwrite: bool,
-        bins: int,
-        show: Progress,
-    ) -> _Task:
-        if batch_size < 1:
-            raise UsageError(f"batch size must be at least 1, got {batch_size}")
-        device = parse_device(device_name)
-        model = load_model(path)
-        target = Path(output) if output is not None else model.path.with_suffix(".tna.onnx")
-        check_output(model, target, overwrite=overwrite)
-        head = choose_head(model, node)
-        output_of(model, head)
-        probe = open_probe(model, head, device)
-        specs = input_specs(probe)
-        source = open_source(calib, specs, head.n_classes, recipe)
-        other = None if held_out is None else open_source(held_out, specs, head.n_classes, recipe)
-        require_samples(source, bins, 0 if other else math.ceil(len(source) / FOLDS))
-        if other is not None:
-            require_samples(other, bins)
-        check_head(model, head, probe, source, batch_size)
-        store, session = collect_features(model, head, source, device, batch_size, show)
-        used = session or probe
-        notes = [f"device auto: CUDA was not obtained, running on the CPU: {used.fallback}"] if used.fallback else []
-        return cls(model, head, target, source, other, store, device, batch_size, used.provider, notes)
-
-
 def _settings(*, tilt: dict[str, Any], **values: Any) -> SearchSettings:
-    checks = {
-        "ensemble_size": values["ensemble_size"] >= 1,
-        "angle_step": 0 < values["angle_step"] < 90,
-        "bins": values["bins"] >= 1,
-        "seed": values["seed"] >= 0,
-    }
-    for name, good in checks.items():
-        if not good:
-            raise UsageError(f"{name} is out of range: {values[name]}")
+    """Check the settings that the command line's types do not see on the way through Python.
+
+    Raises:
+        UsageError: a value out of its range.
+    """
     try:
         return SearchSettings(**values, tilt=TiltParameters(**tilt))
     except ValueError as error:
         raise UsageError(str(error)) from error
 
 
-def _search(
-    task: _Task, original: HeadLogits, settings: SearchSettings, search: str, show: Progress
-) -> tuple[Candidate, ...]:
+def _candidates(task: Task, settings: SearchSettings, search: str, show: Progress) -> tuple[Candidate, ...]:
+    def score(weight: NDArray[Any]) -> SampleScores:
+        return HeadLogits(task.store, weight, task.head.bias).scores()
+
     if search == "none":
-        return (Candidate(0.0, 1, 0.0, original.scores()),)
+        return (Candidate(0.0, 1, 0.0, score(task.head.weight)),)
     try:
-        return search_sparse(
-            task.head.weight,
-            lambda weight: HeadLogits(task.store, weight, task.head.bias).scores(),
-            settings,
-            lambda done, total: show("search", done, total),
-        )
+        return search_sparse(task.head.weight, score, settings, functools.partial(show, "search"))
     except ValueError as error:
         raise UnsupportedModel(f"{task.model.path}: head '{task.head.node}': {error}; use --search none") from error
 
@@ -259,121 +195,15 @@ def _fit(name: str, reduce: Reduce) -> CalibrationMap | None:
     return None if name == "none" else MAPS[name].fit(reduce)
 
 
-def _check(
-    task: _Task,
-    rewritten: Rewritten,
-    path: Path,
-    weight: NDArray[Any],
-    fitted: CalibrationMap | None,
-    settings: SearchSettings,
-    show: Progress,
-) -> tuple[Verification, Comparison | None]:
-    """Verify the file under its temporary name; compare it with the input on held-out data, if there are any."""
-    checker = check_file(task.model, task.head, rewritten, path)
-    output = output_of(task.model, task.head)
-    session = open_session(path, str(task.output), task.device)
-    samples, difference, bound = check_probabilities(
-        session, task.head, output, task.source, task.store, weight, task.head.bias, fitted, task.batch_size
-    )
-    verification = Verification(samples, difference, bound, checker)
-    if task.held_out is None:
-        return verification, None
-    before = open_session(task.model.path, str(task.model.path), task.device)
-    pair = score_models([(before, output), (session, output)], task.held_out, task.batch_size, show)
-    return verification, compare_scores(
-        task.held_out.describe(), "held-out", pair[0], pair[1], settings.bins, settings.seed
-    )
-
-
-def _cross_fitted(task: _Task, candidates: tuple[Candidate, ...], name: str, settings: SearchSettings) -> Comparison:
+def _cross_fitted(task: Task, candidates: tuple[Candidate, ...], name: str, settings: SearchSettings) -> Comparison:
     def logits_of(candidate: Candidate) -> HeadLogits:
         return HeadLogits(task.store, candidate_weight(task.head.weight, candidate, settings), task.head.bias)
 
-    before, after = cross_fit(candidates, logits_of, lambda reduce: _fit(name, reduce), settings)
+    before, after = cross_fit(candidates, logits_of, functools.partial(_fit, name), settings)
     return compare_scores(task.source.describe(), "cross-fitted", before, after, settings.bins, settings.seed)
 
 
-def _worse(comparison: Comparison, objective: str) -> str:
-    metric = objective if comparison.changed(objective) > 0 else "nll"
-    d = comparison.differences[metric]
-    return (
-        f"the result is worse on {comparison.before.n:,} {comparison.how} samples: {metric} changes by {d.difference:+.4g} "
-        f"({d.level:.0%} interval {d.low:+.4g} to {d.high:+.4g}); no file was written. Are calibration and evaluation data "
-        "alike, and are there enough of them?"
-    )
-
-
 def _point(candidate: Candidate, settings: SearchSettings) -> CurvePoint:
-    scores = candidate.scores
-    value = objective_value(scores, settings.objective, settings.bins)
-    return CurvePoint(candidate.angle, candidate.ensemble_size, candidate.rotations, value, float(np.mean(scores.hit)))
-
-
-def _notes(
-    task: _Task,
-    comparison: Comparison,
-    chosen: Candidate,
-    candidates: tuple[Candidate, ...],
-    settings: SearchSettings,
-    search: str,
-) -> list[str]:
-    notes, classes = [], task.head.n_classes
-    accuracy = float(np.mean(candidates[0].scores.hit))
-    chance = 1 / classes + 3 * math.sqrt((1 - 1 / classes) / classes / len(task.source))
-    if accuracy < chance:
-        notes.append(
-            f"accuracy on the calibration data is {accuracy:.1%}, near chance (1 in {classes}): check the order of the "
-            "classes and the preprocessing"
-        )
-    recipe = task.source.recipe()
-    if recipe is not None:
-        notes.append("preprocessing: " + ", ".join(f"{k} {_plain(v)}" for k, v in recipe.items() if v is not None))
-    if search == "sparse" and chosen.angle == 0:
-        notes.append("no tilted weight was better than the original within the accuracy constraint")
-    elif chosen.ensemble_size > settings.ensemble_size:
-        notes.append(
-            f"the accuracy constraint asked for {chosen.ensemble_size} members in place of {settings.ensemble_size}"
-        )
-    if comparison.how == "cross-fitted":
-        notes.append(f"no --eval data: before and after are cross-fitted on the calibration data ({FOLDS} folds)")
-    return notes
-
-
-def _plain(value: object) -> str:
-    """Write a value of the recipe: 0.485, (224, 224)."""
-    if isinstance(value, (list, tuple)):
-        return "(" + ", ".join(_plain(v) for v in value) + ")"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _provenance(
-    task: _Task, settings: SearchSettings, chosen: Candidate, search: str, name: str, fitted: CalibrationMap | None
-) -> Mapping[str, str]:
-    entries: dict[str, object] = {
-        "version": tna_onnx.__version__,
-        "search": search,
-        "map": name,
-        "angle_degrees": chosen.angle,
-        "ensemble_size": chosen.ensemble_size,
-        "alpha": settings.tilt.alpha,
-        "beta": settings.tilt.beta,
-        "theta_s": settings.tilt.theta_s,
-        "objective": settings.objective,
-        "seed": settings.seed,
-        **(fitted.parameters if fitted else {}),
-        "source_sha256": task.model.sha256,
-        "calibration_sha256": task.source.digest(),
-        "calibration_samples": len(task.source),
-        **({"preprocessing": task.source.recipe()} if task.source.recipe() else {}),
-        **output_of(task.model, task.head).provenance,
-    }
-    return {key: value if isinstance(value, str) else repr(value) for key, value in entries.items()}
-
-
-def _versions() -> dict[str, str]:
-    return {
-        "tna-onnx": tna_onnx.__version__,
-        "onnx": onnx.__version__,
-        "onnxruntime": runtime_version(),
-        "numpy": np.__version__,
-    }
+    value = objective_value(candidate.scores, settings.objective, settings.bins)
+    accuracy = float(np.mean(candidate.scores.hit))
+    return CurvePoint(candidate.angle, candidate.ensemble_size, candidate.rotations, value, accuracy)

@@ -61,6 +61,20 @@ class SearchSettings:
     seed: int = 0
     tilt: TiltParameters = field(default_factory=TiltParameters)
 
+    def __post_init__(self) -> None:
+        for name, good in (
+            ("ensemble_size", self.ensemble_size >= 1),
+            ("max_ensemble_size", self.max_ensemble_size >= self.ensemble_size),
+            ("angle_step", 0 < self.angle_step < 90),
+            ("refinements", self.refinements >= 0),
+            ("objective", self.objective in ("ece", "adaece", "nll")),
+            ("bins", self.bins >= 1),
+            ("max_accuracy_drop", 0 <= self.max_accuracy_drop <= 1),
+            ("seed", self.seed >= 0),
+        ):
+            if not good:
+                raise ValueError(f"{name} is out of its range: {getattr(self, name)}")
+
     @property
     def grid(self) -> list[float]:
         """Angles in degrees, 0 left out."""

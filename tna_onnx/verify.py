@@ -15,19 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 from numpy.typing import NDArray
 
-from tna_onnx.data import Source
 from tna_onnx.errors import CheckFailed
-from tna_onnx.features import FeatureStore
-from tna_onnx.graph.compare import unexpected_differences
+from tna_onnx.graph.compare import checker_complaint, unexpected_differences
 from tna_onnx.graph.head import Head
-from tna_onnx.graph.load import Model
-from tna_onnx.graph.outputs import ClassOutput
+from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.rewrite import Rewritten
 from tna_onnx.maps import CalibrationMap, apply_map
 from tna_onnx.runtime import Session
+from tna_onnx.task import Task
 
 __all__ = ["Verification", "check_file", "check_probabilities"]
 
@@ -55,42 +52,38 @@ def check_file(model: Model, head: Head, rewritten: Rewritten, path: Path) -> bo
     Raises:
         CheckFailed: an unexpected difference, or the checker refuses the file but not the source.
     """
-    written = onnx.load_model(path, load_external_data=False)
-    found = unexpected_differences(model, head, rewritten, written)
+    found = unexpected_differences(model, head, rewritten, load_model(path).proto)
     if found:
         raise CheckFailed(f"verification: the written file differs from {model.path} in {'; '.join(found)}")
-    complaint = _checker(path)
-    if complaint and not _checker(model.path):
+    complaint = checker_complaint(path)
+    if complaint and not checker_complaint(model.path):
         raise CheckFailed(f"verification: the ONNX checker refuses the written file: {complaint}")
     return not complaint
 
 
 def check_probabilities(
-    session: Session,
-    head: Head,
-    output: ClassOutput,
-    source: Source,
-    store: FeatureStore,
-    weight: NDArray[Any],
-    bias: NDArray[Any],
-    fitted: CalibrationMap | None,
-    batch_size: int,
-) -> tuple[int, float, float]:
+    session: Session, task: Task, weight: NDArray[Any], fitted: CalibrationMap | None, *, checker: bool
+) -> Verification:
     """Run the written file on calibration samples and compare with softmax(map(features @ weight.T + bias)).
 
-    Returns:
-        (number of samples, largest |p - p'|, its bound).
+    Args:
+        session: on the written file.
+        task: with the calibration samples and their features.
+        weight: (C, n) class vectors that were written, before a folded temperature.
+        fitted: the map, folded or not.
+        checker: what `check_file` returned.
 
     Raises:
         CheckFailed: a probability is off by more than the bound, or another class is predicted.
     """
+    source, head, output = task.source, task.head, task.class_output
     rows = np.unique(np.linspace(0, len(source) - 1, min(_SAMPLES, len(source))).astype(np.int64))
-    parts = [session.run([output.name], batch)[0] for batch in source.batches(batch_size, rows)]
+    parts = [session.run([output.name], batch)[0] for batch in source.batches(task.batch_size, rows)]
     given = np.concatenate(parts).astype(np.float64).reshape(len(rows), -1)
     found = given if output.kind == "probabilities" else _softmax(given)
 
-    z = np.asarray(store.features[rows], np.float64)
-    w, b = weight.astype(np.float64), bias.astype(np.float64)
+    z = np.asarray(task.store.features[rows], np.float64)
+    w, b = weight.astype(np.float64), head.bias.astype(np.float64)
     expected = _softmax(apply_map(fitted, z @ w.T + b))
     eps = float(max(np.finfo(head.stored_weight.value.dtype).eps, np.finfo(head.logits_type).eps))
     bound = np.minimum(_LARGEST, 1e-6 + 8 * eps * np.max(np.abs(z) @ np.abs(w).T + np.abs(b), axis=1))
@@ -106,16 +99,7 @@ def check_probabilities(
     if np.any(found.argmax(axis=1)[clear] != expected.argmax(axis=1)[clear]):
         raise CheckFailed("verification: the written file predicts another class than the numerics")
     largest = int(np.argmax(difference))
-    return len(rows), float(difference[largest]), float(bound[largest])
-
-
-def _checker(path: Path) -> str:
-    """Complaint of the ONNX checker, or an empty string."""
-    try:
-        onnx.checker.check_model(str(path), full_check=True)
-    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
-        return str(error)
-    return ""
+    return Verification(len(rows), float(difference[largest]), float(bound[largest]), checker)
 
 
 def _softmax(logits: NDArray[Any]) -> NDArray[np.float64]:

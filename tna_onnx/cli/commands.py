@@ -24,9 +24,8 @@ class _Group(click.Group):
         try:
             return super().invoke(ctx)
         except TnaError as error:
-            wrapped = click.ClickException(str(error))
-            wrapped.exit_code = error.exit_code
-            raise wrapped from error
+            click.echo(f"Error: {error}", err=True)
+            ctx.exit(error.exit_code)
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -106,7 +105,7 @@ def calibrate(preset: str | None, json_file: str | None, quiet: bool, **given: A
     \b
     Example:
       tna-onnx calibrate model.onnx --calib data/ --eval heldout/ -o model.tna.onnx
-    """
+    """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
     from tna_onnx.cli.show import finish, progress_bars  # noqa: PLC0415
     from tna_onnx.recalibration import calibrate as run  # noqa: PLC0415
     from tna_onnx.report.text import report_text  # noqa: PLC0415

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from tna_onnx.cli.types import NUMBERS, SIZE
+from tna_onnx.cli.types import numbers, size
 
 if TYPE_CHECKING:
     from tna_onnx.data import Recipe
@@ -25,11 +25,20 @@ def data_options(command: F) -> F:
     for option in reversed(
         [
             click.option("--preset", type=click.Choice(["imagenet"]), help="Preprocessing known by name; flags win."),
-            click.option("--resize", type=SIZE, help="Shorter side in pixels, or HEIGHT,WIDTH."),
-            click.option("--crop", type=SIZE, help="Centre crop: side in pixels, or HEIGHT,WIDTH."),
+            click.option("--resize", metavar="PIXELS", callback=size, help="Shorter side in pixels, or HEIGHT,WIDTH."),
+            click.option(
+                "--crop", metavar="PIXELS", callback=size, help="Centre crop: side in pixels, or HEIGHT,WIDTH."
+            ),
             click.option("--scale", type=float, help="Factor on pixel values 0..255.  [default: 1/255]"),
-            click.option("--mean", type=NUMBERS, help="Subtracted after scaling, per channel: 0.485,0.456,0.406."),
-            click.option("--std", type=NUMBERS, help="Divisor after that, per channel: 0.229,0.224,0.225."),
+            click.option(
+                "--mean",
+                metavar="NUMBERS",
+                callback=numbers,
+                help="Subtracted after scaling, per channel: 0.485,0.456,0.406.",
+            ),
+            click.option(
+                "--std", metavar="NUMBERS", callback=numbers, help="Divisor after that, per channel: 0.229,0.224,0.225."
+            ),
             click.option("--layout", type=click.Choice(["NCHW", "NHWC"]), help="Axes.  [default: from the model]"),
             click.option(
                 "--color", type=click.Choice(["RGB", "BGR", "L"]), help="Channels.  [default: from the model]"

@@ -1,6 +1,8 @@
-"""Whether a written model differs from its source in nothing but what the rewrite named."""
+"""Whether a written model is sound: nothing differs but what the rewrite named, and the ONNX checker accepts it."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import onnx
 
@@ -8,7 +10,7 @@ from tna_onnx.graph.head import Head
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.rewrite import METADATA_PREFIX, Rewritten
 
-__all__ = ["unexpected_differences"]
+__all__ = ["checker_complaint", "unexpected_differences"]
 
 
 def unexpected_differences(model: Model, head: Head, rewritten: Rewritten, written: onnx.ModelProto) -> list[str]:
@@ -37,6 +39,15 @@ def unexpected_differences(model: Model, head: Head, rewritten: Rewritten, writt
     if _bytes(_frame(source)) != _bytes(_frame(written)):
         found.append("inputs, outputs, opsets, metadata or another field outside nodes and initializers")
     return found
+
+
+def checker_complaint(path: Path) -> str:
+    """What the ONNX checker, shape inference included, says against a file; empty if nothing."""
+    try:
+        onnx.checker.check_model(str(path), full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        return str(error)
+    return ""
 
 
 def _frame(proto: onnx.ModelProto) -> onnx.ModelProto:

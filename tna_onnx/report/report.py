@@ -9,7 +9,7 @@ from tna_onnx.numerics.metrics import Interval, Metrics, paired_differences
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.verify import Verification
 
-__all__ = ["Comparison", "CurvePoint", "Evaluation", "Report", "compare_scores"]
+__all__ = ["Comparison", "CurvePoint", "Report", "compare_scores"]
 
 How = Literal["held-out", "cross-fitted", "fitted"]
 
@@ -104,7 +104,7 @@ class Report:
     rotations: float
     objective: str
     curve: tuple[CurvePoint, ...]
-    settings: dict[str, float | int | str]
+    settings: dict[str, object]
     calibration: Comparison
     comparison: Comparison
     verification: Verification
@@ -122,21 +122,7 @@ class Report:
         unit, scale = ("", 1) if name == "nll" else (" %", 100)
         label = {"ece": "ECE", "adaece": "AdaECE", "nll": "NLL"}[name]
         return (
-            f"{word}: {label} {scale * before:.3g}{unit} -> {scale * after:.3g}{unit} on {c.before.n:,} {c.how} samples "
-            f"({d.level:.0%} interval of the difference {scale * d.low:+.3g} to {scale * d.high:+.3g}"
+            f"{word}: {label} {scale * before:.3g}{unit} -> {scale * after:.3g}{unit} on {c.before.n:,} {c.how} "
+            f"samples ({d.level:.0%} interval of the difference {scale * d.low:+.3g} to {scale * d.high:+.3g}"
             f"{' points' if unit else ''})"
         )
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Metrics of one model on labelled data."""
-
-    model: str
-    model_sha256: str
-    output: str
-    output_kind: str
-    data: str
-    metrics: Metrics
-    preprocessing: dict[str, object] | None
-    provider: str

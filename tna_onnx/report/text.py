@@ -6,9 +6,10 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from tna_onnx.evaluation import Evaluation
 from tna_onnx.inspection import HeadInfo, Inspection
 from tna_onnx.numerics.metrics import METRICS, Metrics
-from tna_onnx.report.report import Comparison, Evaluation, Report
+from tna_onnx.report.report import Comparison, Report
 
 __all__ = ["evaluation_text", "inspection_text", "report_text", "show"]
 

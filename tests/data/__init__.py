@@ -1,0 +1,1 @@
+"""Tests of `tna_onnx.data`, on real files."""

@@ -1,0 +1,65 @@
+"""Sentences that a user should read beside the numbers."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from tna_onnx.crossfit import FOLDS
+from tna_onnx.report.report import Comparison
+from tna_onnx.search import Candidate, SearchSettings
+from tna_onnx.task import Task
+
+__all__ = ["notes_on", "worse_text"]
+
+
+def notes_on(
+    task: Task,
+    candidates: tuple[Candidate, ...],
+    chosen: Candidate,
+    settings: SearchSettings,
+    search: str,
+    comparison: Comparison,
+) -> tuple[str, ...]:
+    """Collect what is unusual about a run."""
+    notes, classes = [], task.head.n_classes
+    if task.fallback:
+        notes.append(f"device auto: CUDA was not obtained, ran on the CPU: {task.fallback}")
+    accuracy, chance = float(np.mean(candidates[0].scores.hit)), 1 / classes
+    if accuracy < chance + 3 * math.sqrt(chance * (1 - chance) / len(task.source)):
+        notes.append(
+            f"accuracy on the calibration data is {accuracy:.1%}, near chance (1 in {classes}): check the order of the "
+            "classes and the preprocessing"
+        )
+    recipe = task.source.recipe()
+    if recipe is not None:
+        used = ", ".join(f"{key} {_plain(value)}" for key, value in recipe.items() if value is not None)
+        notes.append(f"preprocessing: {used}; accuracy of the input model with it {accuracy:.2%}")
+    if search == "sparse" and chosen.angle == 0:
+        notes.append("no tilted weight was better than the original within the accuracy constraint")
+    elif chosen.ensemble_size > settings.ensemble_size:
+        notes.append(
+            f"averaged {chosen.ensemble_size} members, not {settings.ensemble_size}: fewer cost too much accuracy"
+        )
+    if comparison.how == "cross-fitted":
+        notes.append(f"no --eval data: before and after are cross-fitted on the calibration data ({FOLDS} folds)")
+    return tuple(notes)
+
+
+def worse_text(comparison: Comparison, objective: str) -> str:
+    """Say by how much a result is worse."""
+    metric = objective if comparison.changed(objective) > 0 else "nll"
+    d = comparison.differences[metric]
+    return (
+        f"the result is worse on {comparison.before.n:,} {comparison.how} samples: {metric} changes by "
+        f"{d.difference:+.4g} ({d.level:.0%} interval {d.low:+.4g} to {d.high:+.4g}); no file was written. Are the "
+        "calibration and evaluation data alike, and are there enough of them?"
+    )
+
+
+def _plain(value: object) -> str:
+    """Write a value of the recipe: 0.485, (224, 224)."""
+    if isinstance(value, (list, tuple)):
+        return "(" + ", ".join(_plain(v) for v in value) + ")"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
