@@ -13,7 +13,6 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -50,14 +49,12 @@ class FeatureStore:
     """Features and labels of N samples.
 
     Attributes:
-        features: (N, n), memory-mapped, in the model's dtype.
+        features: (N, n), mapped from an unnamed temporary file, in the model's dtype.
         labels: (N,) int64.
-        folder: temporary folder that holds the map, removed with the store; None for arrays in memory.
     """
 
     features: NDArray[Any]
     labels: NDArray[np.int64]
-    folder: tempfile.TemporaryDirectory[str] | None = None
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -122,7 +119,6 @@ def collect_features(
         UsageError: no room for the features in the temporary folder.
     """
     session = _open(model, [head.features], device) if head.features in model.producers else None
-    folder = tempfile.TemporaryDirectory(prefix="tna-onnx-")
     store: NDArray[Any] | None = None
     done = 0
     for batch in source.batches(batch_size):
@@ -132,13 +128,13 @@ def collect_features(
             row = done + int(np.flatnonzero(~np.isfinite(features).all(axis=1))[0])
             raise DataError(f"{source.describe()}: features of sample {row} hold NaN or infinite values")
         if store is None:
-            store = _allocate(Path(folder.name) / "features.bin", (len(source), head.n_features), features.dtype)
+            store = _allocate((len(source), head.n_features), features.dtype)
         store[done : done + len(features)] = features
         done += len(features)
         progress("collect features", done, len(source))
     if store is None or done != len(source):
         raise DataError(f"{source.describe()}: {done} samples read; expected {len(source)}")
-    return FeatureStore(store, source.labels, folder)
+    return FeatureStore(store, source.labels)
 
 
 def _open(model: Model, outputs: list[str], device: Device) -> Session:
@@ -166,17 +162,18 @@ def _matrix(model: Model, head: Head, features: NDArray[Any]) -> NDArray[Any]:
     return features.reshape(len(features), n)
 
 
-def _allocate(path: Path, shape: tuple[int, int], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Map a file whose blocks are reserved, so that a full disk is an error here and not a crash later."""
+def _allocate(shape: tuple[int, int], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Map an unnamed temporary file whose blocks are reserved, so that a full disk is an error here."""
     size = shape[0] * shape[1] * dtype.itemsize
-    with path.open("wb") as file:
-        try:
+    try:
+        with tempfile.TemporaryFile(prefix="tna-onnx-") as file:
             if hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(file.fileno(), 0, size)
             else:
                 file.truncate(size)
-        except OSError as error:
-            raise UsageError(
-                f"{path.parent}: no room for {size:,} bytes of features ({error.strerror}); set TMPDIR to a larger disk"
-            ) from error
-    return np.memmap(path, dtype, "r+", shape=shape)
+            return np.memmap(file, dtype, "r+", shape=shape)  # the map outlives the handle
+    except OSError as error:
+        raise UsageError(
+            f"{tempfile.gettempdir()}: no room for {size:,} bytes of features ({error.strerror}); set TMPDIR to a "
+            "larger disk"
+        ) from error

@@ -135,6 +135,9 @@ def calibrate(
             models = [(before, task.class_output), (session, task.class_output)]
             old, new = score_models(models, task.held_out, batch_size, show)
             comparison = compare_scores(task.held_out.describe(), "held-out", old, new, bins, seed)
+        elif chosen.angle == 0 and fitted is None:
+            same = chosen.scores
+            comparison = compare_scores(task.source.describe(), "unchanged", same, same, bins, seed)
         else:
             comparison = _cross_fitted(task, candidates, map, settings)
         if comparison.is_worse(objective):
@@ -183,10 +186,13 @@ def _candidates(task: Task, settings: SearchSettings, search: str, show: Progres
     def score(weight: NDArray[Any]) -> SampleScores:
         return HeadLogits(task.store, weight, task.head.bias).scores()
 
+    original = HeadLogits(task.store, task.head.weight, task.head.bias)
     if search == "none":
-        return (Candidate(0.0, 1, 0.0, score(task.head.weight)),)
+        return (Candidate(0.0, 1, 0.0, original.scores()),)
     try:
-        return search_sparse(task.head.weight, score, settings, functools.partial(show, "search"))
+        return search_sparse(
+            task.head.weight, score, settings, functools.partial(show, "search"), original.scaled_scores
+        )
     except ValueError as error:
         raise UnsupportedModel(f"{task.model.path}: head '{task.head.node}': {error}; use --search none") from error
 

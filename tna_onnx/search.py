@@ -4,10 +4,14 @@ A candidate is an angle (mRC) and a number of members; its weight is a function 
 seed, so it can be made again at any time. The sparse search (paper, section "Experimental Details") goes
 
 1. over a grid of angles in [0, 90) degrees, with the ensemble size asked for;
-2. if the best angle costs accuracy, by more than the constraint allows or so nearly that two standard errors of the
-   paired difference go beyond it: with four times the members around that angle, and again up to a cap. Averaging
-   more members leaves the effect on the confidences (W' -> cos(mRC) W) and shrinks the noise on the ranking;
+2. with four times the members around the target angle, and again up to a cap, while accuracy stands in the way: the
+   level has no acceptable candidate near the target, or its best one costs so much accuracy that two standard errors
+   of the paired difference reach beyond the constraint. At the cap, smaller angles are tried last;
 3. between the grid points around the best candidate that keeps the constraint.
+
+The target is the best angle of the limit of many members, W' -> cos(mRC) W. Averaging more members leaves this effect
+on the confidences and shrinks the noise on the ranking, so the limit shows where the search is going when few members
+(short features) drown it in noise. It costs no product: its logits are those of the input, scaled.
 
 Angle 0 is the original weight and always a candidate, so the choice is never worse than the input on the objective.
 """
@@ -99,7 +103,11 @@ class Candidate:
 
 
 def search_sparse(
-    weight: NDArray[Any], score: Score, settings: SearchSettings, progress: Callable[[int, int], None]
+    weight: NDArray[Any],
+    score: Score,
+    settings: SearchSettings,
+    progress: Callable[[int, int], None],
+    score_scaled: Callable[[float], SampleScores] | None = None,
 ) -> tuple[Candidate, ...]:
     """Score candidates around the best one; the first is the original weight.
 
@@ -108,6 +116,7 @@ def search_sparse(
         score: scores all calibration samples with a weight.
         settings: grid, objective and constraint.
         progress: called with (candidates scored, candidates expected).
+        score_scaled: scores all calibration samples with the original weight times a factor; `score` does by default.
 
     Raises:
         ValueError: the weight cannot be tilted (n < 2, or all class vectors zero).
@@ -123,11 +132,14 @@ def search_sparse(
         pool.extend(new)
         return new
 
+    target = _target(pool[0], score_scaled or (lambda scale: score((weight * scale).astype(weight.dtype))), settings)
+    near = [angle for angle in settings.grid if abs(angle - target) <= 2 * settings.angle_step]
     members, level = settings.ensemble_size, extend(settings.grid, settings.ensemble_size)
-    while members < settings.max_ensemble_size and level and _constraint_bites(pool[0], level, settings):
+    while target > 0 and members < settings.max_ensemble_size and _falls_short(pool[0], level, near[0], settings):
         members = min(4 * members, settings.max_ensemble_size)
-        centre = level[_best(level, settings)].angle
-        level = extend([a for a in settings.grid if abs(a - centre) <= 2 * settings.angle_step], members)
+        level = extend(near, members)
+    if target > 0 and members > settings.ensemble_size and _best(pool[0], level, settings).angle < near[0]:
+        extend([angle for angle in settings.grid if angle < near[0]], members)
     for k in range(1, settings.refinements + 1):
         best = pool[choose(pool, settings)]
         if best.angle > 0:
@@ -163,11 +175,21 @@ def candidate_weight(weight: NDArray[Any], candidate: Candidate, settings: Searc
     return next(_averages(weight, [candidate.angle], candidate.ensemble_size, settings))[1]
 
 
-def _constraint_bites(original: Candidate, level: Sequence[Candidate], settings: SearchSettings) -> bool:
-    """Whether the best candidate of a level, constraint aside, beats the original but may cost too much accuracy."""
-    best = level[_best(level, settings)].scores
-    better = _objective(best, settings) < _objective(original.scores, settings)
-    return better and not _keeps(original.scores, best, settings, standard_errors=2.0)
+def _target(original: Candidate, score_scaled: Callable[[float], SampleScores], settings: SearchSettings) -> float:
+    """Best angle of the grid in the limit of many members, under the constraint; 0 if that is the original weight."""
+    limit = [Candidate(a, 1, 0.0, score_scaled(math.cos(math.radians(a)))) for a in settings.grid]
+    return _best(original, limit, settings).angle
+
+
+def _falls_short(original: Candidate, level: Sequence[Candidate], near: float, settings: SearchSettings) -> bool:
+    """Whether accuracy keeps a level from the target: its choice lies below `near`, or may cost too much."""
+    best = _best(original, level, settings)
+    return best.angle < near or not _keeps(original.scores, best.scores, settings, standard_errors=2.0)
+
+
+def _best(original: Candidate, level: Sequence[Candidate], settings: SearchSettings) -> Candidate:
+    pool = [original, *level]
+    return pool[choose(pool, settings)]
 
 
 def _keeps(before: SampleScores, after: SampleScores, settings: SearchSettings, standard_errors: float = 0.0) -> bool:
@@ -175,10 +197,6 @@ def _keeps(before: SampleScores, after: SampleScores, settings: SearchSettings, 
     drop = before.hit.astype(np.float64) - after.hit
     upper = np.mean(drop) + standard_errors * np.std(drop) / math.sqrt(len(drop))
     return bool(upper <= settings.max_accuracy_drop + 1e-12)
-
-
-def _best(candidates: Sequence[Candidate], settings: SearchSettings) -> int:
-    return int(np.argmin([_objective(c.scores, settings) for c in candidates]))
 
 
 def _objective(scores: SampleScores, settings: SearchSettings) -> float:

@@ -46,6 +46,17 @@ class HeadLogits:
         scores: SampleScores = reduce_chunks(SampleScores.of_logits, self._compute())
         return scores
 
+    def scaled_scores(self, scale: float) -> SampleScores:
+        """Scores of all samples under `scale * weight` and the same bias, from the logits that are there already."""
+        factor = np.asarray(scale, self._bias.dtype)
+        shift = (1 - factor) * self._bias
+
+        def of(logits: NDArray[Any], labels: NDArray[np.int64]) -> SampleScores:
+            return SampleScores.of_logits(logits * factor + shift, labels)
+
+        scores: SampleScores = reduce_chunks(of, self._all())
+        return scores
+
     def _all(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
         if self._kept is None and len(self._store) * self._weight.shape[0] * self._weight.itemsize <= _KEPT_BYTES:
             self._kept = list(self._compute())

@@ -58,13 +58,18 @@ class Temperature:
 
         def slope(beta: float) -> tuple[float, float]:
             sums = reduce(lambda logits, labels: _moments(logits, labels, beta))
+            if sums[3] == 0:  # negative for every beta; where the exponentials underflow it would look like a root
+                raise DataError(
+                    "temperature: the NLL falls all the way to T = 0, because every calibration sample is classified "
+                    "right; expected data with some errors (were these samples trained on?), or use --map none"
+                )
             return float(sums[0] / sums[2]), float(sums[1] / sums[2])
 
         root = increasing_root(slope, _LOW, _HIGH, start=1 / start)
         if root.status == "upper":
             raise DataError(
-                "temperature: the NLL falls all the way to T = 0, because every calibration sample is classified "
-                "right; expected data with some errors (were these samples trained on?), or use --map none"
+                f"temperature: the NLL falls all the way to T = {1 / _HIGH:g}: the logits hardly differ from one another; "
+                "check the head and the preprocessing, or use --map none"
             )
         if root.status == "lower":
             raise DataError(
@@ -75,7 +80,10 @@ class Temperature:
 
 
 def _moments(logits: Any, labels: NDArray[np.int64], beta: float) -> NDArray[np.float64]:
-    """Sums over samples of (E_p[s] - s_y, Var_p[s], 1) at p = softmax(beta s)."""
+    """Sums over samples of (E_p[s] - s_y, Var_p[s], 1, max s - s_y) at p = softmax(beta s).
+
+    The last is the limit of the first for beta -> infinity.
+    """
     xp = array_api_compat.array_namespace(logits)
     shifted = logits - xp.max(logits, axis=1, keepdims=True)  # both moments are those of s - max s
     weights = xp.exp(beta * shifted)
@@ -84,4 +92,5 @@ def _moments(logits: Any, labels: NDArray[np.int64], beta: float) -> NDArray[np.
     mean = xp.sum(weighted, axis=1, dtype=xp.float64) / total
     square = xp.sum(weighted * shifted, axis=1, dtype=xp.float64) / total
     own = xp.take_along_axis(shifted, xp.asarray(labels)[:, None], axis=1)[:, 0]
-    return np.array([float(xp.sum(mean - own)), float(xp.sum(square - mean * mean)), float(logits.shape[0])])
+    slope, curvature = xp.sum(mean - own), xp.sum(square - mean * mean)
+    return np.array([float(slope), float(curvature), float(logits.shape[0]), -float(xp.sum(own, dtype=xp.float64))])

@@ -58,6 +58,7 @@ def increasing_root(
         raise ValueError(f"expected 0 < low < high, got {low} and {high}")
     left, right = math.log(low), math.log(high)
     u = min(max(math.log(start), left), right)
+    last = before_last = right - left
     for iteration in range(1, max_iterations + 1):
         x = math.exp(u)
         value, slope = function(x)
@@ -68,8 +69,10 @@ def increasing_root(
         left, right = (u, right) if value < 0 else (left, u)
         step = -value / (x * slope) if slope > 0 else math.inf
         following = u + step
-        if not left < following < right:  # Newton leaves the bracket: halve it
+        if abs(step) > tolerance and not (left < following < right and 2 * abs(step) <= before_last):
+            # Newton leaves the bracket or creeps: halve the bracket. (A last step within rounding of its end is no exit.)
             following = (left + right) / 2
+        before_last, last = last, abs(following - u)
         if abs(following - u) <= tolerance:
             return Root(math.exp(following), iteration, _end(following, low, high))
         u = following

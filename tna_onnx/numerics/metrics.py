@@ -48,6 +48,7 @@ class Metrics:
         Raises:
             ValueError: no samples, or fewer samples than bins.
         """
+        _check(scores, bins)
         return cls(
             n=len(scores),
             bins=bins,
@@ -123,7 +124,7 @@ def paired_differences(
     Samples are resampled in pairs. The interval is the basic one, [2d - q_high, 2d - q_low]: a resample adds
     noise to every bin and so raises a calibration error; reflecting the quantiles takes that bias out. Above 20,000
     samples random groups of samples are resampled in place of single ones. Equal-mass bins keep the borders of the
-    full data.
+    full data; samples of one confidence across a border are shared out evenly, as in `ada_ece`.
 
     Raises:
         ValueError: different numbers of samples, or fewer samples than bins.
@@ -162,16 +163,18 @@ class _Sums:
 
     @classmethod
     def of(cls, scores: SampleScores, bins: int, group: NDArray[Any], groups: int) -> _Sums:
-        residual = _residuals(scores)
-        mass = np.empty(len(scores), np.intp)
-        edges = _equal_mass_edges(len(scores), bins)
-        mass[np.argsort(scores.confidence, kind="stable")] = np.repeat(np.arange(bins), np.diff(edges))
-
-        def by(bin_of: NDArray[Any]) -> NDArray[np.float64]:
-            return np.bincount(group * bins + bin_of, residual, groups * bins).astype(np.float64).reshape(groups, bins)
-
+        residual, width = _residuals(scores), _equal_width(scores, bins)
+        by_width = np.bincount(group * bins + width, residual, groups * bins).astype(np.float64).reshape(groups, bins)
+        # samples of one confidence share the ranks start..stop: each lies in every bin by the same fraction
+        _, tie, count = np.unique(scores.confidence, return_inverse=True, return_counts=True)
+        stop = np.cumsum(count)
+        start, edges = stop - count, _equal_mass_edges(len(scores), bins)
+        by_mass = np.empty((groups, bins))
+        for j in range(bins):
+            ranks = np.minimum(stop, edges[j + 1]) - np.maximum(start, edges[j])
+            by_mass[:, j] = np.bincount(group, residual * (np.maximum(ranks, 0) / count)[tie], groups)
         plain = [np.bincount(group, v.astype(np.float64), groups) for v in (scores.hit, scores.nll, scores.brier)]
-        return cls(np.stack(plain, axis=1), by(_equal_width(scores, bins)), by(mass))
+        return cls(np.stack(plain, axis=1), by_width, by_mass)
 
     def minus(self, other: _Sums, weights: NDArray[np.float64], n: int) -> dict[str, NDArray[np.float64]]:
         """Metric differences `self - other` under (R, G) resampling weights: name -> (R,)."""

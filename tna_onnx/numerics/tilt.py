@@ -116,8 +116,8 @@ class TiltPath:
         self._start = np.ascontiguousarray(weight.T)  # (n, C): the two coordinates of a rotation are contiguous
         self._tilted = self._start.copy()
         squared = np.einsum("nc,nc->c", self._start, self._start, dtype=np.float64)
-        self._directed = squared > 0
-        if not self._directed.any():
+        self._directed = np.flatnonzero(squared > 0)
+        if not len(self._directed):
             raise ValueError("every class vector is zero: there is nothing to tilt")
         self._twice_squared = 2 * squared[self._directed]
         self._deficit = np.zeros(weight.shape[0])
@@ -177,7 +177,8 @@ class TiltPath:
         lost += np.multiply(self._start[second], old_j - new_j, dtype=np.float64)
         lost[0] += self._deficit
         deficit = np.cumsum(lost, axis=0)  # row k: after rotation k
-        half_sine = np.clip(deficit[:, self._directed] / self._twice_squared, 0.0, 1.0)
+        # take, and not deficit[:, directed], which is column-major: the mean would add in another order for another run
+        half_sine = np.clip(np.take(deficit, self._directed, axis=1) / self._twice_squared, 0.0, 1.0)
         mrc = np.mean(2 * np.arcsin(np.sqrt(half_sine)), axis=1)
         passed = np.flatnonzero(mrc > target)
         done = min(int(passed[0]) + 1 if len(passed) else len(first), self._max_rotations - self.rotations)

@@ -11,7 +11,7 @@ from tna_onnx.verify import Verification
 
 __all__ = ["Comparison", "CurvePoint", "Report", "compare_scores"]
 
-How = Literal["held-out", "cross-fitted", "fitted"]
+How = Literal["held-out", "cross-fitted", "fitted", "unchanged"]
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,8 @@ class Comparison:
 
     Attributes:
         data: what the samples are.
-        how: `held-out` (not seen by the fit), `cross-fitted` (each sample scored by a fit without it), or `fitted`.
+        how: `held-out` (not seen by the fit), `cross-fitted` (each sample scored by a fit without it), `fitted`, or
+            `unchanged` (nothing was chosen or fitted, so that any data will do).
         before: metrics of the input model.
         after: metrics of the recalibrated one.
         differences: after - before per metric, with 95 % bootstrap intervals.

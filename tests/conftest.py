@@ -1,0 +1,75 @@
+"""Fixtures that several tests share: the demo model, a small random classifier, optional real data."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class Demo:
+    """The embedded digit classifier and its data."""
+
+    model: Path = ROOT / "models/digits/model.onnx"
+    calib: Path = ROOT / "models/digits/calib.npz"
+    test: Path = ROOT / "models/digits/test.npz"
+
+
+@pytest.fixture(scope="session")
+def demo() -> Demo:
+    """Return the demo's paths."""
+    return Demo()
+
+
+@dataclass(frozen=True)
+class Small:
+    """A small overconfident classifier: input `x` (N, 8) -> Relu(x A) (32) -> `logits` (N, 5), and its data."""
+
+    model: Path
+    calib: Path
+    test: Path
+
+
+@pytest.fixture(scope="session")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Small:
+    """Write a classifier whose labels are drawn from its softmax at temperature 3, so that it is overconfident."""
+    folder, rng = tmp_path_factory.mktemp("small"), np.random.default_rng(5)
+    hidden = rng.standard_normal((8, 32)).astype(np.float32)
+    weight, bias = rng.standard_normal((5, 32)).astype(np.float32), rng.standard_normal(5).astype(np.float32)
+    graph = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["x", "hidden"], ["h"], name="hidden"),
+            helper.make_node("Relu", ["h"], ["features"], name="relu"),
+            helper.make_node("Gemm", ["features", "weight", "bias"], ["logits"], name="head", transB=1),
+        ],
+        "small",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["N", 8])],
+        [helper.make_tensor_value_info("logits", onnx.TensorProto.FLOAT, ["N", 5])],
+        [numpy_helper.from_array(v, k) for k, v in {"hidden": hidden, "weight": weight, "bias": bias}.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    helper.set_model_props(model, {"team": "unchanged"})
+    onnx.save(model, folder / "model.onnx")
+    for name in ("calib", "test"):
+        x = rng.standard_normal((1500, 8)).astype(np.float32)
+        logits = np.maximum(x @ hidden, 0) @ weight.T + bias
+        labels = np.argmax(logits / 3 + rng.gumbel(size=logits.shape), axis=1)
+        np.savez(folder / f"{name}.npz", x=x, labels=labels)
+    return Small(folder / "model.onnx", folder / "calib.npz", folder / "test.npz")
+
+
+@pytest.fixture(scope="session")
+def cifar10() -> Path:
+    """Return a folder with `calib/`, `test/`, `resnet20.onnx` and `resnet20-wide.onnx`; named by TNA_ONNX_CIFAR10."""
+    folder = os.environ.get("TNA_ONNX_CIFAR10", "")
+    if not folder or not Path(folder).is_dir():
+        pytest.skip("TNA_ONNX_CIFAR10 does not name a folder with CIFAR-10 images and models")
+    return Path(folder)

@@ -1,0 +1,594 @@
+"""Per-sample scores, calibration errors and paired differences against the definitions and against other libraries.
+
+Oracles: for ECE netcal, torchmetrics, scikit-learn's calibration curve and `uncertainty-calibration`; for AdaECE netcal,
+scikit-learn and `uncertainty-calibration`; for both, loops over bins written from the paper. Only scikit-learn is needed.
+
+Where the others differ, and what the data below do about it:
+
+- torchmetrics bins [j/B, (j+1)/B) and so gives confidence 1.0 a bin of its own; netcal's bins are half-open the same way,
+  with 1.0 in the last. No confidence here is a multiple of 1/B, and none is 1.
+- With N a multiple of B every library cuts the sorted confidences into runs of N/B. For another N netcal and
+  scikit-learn interpolate quantiles and numpy's array_split puts the longer runs first: those borders are off by one sample.
+"""
+
+import itertools
+import math
+import warnings
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy import special
+from sklearn.calibration import calibration_curve
+
+from tna_onnx.numerics import metrics as metrics_module
+from tna_onnx.numerics.metrics import METRICS, Metrics, ada_ece, ece, objective_value, paired_differences
+from tna_onnx.numerics.stats import SampleScores
+
+Array = NDArray[Any]
+N = 1500  # a multiple of 10 and 15
+
+
+# ---- data ----
+
+
+def overconfident(rng: np.random.Generator, n: int) -> tuple[Array, Array]:
+    logits = 2 * rng.normal(size=(n, 10))
+    return special.softmax(3 * logits, axis=1), _drawn(rng, logits)
+
+
+def underconfident(rng: np.random.Generator, n: int) -> tuple[Array, Array]:
+    logits = 2 * rng.normal(size=(n, 5))
+    return special.softmax(logits / 3, axis=1), _drawn(rng, logits)
+
+
+def calibrated(rng: np.random.Generator, n: int) -> tuple[Array, Array]:
+    logits = rng.normal(size=(n, 100))
+    return special.softmax(logits, axis=1), _drawn(rng, logits)
+
+
+def two_classes(rng: np.random.Generator, n: int) -> tuple[Array, Array]:
+    p = rng.beta(0.5, 0.7, n)
+    return np.stack([p, 1 - p], axis=1), (rng.random(n) > p**2).astype(np.int64)
+
+
+def one_class_predicted(rng: np.random.Generator, n: int) -> tuple[Array, Array]:
+    logits = rng.normal(size=(n, 7))
+    logits[:, 2] += 9
+    return special.softmax(logits, axis=1), rng.integers(0, 7, n)
+
+
+def all_right(rng: np.random.Generator, n: int) -> tuple[Array, Array]:
+    p = rng.dirichlet(np.full(4, 0.6), n)
+    return p, p.argmax(axis=1)
+
+
+def all_wrong(rng: np.random.Generator, n: int) -> tuple[Array, Array]:
+    p = rng.dirichlet(np.full(4, 0.6), n)
+    return p, p.argmin(axis=1)
+
+
+def _drawn(rng: np.random.Generator, logits: Array) -> Array:
+    return (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+
+
+GENERATORS = [overconfident, underconfident, calibrated, two_classes, one_class_predicted, all_right, all_wrong]
+
+
+@pytest.fixture(params=GENERATORS, ids=lambda generator: generator.__name__)
+def data(request: pytest.FixtureRequest) -> tuple[Array, Array]:
+    """Return (N, C) probabilities and labels, without confidences that are equal or on a border of 10 or 15 bins.
+
+    The values are float32, so that our confidences and the float64 ones of the libraries are the same numbers.
+    """
+    p, labels = request.param(np.random.default_rng(11), 3 * N)
+    p = p.astype(np.float32).astype(np.float64)
+    confidence = p.max(axis=1)
+    kept = np.unique(confidence, return_index=True)[1]
+    for bins in (10, 15):
+        kept = kept[np.abs(confidence[kept] * bins - np.round(confidence[kept] * bins)) > 1e-5]
+    kept = np.sort(kept)[:N]
+    assert len(kept) == N
+    return p[kept], labels[kept]
+
+
+def scores_of(confidence: Any, hit: Any) -> SampleScores:
+    """Scores with the confidences and hits given."""
+    c = np.asarray(confidence, np.float32)
+    zero = np.zeros(len(c), np.float32)
+    return SampleScores(c, np.asarray(hit, bool), zero, zero)
+
+
+# ---- the definitions ----
+
+
+def ece_by_definition(scores: SampleScores, bins: int) -> float:
+    """sum_j |B_j| / N |acc(B_j) - conf(B_j)| over B_j = those with j/B < confidence <= (j+1)/B."""
+    total = 0.0
+    for j in range(bins):
+        inside = [
+            k for k, c in enumerate(scores.confidence.astype(float)) if (j / bins < c or j == 0) and c <= (j + 1) / bins
+        ]
+        if inside:
+            accuracy = sum(bool(scores.hit[k]) for k in inside) / len(inside)
+            confidence = sum(float(scores.confidence[k]) for k in inside) / len(inside)
+            total += len(inside) / len(scores) * abs(accuracy - confidence)
+    return total
+
+
+def ada_ece_by_definition(scores: SampleScores, bins: int) -> float:
+    """The same over B_j = the j-th run of |D|/B samples in ascending order of the confidence; no ties."""
+    order = sorted(range(len(scores)), key=lambda k: float(scores.confidence[k]))
+    total = 0.0
+    for j in range(bins):
+        inside = order[j * len(order) // bins : (j + 1) * len(order) // bins]
+        accuracy = sum(bool(scores.hit[k]) for k in inside) / len(inside)
+        confidence = sum(float(scores.confidence[k]) for k in inside) / len(inside)
+        total += len(inside) / len(scores) * abs(accuracy - confidence)
+    return total
+
+
+# Sums of at most 1500 float64 terms below 1, in whatever order: 1500 * 2^-53 = 2e-13.
+SUMMED = 1e-12
+
+
+@pytest.mark.parametrize("bins", [1, 2, 10, 15])
+def test_as_defined(data: tuple[Array, Array], bins: int) -> None:
+    scores = SampleScores.of_probabilities(*data)
+    assert ece(scores, bins) == pytest.approx(ece_by_definition(scores, bins), abs=SUMMED)
+    assert ada_ece(scores, bins) == pytest.approx(ada_ece_by_definition(scores, bins), abs=SUMMED)
+
+
+@given(
+    samples=st.lists(st.tuples(st.integers(0, 60), st.booleans()), min_size=12, max_size=60), bins=st.integers(1, 12)
+)
+@settings(max_examples=150, deadline=None)
+def test_ece_on_borders_as_defined(samples: list[tuple[int, bool]], bins: int) -> None:
+    """Confidences k/60: most of them border on bins of a width that divides 60."""
+    scores = scores_of([k / 60 for k, _ in samples], [hit for _, hit in samples])
+    assert ece(scores, bins) == pytest.approx(ece_by_definition(scores, bins), abs=SUMMED)
+
+
+@given(n=st.integers(12, 80), bins=st.integers(1, 12), seed=st.integers(0, 2**32))
+@settings(max_examples=100, deadline=None)
+def test_ada_ece_of_any_number_of_samples_as_defined(n: int, bins: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    confidence = rng.choice(np.arange(1, 10_000), n, replace=False) / 10_000
+    scores = scores_of(confidence, rng.random(n) < 0.5)
+    assert ada_ece(scores, bins) == pytest.approx(ada_ece_by_definition(scores, bins), abs=SUMMED)
+
+
+def test_ties_across_a_border_count_with_their_mean() -> None:
+    scores = scores_of([0.5, 0.75, 0.75, 0.75, 0.75, 0.875], [False, True, True, False, False, True])
+    residuals = [-0.5, 4 * [0.5 - 0.75], 0.125]
+    by_hand = (abs(residuals[0] + 2 * residuals[1][0]) + abs(2 * residuals[1][0] + residuals[2])) / 6
+    assert ada_ece(scores, 2) == pytest.approx(by_hand, abs=SUMMED)
+    # |.| is convex: the mean over all orders of the four is more, and no order is preferred
+    orders = [ada_ece_by_definition(scores.take(np.array([0, *ties, 5])), 2) for ties in itertools.permutations(range(1, 5))]
+    assert ada_ece(scores, 2) < np.mean(orders)
+
+
+@given(
+    samples=st.lists(st.tuples(st.integers(1, 8), st.booleans()), min_size=15, max_size=60),
+    bins=st.integers(1, 15),
+    seed=st.integers(0, 2**32),
+)
+@settings(max_examples=150, deadline=None)
+def test_the_order_of_samples_does_not_matter(samples: list[tuple[int, bool]], bins: int, seed: int) -> None:
+    scores = scores_of([k / 8 for k, _ in samples], [hit for _, hit in samples])
+    shuffled = scores.take(np.random.default_rng(seed).permutation(len(scores)))
+    assert ada_ece(shuffled, bins) == pytest.approx(ada_ece(scores, bins), abs=SUMMED)
+    assert ece(shuffled, bins) == pytest.approx(ece(scores, bins), abs=SUMMED)
+
+
+# ---- other libraries ----
+
+
+def netcal() -> ModuleType:
+    """netcal.metrics; importing it may warn about what it itself imports."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return pytest.importorskip("netcal.metrics", reason="netcal is in the extra 'oracles'")
+
+
+def uncertainty_calibration() -> ModuleType:
+    return pytest.importorskip("calibration", reason="install uncertainty-calibration to compare with it")
+
+
+@pytest.mark.parametrize("bins", [10, 15])
+class TestOtherLibraries:
+    def test_ece_of_netcal(self, data: tuple[Array, Array], bins: int) -> None:
+        p, labels = data
+        expected = netcal().ECE(bins).measure(p.max(axis=1), (p.argmax(axis=1) == labels).astype(np.int64))
+        assert ece(SampleScores.of_probabilities(p, labels), bins) == pytest.approx(expected, abs=SUMMED)
+
+    def test_ada_ece_of_netcal(self, data: tuple[Array, Array], bins: int) -> None:
+        p, labels = data
+        measure = netcal().ECE(bins, equal_intervals=False).measure
+        expected = measure(p.max(axis=1), (p.argmax(axis=1) == labels).astype(np.int64))
+        assert ada_ece(SampleScores.of_probabilities(p, labels), bins) == pytest.approx(expected, abs=SUMMED)
+
+    def test_ece_of_torchmetrics(self, data: tuple[Array, Array], bins: int) -> None:
+        torch = pytest.importorskip("torch", reason="torch is in the extra 'gpu'")
+        functional = pytest.importorskip("torchmetrics.functional.classification", reason="in the extra 'oracles'")
+        p, labels = data
+        expected = functional.multiclass_calibration_error(
+            torch.from_numpy(p), torch.from_numpy(labels), num_classes=p.shape[1], n_bins=bins, norm="l1"
+        )
+        # torchmetrics adds float32: a sum of 1500 terms is off by 1500 * 2^-24 of itself at most
+        assert ece(SampleScores.of_probabilities(p, labels), bins) == pytest.approx(float(expected), abs=N * 2.0**-24)
+
+    @pytest.mark.parametrize(("strategy", "ours"), [("uniform", ece), ("quantile", ada_ece)])
+    def test_both_of_scikit_learn(
+        self, data: tuple[Array, Array], bins: int, strategy: str, ours: Callable[[SampleScores, int], float]
+    ) -> None:
+        """Its calibration curve gives accuracy and confidence per bin that is not empty, without the sizes."""
+        p, labels = data
+        confidence, hit = p.max(axis=1), p.argmax(axis=1) == labels
+        accuracy, mean = calibration_curve(hit, confidence, n_bins=bins, strategy=strategy, pos_label=True)
+        size = np.histogram(confidence, np.linspace(0, 1, bins + 1))[0] if strategy == "uniform" else np.full(bins, N / bins)
+        expected = float(np.sum(np.abs(accuracy - mean) * size[size > 0]) / N)
+        assert ours(SampleScores.of_probabilities(p, labels), bins) == pytest.approx(expected, abs=SUMMED)
+
+    def test_ece_of_uncertainty_calibration(self, data: tuple[Array, Array], bins: int) -> None:
+        p, labels = data
+        expected = uncertainty_calibration().get_ece(p, labels, num_bins=bins)
+        assert ece(SampleScores.of_probabilities(p, labels), bins) == pytest.approx(expected, abs=SUMMED)
+
+    def test_ada_ece_of_uncertainty_calibration(self, data: tuple[Array, Array], bins: int) -> None:
+        p, labels = data
+        expected = uncertainty_calibration().get_ece_em(p, labels, num_bins=bins)
+        assert ada_ece(SampleScores.of_probabilities(p, labels), bins) == pytest.approx(expected, abs=SUMMED)
+
+
+def test_torchmetrics_gives_confidence_one_a_bin_of_its_own() -> None:
+    """Why the data above hold none: 1.0 belongs to the last bin, ((B-1)/B, 1]."""
+    torch = pytest.importorskip("torch", reason="torch is in the extra 'gpu'")
+    functional = pytest.importorskip("torchmetrics.functional.classification", reason="in the extra 'oracles'")
+    scores = scores_of([1.0, 0.95], [False, True])
+    theirs = functional.binary_calibration_error(torch.tensor([1.0, 0.95]), torch.tensor([0, 1]), n_bins=2, norm="l1")
+    assert float(theirs) == pytest.approx((1.0 + 0.05) / 2, abs=1e-6)  # float32
+    assert ece(scores, 2) == pytest.approx(abs(-1.0 + 0.05) / 2, abs=1e-6)  # float32
+
+
+# ---- edges ----
+
+
+@pytest.mark.parametrize("bins", [2, 3, 7, 10, 15, 49])
+def test_a_confidence_on_a_border_lies_in_the_bin_below(bins: int) -> None:
+    """(j/B, (j+1)/B]: with 0/1 residuals of both signs, two samples cancel in one bin and add up in two."""
+    for j in range(1, bins):
+        border = np.float32(j / bins)
+        if float(border) != j / bins:
+            continue  # float32 has no such value
+        inside = np.float32(border - np.float32(0.5 / bins))
+        above = np.nextafter(border, np.float32(1))
+        together = scores_of([border, inside] * bins, [True, False] * bins)
+        apart = scores_of([above, inside] * bins, [True, False] * bins)
+        assert ece(together, bins) == pytest.approx(abs((1 - float(border)) - float(inside)) / 2, abs=SUMMED)
+        assert ece(apart, bins) == pytest.approx(abs((1 - float(above)) + float(inside)) / 2, abs=SUMMED)
+
+
+def test_confidence_one_lies_in_the_last_bin() -> None:
+    assert ece(scores_of([1.0] * 15, [True] * 15)) == 0
+    assert ece(scores_of([1.0] * 15, [False] * 15)) == 1
+    mixed = scores_of([1.0, 0.9375] * 10, [False, True] * 10)  # cancel in (14/15, 1]
+    assert ece(mixed) == pytest.approx((1.0 - 0.0625) / 2, abs=SUMMED)
+
+
+def test_all_right_and_all_wrong() -> None:
+    confidence = np.random.default_rng(0).uniform(0.2, 1, 400).astype(np.float32)
+    mean = float(np.mean(confidence, dtype=np.float64))
+    for error in (ece, ada_ece):  # every residual has the same sign: bins do not matter
+        assert error(scores_of(confidence, [True] * 400), 15) == pytest.approx(1 - mean, abs=SUMMED)
+        assert error(scores_of(confidence, [False] * 400), 15) == pytest.approx(mean, abs=SUMMED)
+
+
+@pytest.mark.parametrize("error", [ece, ada_ece, Metrics.of])
+def test_too_few_samples(error: Callable[..., Any]) -> None:
+    for n in (0, 1, 14):
+        with pytest.raises(ValueError, match=f"{n} samples, 15 bins"):
+            error(scores_of([0.5] * n, [True] * n), 15)
+    with pytest.raises(ValueError, match="3 samples, 0 bins"):
+        error(scores_of([0.5] * 3, [True] * 3), 0)
+    error(scores_of([0.5] * 15, [True] * 15), 15)
+
+
+def test_as_many_bins_as_samples() -> None:
+    """Each sample is a bin: AdaECE is the mean |residual|."""
+    scores = scores_of([0.25, 0.5, 0.75, 1.0], [True, False, True, False])
+    assert ada_ece(scores, 4) == pytest.approx((0.75 + 0.5 + 0.25 + 1.0) / 4, abs=SUMMED)
+
+
+def test_metrics_of_scores(data: tuple[Array, Array]) -> None:
+    p, labels = data
+    scores = SampleScores.of_probabilities(p, labels)
+    result = Metrics.of(scores, 10)
+    assert (result.n, result.bins) == (N, 10)
+    assert result.accuracy == np.mean(p.argmax(axis=1) == labels)
+    assert result.ece == ece(scores, 10) == objective_value(scores, "ece", 10)
+    assert result.adaece == ada_ece(scores, 10) == objective_value(scores, "adaece", 10)
+    assert result.nll == objective_value(scores, "nll", 10)
+    # a float32 term is off by 2^-24 of itself; the largest nll here is -log(2^-126) = 87
+    own = np.maximum(p[np.arange(N), labels], np.finfo(np.float32).tiny)
+    assert result.nll == pytest.approx(float(np.mean(-np.log(own))), rel=2.0**-24)
+    onehot = np.eye(p.shape[1])[labels]
+    assert result.brier == pytest.approx(float(np.mean(np.sum((p - onehot) ** 2, axis=1))), abs=2.0**-22)  # terms <= 2
+    assert set(METRICS) == {"accuracy", "ece", "adaece", "nll", "brier"}
+
+
+# ---- per-sample scores ----
+
+
+def reference_scores(logits: Array, labels: Array) -> SampleScores:
+    """From scipy's log_softmax in float64."""
+    log_p = special.log_softmax(logits.astype(np.float64), axis=1)
+    p, rows = np.exp(log_p), np.arange(len(labels))
+    onehot = np.eye(logits.shape[1])[labels]
+    return SampleScores(
+        p.max(axis=1), logits.argmax(axis=1) == labels, -log_p[rows, labels], np.sum((p - onehot) ** 2, axis=1)
+    )  # type: ignore[arg-type]
+
+
+def assert_close(scores: SampleScores, expected: SampleScores, rounding: float, largest: float) -> None:
+    """Compare up to some roundings of the dtype: exp(s - max) turns an error of s into the same relative error of p."""
+    np.testing.assert_array_equal(scores.hit, expected.hit)
+    np.testing.assert_allclose(scores.confidence, expected.confidence, rtol=8 * rounding, atol=0)
+    np.testing.assert_allclose(scores.nll, expected.nll, rtol=4 * rounding, atol=8 * rounding * max(1.0, largest))
+    np.testing.assert_allclose(scores.brier, expected.brier, rtol=0, atol=16 * rounding)
+    assert [v.dtype for v in (scores.confidence, scores.hit, scores.nll, scores.brier)] == [
+        np.float32,
+        np.bool_,
+        np.float32,
+        np.float32,
+    ]
+
+
+# The result is float32; float32 logits are subtracted and exponentiated in float32 (2^-24 each, exp within 2 units).
+FLOAT32 = 2.0**-24
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize(("classes", "scale"), [(2, 1.0), (10, 5.0), (1000, 3.0), (10, 0.01)])
+def test_scores_of_logits(dtype: Any, classes: int, scale: float) -> None:
+    rng = np.random.default_rng(2)
+    logits = (scale * rng.normal(size=(300, classes))).astype(dtype)
+    labels = rng.integers(0, classes, 300)
+    # differences s - max are below 40 here: 40 * 2^-24 in the exponent only where exp(s - max) itself is 1e-17
+    assert_close(SampleScores.of_logits(logits, labels), reference_scores(logits, labels), FLOAT32, 1.0)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_huge_logits(dtype: Any) -> None:
+    logits = np.array([[1e4, -1e4, 0], [-1e4, -1e4, 1e4], [1e4, 1e4, -1e4], [-1e4, -1e4, -1e4]], dtype)
+    labels = np.array([0, 0, 1, 2])
+    scores = SampleScores.of_logits(logits, labels)
+    assert_close(scores, reference_scores(logits, labels), FLOAT32, 1.0)
+    np.testing.assert_array_equal(scores.nll[:2], [0, 2 * np.float32(logits[0, 0])])
+    np.testing.assert_array_equal(scores.confidence[:2], [1, 1])
+
+
+@given(
+    logits=st.lists(
+        st.lists(st.floats(-1e4, 1e4, width=32), min_size=4, max_size=4), min_size=1, max_size=6
+    ),
+    label=st.integers(0, 3),
+)
+@settings(max_examples=200, deadline=None)
+def test_scores_of_any_logits(logits: list[list[float]], label: int) -> None:
+    array = np.array(logits, np.float32)
+    scores = SampleScores.of_logits(array, np.full(len(array), label))
+    # s - max is exact to 2^-24 of up to 2e4
+    assert_close(scores, reference_scores(array, np.full(len(array), label)), FLOAT32, 2e4)
+    assert np.all((scores.confidence > 0) & (scores.confidence <= 1))
+    assert np.all(scores.nll >= 0)
+    # p_y = 1 rounds 1 - 2 + 1 to +-2^-53, and the sum of squares exceeds 1 by roundings of float32
+    assert np.all((scores.brier >= -4 * FLOAT32) & (scores.brier <= 2 + 4 * FLOAT32))
+
+
+def test_the_first_of_equal_logits_is_predicted() -> None:
+    scores = SampleScores.of_logits(np.zeros((3, 4), np.float32), np.array([0, 1, 3]))
+    assert scores.hit.tolist() == [True, False, False]
+    np.testing.assert_array_equal(scores.confidence, np.float32([0.25] * 3))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_torch_gives_the_scores_of_numpy(dtype: str) -> None:
+    torch = pytest.importorskip("torch", reason="torch is in the extra 'gpu'")
+    rng = np.random.default_rng(3)
+    logits, labels = (4 * rng.normal(size=(200, 12))).astype(dtype), rng.integers(0, 12, 200)
+    logits[0], labels[0] = [1e4] + [-1e4] * 11, 5
+    ours = SampleScores.of_logits(logits, labels)
+    theirs = SampleScores.of_logits(torch.from_numpy(logits), torch.from_numpy(labels))
+    assert isinstance(theirs.nll, np.ndarray)
+    # exp of the two libraries may differ by a unit or two
+    assert_close(theirs, ours, FLOAT32, 1.0)
+    p = special.softmax(logits.astype(np.float64), axis=1)
+    of_torch = SampleScores.of_probabilities(torch.from_numpy(p), torch.from_numpy(labels))
+    assert_close(of_torch, SampleScores.of_probabilities(p, labels), FLOAT32, 1.0)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_probabilities_and_logits_give_the_same_scores(dtype: Any) -> None:
+    rng = np.random.default_rng(4)
+    logits, labels = 3 * rng.normal(size=(400, 6)), rng.integers(0, 6, 400)
+    probabilities = special.softmax(logits, axis=1).astype(dtype)
+    # a probability rounded to float32 is off by 2^-24 of itself, and so is its logarithm, absolutely
+    assert_close(
+        SampleScores.of_probabilities(probabilities, labels), SampleScores.of_logits(logits, labels), FLOAT32, 1.0
+    )
+
+
+def test_log_of_probability_zero_is_cut() -> None:
+    scores = SampleScores.of_probabilities(np.array([[1.0, 0.0], [1.0, 0.0]], np.float32), np.array([0, 1]))
+    # -log of the smallest normal float32, 2^-126
+    np.testing.assert_allclose(scores.nll, [0, 126 * math.log(2)], rtol=FLOAT32)
+    np.testing.assert_array_equal(scores.brier, np.float32([0, 2]))
+
+
+def equal(one: SampleScores, other: SampleScores) -> bool:
+    pairs = zip(vars(one).values(), vars(other).values(), strict=True)
+    return all(a.dtype == b.dtype and np.array_equal(a, b) for a, b in pairs)
+
+
+@given(
+    n=st.integers(1, 60),
+    classes=st.integers(2, 40),
+    cuts=st.lists(st.integers(0, 60), max_size=6),
+    seed=st.integers(0, 2**32),
+    dtype=st.sampled_from([np.float16, np.float32, np.float64]),
+)
+@settings(max_examples=100, deadline=None)
+def test_chunks_give_the_scores_of_the_whole(n: int, classes: int, cuts: list[int], seed: int, dtype: Any) -> None:
+    rng = np.random.default_rng(seed)
+    logits, labels = (5 * rng.normal(size=(n, classes))).astype(dtype), rng.integers(0, classes, n)
+    whole = SampleScores.of_logits(logits, labels)
+    borders = sorted({0, n, *(c for c in cuts if c < n)})
+    parts = [SampleScores.of_logits(logits[a:b], labels[a:b]) for a, b in itertools.pairwise(borders)]
+    assert equal(SampleScores.concatenate(parts), whole)
+    added = parts[0]
+    for part in parts[1:]:
+        added += part
+    assert equal(added, whole)
+    rows = np.array([SampleScores.of_logits(logits[k : k + 1], labels[k : k + 1]).nll[0] for k in range(n)])
+    np.testing.assert_array_equal(rows, whole.nll)
+
+
+@given(sizes=st.tuples(*[st.integers(0, 5)] * 3), seed=st.integers(0, 2**32))
+@settings(max_examples=30, deadline=None)
+def test_adding_is_associative(sizes: tuple[int, int, int], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    a, b, c = (SampleScores.of_logits(rng.normal(size=(n, 3)), rng.integers(0, 3, n)) for n in sizes)
+    assert equal((a + b) + c, a + (b + c))
+    assert len(a + b) == len(a) + len(b)
+
+
+def test_take_rows_by_index_and_by_mask() -> None:
+    rng = np.random.default_rng(5)
+    logits, labels = rng.normal(size=(20, 3)), rng.integers(0, 3, 20)
+    scores, mask = SampleScores.of_logits(logits, labels), rng.random(20) < 0.5
+    rows = np.flatnonzero(mask)[::-1]
+    assert equal(scores.take(mask), SampleScores.of_logits(logits[mask], labels[mask]))
+    assert equal(scores.take(rows), SampleScores.of_logits(logits[rows], labels[rows]))
+
+
+# ---- paired differences ----
+
+
+def simulated(rng: np.random.Generator, n: int, scale: float) -> tuple[SampleScores, SampleScores]:
+    """Scores of a classifier, and of the same logits scaled, on n fresh samples."""
+    logits = 1.5 * rng.normal(size=(n, 5))
+    labels = _drawn(rng, logits)
+    return SampleScores.of_logits(2.5 * logits, labels), SampleScores.of_logits(2.5 * scale * logits, labels)
+
+
+def test_the_difference_is_that_of_the_metrics() -> None:
+    before, after = simulated(np.random.default_rng(1), 2000, 0.5)
+    for name, interval in paired_differences(before, after).items():
+        expected = getattr(Metrics.of(after), name) - getattr(Metrics.of(before), name)
+        assert interval.difference == pytest.approx(expected, abs=2 * SUMMED)
+        assert interval.low <= interval.high
+        assert interval.level == 0.95
+
+
+@given(
+    samples=st.lists(st.tuples(st.integers(1, 6), st.integers(1, 6), st.booleans()), min_size=15, max_size=40),
+    bins=st.integers(1, 15),
+)
+@settings(max_examples=40, deadline=None)
+def test_ties_do_not_change_the_difference(samples: list[tuple[int, int, bool]], bins: int) -> None:
+    """Many samples have confidence 1.0: their order must not decide which bin their errors count in."""
+    hit = [h for _, _, h in samples]
+    before, after = (scores_of([s[k] / 6 for s in samples], hit) for k in (0, 1))
+    result = paired_differences(before, after, bins)
+    assert result["adaece"].difference == pytest.approx(ada_ece(after, bins) - ada_ece(before, bins), abs=SUMMED)
+    assert result["ece"].difference == pytest.approx(ece(after, bins) - ece(before, bins), abs=SUMMED)
+
+
+def test_identical_scores_have_no_difference() -> None:
+    scores, _ = simulated(np.random.default_rng(2), 300, 1.0)
+    for interval in paired_differences(scores, scores).values():
+        assert (interval.difference, interval.low, interval.high) == (0, 0, 0)
+
+
+def test_swapping_turns_the_sign() -> None:
+    before, after = simulated(np.random.default_rng(3), 300, 0.6)
+    forward, backward = paired_differences(before, after), paired_differences(after, before)
+    for name in METRICS:
+        assert forward[name].difference == -backward[name].difference
+        # the same draws of the other sign; quantiles interpolate between two of them from the other side
+        assert forward[name].low == pytest.approx(-backward[name].high, abs=SUMMED)
+        assert forward[name].high == pytest.approx(-backward[name].low, abs=SUMMED)
+
+
+def test_a_seed_gives_the_same_intervals() -> None:
+    before, after = simulated(np.random.default_rng(4), 200, 0.6)
+    assert paired_differences(before, after, seed=1) == paired_differences(before, after, seed=1)
+    assert paired_differences(before, after, seed=1) != paired_differences(before, after, seed=2)
+
+
+def test_a_higher_level_gives_a_wider_interval() -> None:
+    before, after = simulated(np.random.default_rng(5), 200, 0.6)
+    narrow, wide = (paired_differences(before, after, level=level) for level in (0.8, 0.99))
+    for name in ("ece", "adaece", "nll", "brier"):
+        assert wide[name].low < narrow[name].low < narrow[name].high < wide[name].high
+
+
+def test_pairs_must_match() -> None:
+    before, after = simulated(np.random.default_rng(6), 30, 0.6)
+    with pytest.raises(ValueError, match="30 before and 29 after"):
+        paired_differences(before, after.take(np.arange(29)))
+    few = np.arange(10)
+    with pytest.raises(ValueError, match="10 samples, 15 bins"):
+        paired_differences(before.take(few), after.take(few))
+
+
+@pytest.mark.slow
+def test_intervals_cover_the_true_difference() -> None:
+    """Two maps of known effect, 150 samples of 400 each; the truth from 400,000 samples."""
+    truth = {}
+    before, after = simulated(np.random.default_rng(7), 400_000, 0.4)
+    for name in METRICS:
+        truth[name] = getattr(Metrics.of(after), name) - getattr(Metrics.of(before), name)
+    covered = dict.fromkeys(METRICS, 0)
+    for seed in range(150):
+        for name, interval in paired_differences(*simulated(np.random.default_rng([8, seed]), 400, 0.4)).items():
+            covered[name] += interval.low <= truth[name] <= interval.high
+    # 95 % of 150, binomial standard deviation 1.8 points: 0.95 - 4 * 0.018 = 0.88 for the means
+    assert covered["nll"] / 150 >= 0.88
+    assert covered["brier"] / 150 >= 0.88
+    assert covered["accuracy"] == 150  # scaling changes no prediction: [0, 0]
+    # |.| makes the errors of both biased upward, by more where the model is calibrated; the interval allows for it
+    assert covered["ece"] / 150 >= 0.85
+    assert covered["adaece"] / 150 >= 0.85
+
+
+def test_groups_of_samples_give_nearly_the_intervals_of_single_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, after = simulated(np.random.default_rng(9), 3000, 0.5)
+    single = paired_differences(before, after)
+    monkeypatch.setattr(metrics_module, "_GROUPS", 1300)  # 2 or 3 samples each
+    grouped = paired_differences(before, after)
+    for name in METRICS:
+        assert grouped[name].difference == pytest.approx(single[name].difference, abs=SUMMED)
+        # each width is a difference of two quantiles of 1000 draws: known to 5 %, and those of the groups to as much
+        width, grouped_width = (i[name].high - i[name].low for i in (single, grouped))
+        assert grouped_width == pytest.approx(width, rel=0.25)
+        assert grouped[name].low == pytest.approx(single[name].low, abs=0.3 * width)
+
+
+@pytest.mark.slow
+def test_many_samples_are_put_into_groups() -> None:
+    before, after = simulated(np.random.default_rng(10), 20_500, 0.5)
+    result = paired_differences(before, after)
+    for name in METRICS:
+        expected = getattr(Metrics.of(after), name) - getattr(Metrics.of(before), name)
+        assert result[name].difference == pytest.approx(expected, abs=20_500 * 2.0**-52)  # two sums of 20,500 terms
+    # standard error of a mean of paired differences, times 2 * 1.96; 1000 draws know a width to about 5 %
+    for name, pair in {"nll": (before.nll, after.nll), "brier": (before.brier, after.brier)}.items():
+        error = np.std(pair[1].astype(np.float64) - pair[0]) / math.sqrt(20_500)
+        assert result[name].high - result[name].low == pytest.approx(3.92 * error, rel=0.15)
