@@ -7,7 +7,7 @@ seed, so it can be made again at any time. The sparse search (paper, section "Ex
 2. with four times the members around the target angle, and again up to a cap, while accuracy stands in the way: the
    level has no acceptable candidate near the target, or its best one costs so much accuracy that two standard errors
    of the paired difference reach beyond the constraint. At the cap, smaller angles are tried last;
-3. between the grid points around the best candidate that keeps the constraint.
+3. at quarters of the grid step around the best candidate that keeps the constraint.
 
 The target is the best angle of the limit of many members, W' -> cos(mRC) W. Averaging more members leaves this effect
 on the confidences and shrinks the noise on the ranking, so the limit shows where the search is going when few members
@@ -38,6 +38,10 @@ Score = Callable[[NDArray[Any]], SampleScores]
 # Paths walked side by side: above this many members, sums are kept per angle instead of vectors per member.
 _GROUP = 16
 
+# Rotations times classes of all members of one candidate: about 15 seconds on one core. Large heads (n = 2048,
+# C = 1000) stop at some hundred members, where their noise, over so many dimensions, is small already.
+_MOST_TURNED = 2**30
+
 
 @dataclass(frozen=True)
 class SearchSettings:
@@ -45,9 +49,9 @@ class SearchSettings:
 
     Attributes:
         ensemble_size: members n_e averaged per candidate.
-        max_ensemble_size: cap on the members when the accuracy constraint asks for more.
+        max_ensemble_size: cap on the members when the accuracy constraint asks for more; large heads stop earlier,
+            at 2^30 turned class vectors (rotations x classes x members) a candidate.
         angle_step: grid step in degrees.
-        refinements: how often the step is halved around the best candidate.
         objective: metric that the choice minimises.
         bins: bins of ECE and AdaECE.
         max_accuracy_drop: accuracy that a candidate may lose, as a fraction (0.003 = 0.3 points).
@@ -58,7 +62,6 @@ class SearchSettings:
     ensemble_size: int = 10
     max_ensemble_size: int = 2560
     angle_step: float = 2.0
-    refinements: int = 2
     objective: Objective = "ece"
     bins: int = 15
     max_accuracy_drop: float = 0.003
@@ -70,7 +73,6 @@ class SearchSettings:
             ("ensemble_size", self.ensemble_size >= 1),
             ("max_ensemble_size", self.max_ensemble_size >= self.ensemble_size),
             ("angle_step", 0 < self.angle_step < 90),
-            ("refinements", self.refinements >= 0),
             ("objective", self.objective in ("ece", "adaece", "nll")),
             ("bins", self.bins >= 1),
             ("max_accuracy_drop", 0 <= self.max_accuracy_drop <= 1),
@@ -122,7 +124,7 @@ def search_sparse(
         ValueError: the weight cannot be tilted (n < 2, or all class vectors zero).
     """
     pool = [Candidate(0.0, 1, 0.0, score(weight))]
-    expected = 1 + len(settings.grid) + 2 * settings.refinements
+    expected = 1 + len(settings.grid) + 6
 
     def extend(angles: Sequence[float], members: int) -> list[Candidate]:
         new = []
@@ -135,16 +137,16 @@ def search_sparse(
     target = _target(pool[0], score_scaled or (lambda scale: score((weight * scale).astype(weight.dtype))), settings)
     near = [angle for angle in settings.grid if abs(angle - target) <= 2 * settings.angle_step]
     members, level = settings.ensemble_size, extend(settings.grid, settings.ensemble_size)
-    while target > 0 and members < settings.max_ensemble_size and _falls_short(pool[0], level, near[0], settings):
-        members = min(4 * members, settings.max_ensemble_size)
+    cap = _cap(level, target, weight.shape[0], settings)
+    while target > 0 and members < cap and _falls_short(pool[0], level, near[0], settings):
+        members = min(4 * members, cap)
         level = extend(near, members)
     if target > 0 and members > settings.ensemble_size and _best(pool[0], level, settings).angle < near[0]:
         extend([angle for angle in settings.grid if angle < near[0]], members)
-    for k in range(1, settings.refinements + 1):
-        best = pool[choose(pool, settings)]
-        if best.angle > 0:
-            step = settings.angle_step / 2**k
-            extend([a for a in (best.angle - step, best.angle + step) if 0 < a < 90], best.ensemble_size)
+    best = pool[choose(pool, settings)]
+    if best.angle > 0:
+        between = [best.angle + k / 4 * settings.angle_step for k in (-3, -2, -1, 1, 2, 3)]
+        extend([angle for angle in between if 0 < angle < 90], best.ensemble_size)
     progress(len(pool), len(pool))
     return tuple(pool)
 
@@ -179,6 +181,12 @@ def _target(original: Candidate, score_scaled: Callable[[float], SampleScores], 
     """Best angle of the grid in the limit of many members, under the constraint; 0 if that is the original weight."""
     limit = [Candidate(a, 1, 0.0, score_scaled(math.cos(math.radians(a)))) for a in settings.grid]
     return _best(original, limit, settings).angle
+
+
+def _cap(level: Sequence[Candidate], target: float, classes: int, settings: SearchSettings) -> int:
+    """Members that the search may average: as set, and no more than 2^30 turned class vectors a candidate."""
+    turned = max((c.rotations for c in level if c.angle <= target), default=1.0) * classes
+    return max(settings.ensemble_size, min(settings.max_ensemble_size, int(_MOST_TURNED / turned)))
 
 
 def _falls_short(original: Candidate, level: Sequence[Candidate], near: float, settings: SearchSettings) -> bool:
@@ -217,7 +225,7 @@ def _averages(
         for angle, (_, total, rotations) in zip(angles, groups[0], strict=False):
             yield angle, (total / members).astype(weight.dtype), rotations
         return
-    sums = [np.zeros(weight.shape) for _ in angles]
+    sums = [np.zeros(weight.shape, order="F") for _ in angles]
     turned, reached = np.zeros(len(angles)), len(angles)
     for number, group in enumerate(groups):
         size, k = len(seeds[number * _GROUP : (number + 1) * _GROUP]), -1

@@ -165,11 +165,13 @@ def test_ada_ece_of_any_number_of_samples_as_defined(n: int, bins: int, seed: in
 
 def test_ties_across_a_border_count_with_their_mean() -> None:
     scores = scores_of([0.5, 0.75, 0.75, 0.75, 0.75, 0.875], [False, True, True, False, False, True])
-    residuals = [-0.5, 4 * [0.5 - 0.75], 0.125]
-    by_hand = (abs(residuals[0] + 2 * residuals[1][0]) + abs(2 * residuals[1][0] + residuals[2])) / 6
+    tied = 0.5 - 0.75  # mean residual of the four
+    by_hand = (abs(-0.5 + 2 * tied) + abs(2 * tied + 0.125)) / 6
     assert ada_ece(scores, 2) == pytest.approx(by_hand, abs=SUMMED)
     # |.| is convex: the mean over all orders of the four is more, and no order is preferred
-    orders = [ada_ece_by_definition(scores.take(np.array([0, *ties, 5])), 2) for ties in itertools.permutations(range(1, 5))]
+    orders = [
+        ada_ece_by_definition(scores.take(np.array([0, *ties, 5])), 2) for ties in itertools.permutations(range(1, 5))
+    ]
     assert ada_ece(scores, 2) < np.mean(orders)
 
 
@@ -231,7 +233,11 @@ class TestOtherLibraries:
         p, labels = data
         confidence, hit = p.max(axis=1), p.argmax(axis=1) == labels
         accuracy, mean = calibration_curve(hit, confidence, n_bins=bins, strategy=strategy, pos_label=True)
-        size = np.histogram(confidence, np.linspace(0, 1, bins + 1))[0] if strategy == "uniform" else np.full(bins, N / bins)
+        size = (
+            np.histogram(confidence, np.linspace(0, 1, bins + 1))[0]
+            if strategy == "uniform"
+            else np.full(bins, N / bins)
+        )
         expected = float(np.sum(np.abs(accuracy - mean) * size[size > 0]) / N)
         assert ours(SampleScores.of_probabilities(p, labels), bins) == pytest.approx(expected, abs=SUMMED)
 
@@ -374,9 +380,7 @@ def test_huge_logits(dtype: Any) -> None:
 
 
 @given(
-    logits=st.lists(
-        st.lists(st.floats(-1e4, 1e4, width=32), min_size=4, max_size=4), min_size=1, max_size=6
-    ),
+    logits=st.lists(st.lists(st.floats(-1e4, 1e4, width=32), min_size=4, max_size=4), min_size=1, max_size=6),
     label=st.integers(0, 3),
 )
 @settings(max_examples=200, deadline=None)
@@ -549,23 +553,24 @@ def test_pairs_must_match() -> None:
 
 
 @pytest.mark.slow
-def test_intervals_cover_the_true_difference() -> None:
-    """Two maps of known effect, 150 samples of 400 each; the truth from 400,000 samples."""
-    truth = {}
-    before, after = simulated(np.random.default_rng(7), 400_000, 0.4)
-    for name in METRICS:
-        truth[name] = getattr(Metrics.of(after), name) - getattr(Metrics.of(before), name)
-    covered = dict.fromkeys(METRICS, 0)
+@pytest.mark.parametrize("scale", [0.7, 0.4])
+def test_intervals_cover_the_true_difference(scale: float) -> None:
+    """Logits 2.5 times too large, and those scaled: 150 times 400 samples; the truth from 400,000 samples."""
+    before, after = simulated(np.random.default_rng(7), 400_000, scale)
+    truth = {name: getattr(Metrics.of(after), name) - getattr(Metrics.of(before), name) for name in METRICS}
+    low, high = dict.fromkeys(METRICS, 0.0), dict.fromkeys(METRICS, 0.0)
     for seed in range(150):
-        for name, interval in paired_differences(*simulated(np.random.default_rng([8, seed]), 400, 0.4)).items():
-            covered[name] += interval.low <= truth[name] <= interval.high
-    # 95 % of 150, binomial standard deviation 1.8 points: 0.95 - 4 * 0.018 = 0.88 for the means
-    assert covered["nll"] / 150 >= 0.88
-    assert covered["brier"] / 150 >= 0.88
-    assert covered["accuracy"] == 150  # scaling changes no prediction: [0, 0]
-    # |.| makes the errors of both biased upward, by more where the model is calibrated; the interval allows for it
-    assert covered["ece"] / 150 >= 0.85
-    assert covered["adaece"] / 150 >= 0.85
+        for name, interval in paired_differences(*simulated(np.random.default_rng([8, seed]), 400, scale)).items():
+            low[name] += (interval.low > truth[name]) / 150
+            high[name] += (interval.high < truth[name]) / 150
+    assert low["accuracy"] == high["accuracy"] == 0  # scaling changes no prediction: [0, 0]
+    # 95 % of 150 samples, binomial standard deviation 1.8 points: 0.95 - 4 * 0.018 = 0.88
+    for name in ("nll", "brier") if scale == 0.4 else ("nll", "brier", "ece", "adaece"):
+        assert 1 - low[name] - high[name] >= 0.88
+    # At 0.4 the result is calibrated and its plug-in error biased upwards, which the interval takes out in part: it may
+    # understate the improvement, but must not overstate it (2.5 % + 4 * 1.3 points at the level asked for).
+    for name in ("ece", "adaece"):
+        assert high[name] <= 0.077
 
 
 def test_groups_of_samples_give_nearly_the_intervals_of_single_samples(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,21 +20,25 @@ def unexpected_differences(model: Model, head: Head, rewritten: Rewritten, writt
     the head and of its bias Add, the output name of the node before an appended map, metadata under `tna_onnx.`.
     """
     source, found = model.proto, []
-    for before, after in zip(source.graph.initializer, written.graph.initializer, strict=False):
-        if before.name != after.name or (before.name not in rewritten.changed and _bytes(before) != _bytes(after)):
+    old_tensors, new_tensors = source.graph.initializer, written.graph.initializer
+    for before, after in zip(old_tensors, new_tensors, strict=False):
+        same = _values_apart if before.name in rewritten.changed else _bytes
+        if same(before) != same(after):
             found.append(f"initializer '{before.name}'")
-    extra = {tensor.name for tensor in written.graph.initializer[len(source.graph.initializer) :]}
-    if extra != rewritten.added:
-        found.append(f"new initializers {sorted(extra ^ rewritten.added)}")
+    found += [f"missing initializer '{tensor.name}'" for tensor in old_tensors[len(new_tensors) :]]
+    extra = sorted(tensor.name for tensor in new_tensors[len(old_tensors) :])
+    if extra != sorted(rewritten.added):
+        found.append(f"new initializers {extra}, not {sorted(rewritten.added)}")
 
     old_nodes = [node for node in written.graph.node if node.name not in rewritten.nodes]
     if len(old_nodes) != len(source.graph.node):
         found.append(f"{len(old_nodes)} nodes, not {len(source.graph.node)}")
-    touched = {head.stored_weight.reader, model.producers.get(head.logits, -1)}
-    touched |= {head.stored_bias.reader} if head.stored_bias else set()
-    touched |= {model.producers[name] for name in rewritten.changed if name in model.producers}
+    touched = [(place.reader, "input") for place in (head.stored_weight, head.stored_bias) if place]
+    touched += [(model.producers[name], "attribute") for name in rewritten.changed if name in model.producers]
+    touched += [(model.producers[head.logits], "output")] if rewritten.nodes else []
     for k, (old, new) in enumerate(zip(source.graph.node, old_nodes, strict=False)):
-        if _bytes(old) != _bytes(new) and (k not in touched or old.op_type != new.op_type):
+        fields = [field for index, field in touched if index == k]
+        if _bytes(old, *fields) != _bytes(new, *fields):
             found.append(f"node '{old.name or old.op_type}'")
     if _bytes(_frame(source)) != _bytes(_frame(written)):
         found.append("inputs, outputs, opsets, metadata or another field outside nodes and initializers")
@@ -63,5 +67,14 @@ def _frame(proto: onnx.ModelProto) -> onnx.ModelProto:
     return frame
 
 
-def _bytes(message: onnx.ModelProto | onnx.TensorProto | onnx.NodeProto) -> bytes:
+def _values_apart(tensor: onnx.TensorProto) -> tuple[object, ...]:
+    return tensor.name, list(tensor.dims), tensor.data_type, tensor.doc_string
+
+
+def _bytes(message: onnx.ModelProto | onnx.TensorProto | onnx.NodeProto, *without: str) -> bytes:
+    if without:
+        whole, message = message, type(message)()
+        message.CopyFrom(whole)
+        for field in without:
+            message.ClearField(field)
     return bytes(message.SerializeToString(deterministic=True))

@@ -24,12 +24,14 @@ import onnx
 from numpy.typing import NDArray
 
 from tna_onnx.errors import UnsupportedModel
-from tna_onnx.graph.load import Model, node_label
+from tna_onnx.graph.load import Model, node_label, type_name
+from tna_onnx.graph.nodes import PREFIX
 from tna_onnx.graph.stored import FLOAT_TYPES, Refused, Stored, resolve
 
 __all__ = ["Head", "Refusal", "choose_head", "find_heads"]
 
 _PASSED = ("Identity", "Cast", "Dropout", "Reshape", "Flatten", "Squeeze", "Unsqueeze")
+_BINARY = ("Gemm", "MatMul", "Add", "Mul", "Div")
 _ACTIVATIONS = {"Softmax": "softmax", "LogSoftmax": "log_softmax", "Sigmoid": "sigmoid"}
 
 
@@ -175,13 +177,18 @@ class _Walk:
     cast_to: str | None = None
 
     def run(self) -> Head:
-        tensor, self.logits = self.output, self.output
+        tensor, self.logits, reader = self.output, self.output, len(self.model.proto.graph.node)
         while True:
             index = self.model.producers.get(tensor)
             if index is None:
                 self.where = f"tensor '{tensor}'"
                 raise Refused("the walk ends here without passing a linear layer")
             node, self.where = self.model.proto.graph.node[index], node_label(self.model, index)
+            if index >= reader:
+                raise Refused(f"the nodes are not in topological order: '{tensor}' is read before it is computed")
+            reader, wanted = index, 2 if node.op_type in _BINARY else 1
+            if len(node.input) < wanted:
+                raise Refused(f"{node.op_type} has {len(node.input)} inputs; expected at least {wanted}")
             if node.domain not in ("", "ai.onnx"):
                 raise Refused(f"{node.op_type} of domain {node.domain} is not a linear layer that can be replaced")
             if node.op_type in ("Gemm", "MatMul"):
@@ -203,7 +210,11 @@ class _Walk:
             return self._scaled(node, index)
         if node.op_type == "Add":
             return self._added(node, index)
-        raise Refused(f"{node.op_type} is neither a linear layer nor one of the operators that may follow it")
+        ours = node.name.startswith(f"{PREFIX}/")
+        raise Refused(
+            f"{node.op_type} is neither a linear layer nor one of the operators that may follow it"
+            + ("; tna-onnx wrote this node: start from the original model" if ours else "")
+        )
 
     def _activation(self, node: onnx.NodeProto) -> str:
         if self.activation != "none":
@@ -219,11 +230,9 @@ class _Walk:
         return self.logits
 
     def _cast(self, node: onnx.NodeProto) -> None:
-        to = next(a.i for a in node.attribute if a.name == "to")
+        to = next((a.i for a in node.attribute if a.name == "to"), 0)
         if to not in FLOAT_TYPES:
-            raise Refused(
-                f"Cast to {onnx.TensorProto.DataType.Name(to).lower()}, which is not float32, float16 or float64"
-            )
+            raise Refused(f"Cast to {type_name(to)}, which is not float32, float16 or float64")
         self.cast_to = self.cast_to or FLOAT_TYPES[to]
 
     def _scaled(self, node: onnx.NodeProto, index: int) -> str:
@@ -236,6 +245,8 @@ class _Walk:
         if not np.all(np.isfinite(value)) or np.any(value == 0):
             raise Refused(f"{node.op_type} by a constant with zero or non-finite values")
         factor = value[0] if value.size == 1 else value
+        if np.ndim(factor) and self.scale.ndim and factor.shape != self.scale.shape:
+            raise Refused(f"{node.op_type} by {value.size} values, and by {self.scale.size} values behind it")
         self.scale = np.asarray(self.scale * factor if node.op_type == "Mul" else self.scale / factor)
         return data
 
@@ -304,6 +315,8 @@ class _Walk:
         if self.scale.ndim and self.scale.shape[0] not in (1, classes):
             raise Refused(f"logits are scaled by {self.scale.shape[0]} values, but there are {classes} classes")
         if self.bias is not None:
+            if not np.all(np.isfinite(self.bias.value)):
+                raise Refused(f"bias '{self.bias.name}' holds NaN or infinite values")
             size = self.bias.value.size
             if size not in (1, classes) or (self.bias.value.ndim and self.bias.value.shape[-1] != size):
                 raise Refused(f"bias '{self.bias.name}' has shape {self.bias.value.shape}; expected ({classes},)")

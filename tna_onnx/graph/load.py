@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.errors import UnsupportedModel, UsageError
 
-__all__ = ["Model", "load_model", "node_label", "subgraph_inputs", "tensor_types"]
+__all__ = ["Model", "load_model", "node_label", "subgraph_inputs", "tensor_types", "type_name"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,17 +97,25 @@ class Model:
         node = self.producer(tensor)
         if node is None or node.op_type != "Constant":
             return None
-        return next((a.t for a in node.attribute if a.name == "value"), None)
+        for attribute in node.attribute:
+            if attribute.name == "value":
+                stored: onnx.TensorProto = attribute.t
+                return stored
+            if attribute.name in _SHORT_CONSTANTS:
+                value = np.asarray(onnx.helper.get_attribute_value(attribute), _SHORT_CONSTANTS[attribute.name])
+                return onnx.numpy_helper.from_array(value, tensor)
+        return None
 
     def array(self, tensor: onnx.TensorProto) -> NDArray[Any]:
         """Return the values of a tensor, reading external data if need be.
 
         Raises:
-            UnsupportedModel: the external file is missing, too short, or outside the model's folder.
+            UnsupportedModel: the tensor is damaged; or its external file is missing, too short, or outside the model's
+                folder.
         """
         try:
             return np.asarray(onnx.numpy_helper.to_array(tensor, base_dir=str(self.path.parent)))
-        except (OSError, ValueError, onnx.checker.ValidationError) as error:
+        except (KeyError, OSError, TypeError, ValueError, onnx.checker.ValidationError) as error:
             raise UnsupportedModel(f"{self.path}: cannot read tensor '{tensor.name}': {error}") from error
 
 
@@ -139,9 +147,17 @@ def load_model(path: str | Path) -> Model:
 
 
 def node_label(model: Model, index: int) -> str:
-    """Name of a node, or `OpType_index` where it has none: what `--head` takes and messages show."""
-    node = model.proto.graph.node[index]
-    return node.name or f"{node.op_type}_{index}"
+    """Name of a node: what `--head` takes and messages show. `OpType_index` without one, `name_index` if not unique."""
+    nodes = model.proto.graph.node
+    name = nodes[index].name
+    unique = name and sum(node.name == name for node in nodes) == 1
+    return name if unique else f"{name or nodes[index].op_type}_{index}"
+
+
+def type_name(code: int) -> str:
+    """Name of an ONNX element type; its number, if ONNX has no such type."""
+    names: dict[int, str] = {number: name.lower() for name, number in onnx.TensorProto.DataType.items()}
+    return names.get(code, str(code))
 
 
 def subgraph_inputs(node: onnx.NodeProto) -> Iterator[str]:
@@ -162,10 +178,13 @@ def tensor_types(model: Model) -> dict[str, str]:
             types[info.name] = str(info.type.WhichOneof("value")).removesuffix("_type")
             continue
         tensor = info.type.tensor_type
-        kind = onnx.TensorProto.DataType.Name(tensor.elem_type).lower()
+        kind = type_name(tensor.elem_type)
         sizes = [str(d.dim_value) if d.HasField("dim_value") else d.dim_param or "?" for d in tensor.shape.dim]
         types[info.name] = f"{_SPELLED.get(kind, kind)} ({', '.join(sizes)})"
     return types
 
+
+_SHORT_CONSTANTS = {"value_float": "float32", "value_floats": "float32", "value_int": "int64", "value_ints": "int64"}
+"""Attributes of a Constant node that hold plain numbers in place of a tensor, and the dtype of its output."""
 
 _SPELLED = {"float": "float32", "double": "float64"}

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.head import Head
@@ -106,20 +107,25 @@ def _fits(head: Head, place: Stored, value: NDArray[Any]) -> None:
 
 def _overwrite(proto: onnx.ModelProto, place: Stored, value: NDArray[Any]) -> str:
     """Put a value where the constant lies: raw data, whatever form the old values had."""
-    tensor = next((t for t in proto.graph.initializer if t.name == place.name), None)
-    if tensor is None:
+    tensor = numpy_helper.from_array(place.layout(value), place.tensor.name)
+    if place.tensor.doc_string:
+        tensor.doc_string = place.tensor.doc_string
+    stored = next((t for t in proto.graph.initializer if t.name == place.name), None)
+    if stored is not None:
+        stored.CopyFrom(tensor)
+    else:  # a Constant node has one attribute: a tensor, or plain numbers
         node = next(n for n in proto.graph.node if place.name in n.output)
-        tensor = next(a.t for a in node.attribute if a.name == "value")
-    name, doc = tensor.name, tensor.doc_string
-    tensor.CopyFrom(numpy_helper.from_array(place.layout(value), name))
-    if doc:
-        tensor.doc_string = doc
+        attribute = next(a for a in node.attribute if a.name.startswith("value"))
+        attribute.CopyFrom(helper.make_attribute("value", tensor, attribute.doc_string or None))
     return place.name
 
 
 def _give_own(proto: onnx.ModelProto, place: Stored, value: NDArray[Any], name: str) -> str:
     """Let the reading node read a new initializer, and leave the shared constant alone."""
-    proto.graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(value, dtype=place.value.dtype), name))
+    taken = {tensor.name for tensor in proto.graph.initializer}
+    if name in taken:  # another head of this model was given its own before
+        name = next(f"{name}_{k}" for k in count(2) if f"{name}_{k}" not in taken)
+    proto.graph.initializer.append(numpy_helper.from_array(np.asarray(value, place.value.dtype, order="C"), name))
     reader = proto.graph.node[place.reader]
     reader.input[list(reader.input).index(place.read_as)] = name
     return name

@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from tna_onnx.graph.load import Model
+from tna_onnx.graph.load import Model, type_name
 
 __all__ = ["FLOAT_TYPES", "Refused", "Stored", "resolve"]
 
@@ -103,7 +103,7 @@ class Stored:
         """Return a new value, given as read, in the stored layout and dtype."""
         for step in reversed(self.steps):
             value = step.undo(value)
-        return np.ascontiguousarray(value, dtype=FLOAT_TYPES[self.tensor.data_type])
+        return np.asarray(value, FLOAT_TYPES[self.tensor.data_type], order="C")  # ascontiguousarray: () -> (1,)
 
 
 def resolve(model: Model, tensor: str, reader: int) -> Stored:
@@ -112,20 +112,24 @@ def resolve(model: Model, tensor: str, reader: int) -> Stored:
     Raises:
         Refused: it is computed from data, of a type that cannot be replaced, or behind a node that cannot be undone.
     """
-    name, value, steps, shared = _follow(model, tensor)
+    name, value, steps, shared = _follow(model, tensor, reader)
     stored = model.constant_tensor(name)
     assert stored is not None  # noqa: S101 - _follow ended there
     return Stored(name, stored, value, steps, tensor, reader, shared)
 
 
-def _follow(model: Model, tensor: str) -> tuple[str, NDArray[Any], tuple[Transpose | Reshape | Cast, ...], bool]:
+def _follow(
+    model: Model, tensor: str, reader: int
+) -> tuple[str, NDArray[Any], tuple[Transpose | Reshape | Cast, ...], bool]:
     """Return (name of the constant, value as read, steps, shared)."""
     node, constant = model.producer(tensor), model.constant_tensor(tensor)
     shared = model.uses.get(tensor, 0) > 1
     if constant is not None:
         if constant.data_type not in FLOAT_TYPES:
-            kind = onnx.TensorProto.DataType.Name(constant.data_type).lower()
-            raise Refused(f"constant '{tensor}' has element type {kind}; expected {', '.join(FLOAT_TYPES.values())}")
+            raise Refused(
+                f"constant '{tensor}' has element type {type_name(constant.data_type)}; expected "
+                f"{', '.join(FLOAT_TYPES.values())}"
+            )
         return tensor, model.array(constant), (), shared
     if node is None:
         where = "a graph input" if tensor in model.inputs else "not a dense initializer"
@@ -136,10 +140,18 @@ def _follow(model: Model, tensor: str) -> tuple[str, NDArray[Any], tuple[Transpo
         )
     if node.op_type not in ("Identity", "Cast", "Transpose", "Reshape") or node.domain not in ("", "ai.onnx"):
         raise Refused(f"'{tensor}' is computed by a {node.op_type} node, not a constant")
-    name, value, steps, inner_shared = _follow(model, node.input[0])
-    step = _step(model, node, value)
-    if step is not None:
-        value, steps = step.apply(value), (*steps, step)
+    index = model.producers[tensor]
+    if index >= reader:
+        raise Refused(f"the nodes are not in topological order: '{tensor}' is read before it is computed")
+    if not node.input:
+        raise Refused(f"'{tensor}' is computed by a {node.op_type} node with 0 inputs")
+    name, value, steps, inner_shared = _follow(model, node.input[0], index)
+    try:
+        step = _step(model, node, value)
+        if step is not None:
+            value, steps = step.apply(value), (*steps, step)
+    except (IndexError, ValueError) as error:
+        raise Refused(f"{node.op_type} does not fit the constant '{node.input[0]}' of shape {value.shape}") from error
     return name, value, steps, inner_shared or shared
 
 
@@ -157,7 +169,7 @@ def _step(model: Model, node: onnx.NodeProto, value: NDArray[Any]) -> Transpose 
         kept = [value.shape[k] if d == 0 else d for k, d in enumerate(shape)]
         return Reshape(value.shape, value.reshape(kept).shape)
     if node.op_type == "Cast":
-        if attributes["to"] not in FLOAT_TYPES:
+        if attributes.get("to") not in FLOAT_TYPES:
             raise Refused(f"constant '{node.input[0]}' is cast to a type that is not float")
         return Cast(FLOAT_TYPES[attributes["to"]])
     return None

@@ -122,7 +122,10 @@ def paired_differences(
     """Differences `after - before` on the same samples, with basic bootstrap intervals, per name in `METRICS`.
 
     Samples are resampled in pairs. The interval is the basic one, [2d - q_high, 2d - q_low]: a resample adds
-    noise to every bin and so raises a calibration error; reflecting the quantiles takes that bias out. Above 20,000
+    noise to every bin and so raises a calibration error; reflecting the quantiles takes 40 % of that bias out. The rest
+    raises the error of a calibrated model more than that of another, so an improvement looks smaller than it is: with a
+    true ECE of 0 after and 0.2 before, 400 samples, 84 % of the ECE intervals held the truth and all others lay above
+    (AdaECE: 68 %); with both models miscalibrated, 99 %. Above 20,000
     samples random groups of samples are resampled in place of single ones. Equal-mass bins keep the borders of the
     full data; samples of one confidence across a border are shared out evenly, as in `ada_ece`.
 

@@ -96,13 +96,42 @@ def angles_between(weight: FloatArray, tilted: FloatArray) -> NDArray[np.float64
     return angle
 
 
+@dataclass(frozen=True, eq=False)
+class _Start:
+    """Where all paths of one weight begin.
+
+    Attributes:
+        vectors: (n, C) class vectors, feature-major: the two coordinates of a rotation are contiguous.
+        half: (C,) factor from a deficit to the squared sine of half the angle, 1 / (2 |w_c|^2); zero for vectors
+            without a direction, which then count for nothing.
+        share: one over the number of vectors with a direction.
+    """
+
+    vectors: FloatArray
+    half: NDArray[np.float64]
+    share: float
+
+    @classmethod
+    def of(cls, weight: FloatArray) -> _Start:
+        if weight.ndim != 2 or weight.shape[1] < 2:
+            raise ValueError(f"weight must be (C, n) with n >= 2, got shape {weight.shape}")
+        vectors = np.ascontiguousarray(weight.T)
+        squared = np.einsum("nc,nc->c", vectors, vectors, dtype=np.float64)
+        directed = squared > 0
+        if not directed.any():
+            raise ValueError("every class vector is zero: there is nothing to tilt")
+        half = np.divide(0.5, squared, out=np.zeros_like(squared), where=directed)
+        return cls(vectors, half, 1 / np.count_nonzero(directed))
+
+
 class TiltPath:
     """One random path of tilted class vectors on its way to 90 degrees.
 
     The path is a function of the seed: pausing at other angles or another `n_t` gives the same vectors, bit for bit.
 
     Args:
-        weight: (C, n) class vectors, float32 or float64, n >= 2; not modified.
+        weight: (C, n) class vectors, float32 or float64, n >= 2; not modified. Paths of one weight can share its
+            preparation.
         seed: source of the draws.
         parameters: distribution of the rotations.
 
@@ -110,19 +139,13 @@ class TiltPath:
         ValueError: weight is not 2-D, has n < 2, or all its rows are zero.
     """
 
-    def __init__(self, weight: FloatArray, seed: np.random.SeedSequence, parameters: TiltParameters) -> None:
-        if weight.ndim != 2 or weight.shape[1] < 2:
-            raise ValueError(f"weight must be (C, n) with n >= 2, got shape {weight.shape}")
-        self._start = np.ascontiguousarray(weight.T)  # (n, C): the two coordinates of a rotation are contiguous
+    def __init__(self, weight: FloatArray | _Start, seed: np.random.SeedSequence, parameters: TiltParameters) -> None:
+        start = weight if isinstance(weight, _Start) else _Start.of(weight)
+        self._start, self._half, self._share = start.vectors, start.half, start.share
         self._tilted = self._start.copy()
-        squared = np.einsum("nc,nc->c", self._start, self._start, dtype=np.float64)
-        self._directed = np.flatnonzero(squared > 0)
-        if not len(self._directed):
-            raise ValueError("every class vector is zero: there is nothing to tilt")
-        self._twice_squared = 2 * squared[self._directed]
-        self._deficit = np.zeros(weight.shape[0])
+        self._deficit = np.zeros(self._start.shape[1])
         self._parameters = parameters
-        self._max_rotations = parameters.max_rotations(weight.shape[1])
+        self._max_rotations = parameters.max_rotations(self._start.shape[0])
         # fixed child keys (not .spawn, which counts its calls): a path restarts the same from the same seed
         pairs, angles = (np.random.SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, k)) for k in (0, 1))
         self._pair_draws = np.random.default_rng(pairs)
@@ -175,17 +198,36 @@ class TiltPath:
         new_i, new_j = cos * old_i + sin * old_j, cos * old_j - sin * old_i  # rows i and j of G(i, j, t)^T V
         lost = np.multiply(self._start[first], old_i - new_i, dtype=np.float64)
         lost += np.multiply(self._start[second], old_j - new_j, dtype=np.float64)
-        lost[0] += self._deficit
-        deficit = np.cumsum(lost, axis=0)  # row k: after rotation k
-        # take, and not deficit[:, directed], which is column-major: the mean would add in another order for another run
-        half_sine = np.clip(np.take(deficit, self._directed, axis=1) / self._twice_squared, 0.0, 1.0)
-        mrc = np.mean(2 * np.arcsin(np.sqrt(half_sine)), axis=1)
-        passed = np.flatnonzero(mrc > target)
-        done = min(int(passed[0]) + 1 if len(passed) else len(first), self._max_rotations - self.rotations)
+        lost[0] += self._deficit  # rows add up from the first to the last, whether by sum or by cumsum
+        done = min(len(first), self._max_rotations - self.rotations)
+        if self._may_pass(lost, target):
+            passed = np.flatnonzero(self._mrc(np.cumsum(lost, axis=0)) > target)
+            done = min(int(passed[0]) + 1, done) if len(passed) else done
         self._tilted[first[:done]], self._tilted[second[:done]] = new_i[:done], new_j[:done]
-        self._deficit, self.angle = deficit[done - 1], float(mrc[done - 1])
+        # NumPy sums rows in order, but a single column pairwise
+        self._deficit = np.sum(lost[:done], axis=0) if lost.shape[1] > 1 else np.cumsum(lost[:done], axis=0)[-1]
+        self.angle = float(self._mrc(self._deficit[None])[0])
         self.rotations += done
         return done
+
+    def _mrc(self, deficit: NDArray[np.float64]) -> NDArray[np.float64]:
+        """MRC per row of (k, C) deficits."""
+        angles: NDArray[np.float64] = 2 * np.arcsin(np.sqrt(np.clip(deficit * self._half, 0.0, 1.0)))
+        mean: NDArray[np.float64] = np.sum(angles, axis=1) * self._share
+        return mean
+
+    def _may_pass(self, lost: NDArray[np.float64], target: float) -> bool:
+        """Whether mRC can lie past the target after one of these rotations; saves most of the arcsines.
+
+        2 asin(sqrt(x)) is concave up to x = 1/2, that is up to 90 degrees, so while no class can be past that, the mean
+        angle is at most the angle of the mean x. The mean is linear in the deficits: one product with `lost`. 1e-9 is
+        far above the rounding of either side.
+        """
+        highest = np.sum(np.maximum(lost, 0.0), axis=0) * self._half
+        mean = float(np.max(np.cumsum(lost @ self._half))) * self._share
+        if highest.max() > 0.5 or mean > 0.5:
+            return True
+        return 2 * math.asin(math.sqrt(max(mean, 0.0))) > target - 1e-9
 
 
 def tilted_sums(
@@ -213,11 +255,12 @@ def tilted_sums(
     """
     if any(b <= a for a, b in itertools.pairwise(angles)):
         raise ValueError(f"angles must ascend, got {list(angles)}")
-    paths = [TiltPath(weight, seed, parameters) for seed in seeds]
+    start = _Start.of(weight)
+    paths = [TiltPath(start, seed, parameters) for seed in seeds]
     for angle in angles:
         if not all(path.advance(angle) for path in paths):
             return
-        total = np.zeros(weight.shape)
+        total = np.zeros(weight.shape, order="F")
         for path in paths:
             total += path.tilted
         yield angle, total, float(np.mean([path.rotations for path in paths]))

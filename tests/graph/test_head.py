@@ -1,0 +1,425 @@
+"""Finding the head: every model of the table, every refusal, and the choice between several heads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from tna_onnx.errors import UnsupportedModel
+from tna_onnx.graph.head import choose_head, find_heads
+from tna_onnx.graph.load import load_model
+from tna_onnx.graph.outputs import ClassOutput, class_output, output_of
+
+from .samples import CASES, CLASSES, FEATURES, Builder, Sample, assert_gives, features_of, tensors
+
+ACTIVATION = {"logits": "none", "softmax": "softmax", "log_softmax": "log_softmax", "sigmoid": "sigmoid"}
+
+
+@pytest.mark.parametrize("build", CASES.values(), ids=CASES)
+def test_features_times_weight_plus_bias_are_the_logits(build: Callable[[], Sample], tmp_path: Path) -> None:
+    sample = build()
+    model = sample.write(tmp_path)
+    head = choose_head(model)
+    x = sample.inputs(7)
+    z, logits = features_of(sample, model, x), tensors(model, [sample.logits], x)[0]
+    size = np.abs(z) @ np.abs(sample.weight).T + np.abs(sample.bias)
+    assert_gives(logits, "logits", z @ sample.weight.T + sample.bias, size, sample.coarsest)
+    assert_gives(logits, "logits", z @ head.weight.T + head.bias, size, sample.coarsest)
+    assert logits.dtype == head.logits_type
+    eps = np.finfo(head.working_type).eps  # products of a few constants, each rounded to this dtype once
+    np.testing.assert_allclose(head.weight, sample.weight, rtol=4 * eps, atol=0)
+    np.testing.assert_allclose(head.bias, sample.bias, rtol=4 * eps, atol=0)
+
+
+@pytest.mark.parametrize("build", CASES.values(), ids=CASES)
+def test_what_the_head_says_of_itself(build: Callable[[], Sample], tmp_path: Path) -> None:
+    sample = build()
+    heads, refusals = find_heads(sample.write(tmp_path))
+    of_scores = {name: kind for name, kind in sample.outputs.items() if kind != "argmax"}
+    assert [head.output for head in heads] == list(of_scores)
+    assert [refusal.output for refusal in refusals] == [name for name in sample.outputs if name not in of_scores]
+    for head in heads:
+        assert head.activation == ACTIVATION[of_scores[head.output]]
+        assert (head.n_classes, head.n_features) == sample.weight.shape
+        assert (head.features, head.logits) == (sample.features, sample.logits)
+        assert head.weight.dtype == head.bias.dtype == head.working_type
+        # A power of two survives every factor: what the node would read of a doubled weight is twice what it reads.
+        np.testing.assert_allclose(
+            head.as_read(head.weight * 2), head.stored_weight.value.astype(np.float64) * 2, rtol=1e-6
+        )
+
+
+@pytest.mark.parametrize(
+    ("case", "label", "op_type", "follows"),
+    [
+        ("Softmax opset 17 axis 1", "head", "Gemm", ("Softmax",)),
+        ("matmul, bias first True", "head", "MatMul", ("Add",)),
+        ("all factors", "head", "Gemm", ("Mul", "Div", "Softmax")),
+        ("Squeeze then softmax", "head", "MatMul", ("Add", "Squeeze", "Softmax")),
+        ("float16 cast to float32, softmax first True", "head", "Gemm", ("Softmax", "Cast")),
+        ("unnamed nodes", "Gemm_2", "Gemm", ("Softmax",)),
+    ],
+)
+def test_label_operator_and_followers(
+    case: str, label: str, op_type: str, follows: tuple[str, ...], tmp_path: Path
+) -> None:
+    head = choose_head(CASES[case]().write(tmp_path))
+    assert (head.node, head.op_type, head.follows) == (label, op_type, follows)
+
+
+# --- refusals
+
+
+def _behind(op_type: str, *, opset: int = 17, out: str = "y", **flags: object) -> onnx.ModelProto:
+    """One operator behind the head."""
+    b = Builder(opset=opset)
+    b.node(op_type, b.linear("scores"), out=out, name="behind", **flags)
+    return b.proto(out)
+
+
+def _behind_softmax(op_type: str, *constants: object, **flags: object) -> onnx.ModelProto:
+    b = Builder()
+    b.node("Softmax", b.linear("scores"), out="p", name="soft")
+    stored = [b.store(f"constant {k}", value) for k, value in enumerate(constants)]
+    b.node(op_type, "p", *stored, out="y", name="behind", **flags)
+    return b.proto("y")
+
+
+def _weight(how: Callable[[Builder], str]) -> onnx.ModelProto:
+    b = Builder()
+    b.node("MatMul", "features", how(b), out="y", name="head")
+    return b.proto("y")
+
+
+def _from_data(b: Builder) -> str:
+    square = b.node("Transpose", "features", out="turned", name="turn")
+    return b.node("MatMul", square, "features", out="gram", name="gram")
+
+
+def _graph_input(b: Builder) -> str:
+    b.inputs.append(helper.make_tensor_value_info("given", onnx.TensorProto.FLOAT, [FEATURES, CLASSES]))
+    return "given"
+
+
+def _dequantized(b: Builder) -> str:
+    codes, scale = b.store("codes", np.ones((FEATURES, CLASSES)), np.int8), b.store("step", 0.1)
+    return b.node("DequantizeLinear", codes, scale, out="weight", name="dequantize")
+
+
+def _int8(b: Builder) -> str:
+    return b.store("codes", np.ones((FEATURES, CLASSES)), np.int8)
+
+
+def _cast_from_int(b: Builder) -> str:
+    return b.node("Cast", b.store("codes", np.ones((FEATURES, CLASSES)), np.int8), out="weight", to=1, name="cast")
+
+
+def _bfloat16(b: Builder) -> str:
+    values = b.weight.T.reshape(-1).tolist()
+    b.initializers.append(helper.make_tensor("weight", onnx.TensorProto.BFLOAT16, [FEATURES, CLASSES], values))
+    return "weight"
+
+
+def _computed(b: Builder) -> str:
+    return b.node("Neg", b.store("stored", b.weight.T), out="weight", name="negate")
+
+
+def _shape_from_data(b: Builder) -> str:
+    shape = b.node("Shape", "features", out="shape", name="shape")
+    return b.node("Reshape", b.store("stored", b.weight.T), shape, out="weight", name="reshape")
+
+
+def _sparse(b: Builder) -> str:
+    b.nodes.append(helper.make_node("Constant", [], ["weight"], name="sparse", sparse_value=_sparse_tensor()))
+    return "weight"
+
+
+def _sparse_tensor() -> onnx.SparseTensorProto:
+    values = numpy_helper.from_array(np.ones(1, np.float32), "values")
+    places = numpy_helper.from_array(np.zeros(1, np.int64), "places")
+    return helper.make_sparse_tensor(values, places, [FEATURES, CLASSES])
+
+
+def _stored_weight(value: object) -> onnx.ModelProto:
+    return _weight(lambda b: b.store("weight", value))
+
+
+def _added(constant: object | None, *, gemm_bias: bool = False) -> onnx.ModelProto:
+    """Add behind a MatMul, or behind a Gemm with a bias of its own; None adds the input x."""
+    b = Builder(classes=FEATURES if constant is None else CLASSES)
+    product = b.linear("product") if gemm_bias else b.product("product")
+    b.node("Add", product, "x" if constant is None else b.store("added", constant), out="y", name="add")
+    return b.proto("y")
+
+
+def _added_twice() -> onnx.ModelProto:
+    b = Builder()
+    first = b.node("Add", b.product("product"), b.store("first", b.bias), out="first_out", name="first")
+    b.node("Add", first, b.store("second", b.bias), out="y", name="second")
+    return b.proto("y")
+
+
+def _scaled(op_type: str, constant: object, *, first: bool = False) -> onnx.ModelProto:
+    b = Builder()
+    pair = (b.linear("scores"), b.store("factor", constant))
+    b.node(op_type, *(pair[::-1] if first else pair), out="y", name="scale")
+    return b.proto("y")
+
+
+def _scaled_in_two_shapes() -> onnx.ModelProto:
+    """One factor per class of 3, then of 6 columns that a Reshape made: no one factor per class is both."""
+    b = Builder()
+    b.node("Mul", b.linear("scores"), b.store("three", np.ones(3) * 2), out="scaled")
+    b.node("Reshape", "scaled", b.store("to", [-1, 6], np.int64), out="pairs")
+    b.node("Mul", "pairs", b.store("six", np.ones(6) * 2), out="y")
+    return b.proto("y")
+
+
+def _gemm(weight: object = None, bias: object = None, **flags: object) -> onnx.ModelProto:
+    b = Builder()
+    stored = [b.store("weight", b.weight.T if weight is None else weight)]
+    b.node("Gemm", "features", *stored, b.store("bias", b.bias if bias is None else bias), out="y", name="head", **flags)
+    return b.proto("y")
+
+
+def _custom() -> onnx.ModelProto:
+    b = Builder()
+    b.node("Linear", "features", b.store("weight", b.weight), out="y", name="fused", domain="com.example")
+    model = b.proto("y")
+    model.opset_import.append(helper.make_opsetid("com.example", 1))
+    return model
+
+
+def _convolution() -> onnx.ModelProto:
+    b = Builder()
+    image = b.node("Reshape", "features", b.store("to", [-1, FEATURES, 1, 1], np.int64), out="image")
+    b.node("Conv", image, b.store("kernel", b.weight[:, :, None, None]), out="maps", name="conv")
+    b.node("Flatten", "maps", out="y")
+    return b.proto("y")
+
+
+def _no_layer() -> onnx.ModelProto:
+    b = Builder()
+    b.nodes.clear()
+    b.node("Softmax", "x", out="y")
+    return b.proto("y")
+
+
+def _mask() -> onnx.ModelProto:
+    b = Builder()
+    b.linear("scores")
+    b.nodes.append(helper.make_node("Dropout", ["scores"], ["kept", "y"], name="drop"))
+    return b.proto("y")
+
+
+def _cyclic() -> onnx.ModelProto:
+    b = Builder()
+    b.node("Identity", "two", out="y", name="one")
+    b.node("Identity", "y", out="two", name="two")
+    return b.proto("y")
+
+
+def _cyclic_weight() -> onnx.ModelProto:
+    def how(b: Builder) -> str:
+        b.node("Transpose", "b", out="a", name="a")
+        return b.node("Transpose", "a", out="b", name="b")
+
+    return _weight(how)
+
+
+def _lacks_inputs() -> onnx.ModelProto:
+    b = Builder()
+    b.node("Gemm", "features", out="y", name="head")
+    return b.proto("y")
+
+
+def _weight_lacks_inputs() -> onnx.ModelProto:
+    return _weight(lambda b: b.node("Identity", out="weight", name="empty"))
+
+
+def _misshapen(op_type: str, **flags: object) -> onnx.ModelProto:
+    def how(b: Builder) -> str:
+        inputs = [b.store("stored", b.weight.T)]
+        if op_type == "Reshape":
+            inputs.append(b.store("to", flags.pop("to"), np.int64))
+        return b.node(op_type, *inputs, out="weight", name="step", **flags)
+
+    return _weight(how)
+
+
+def _unknown_type() -> onnx.ModelProto:
+    model = _stored_weight(np.ones((FEATURES, CLASSES)))
+    model.graph.initializer[-1].data_type = 99
+    return model
+
+
+_NAN = np.full((FEATURES, CLASSES), np.nan)
+
+REFUSED: dict[str, tuple[Callable[[], onnx.ModelProto], str, list[str]]] = {
+    "relu behind": (lambda: _behind("Relu"), "behind", ["Relu is neither"]),
+    "argmax": (lambda: _behind("ArgMax", out="argmax"), "behind", ["ArgMax is neither"]),
+    "softmax over samples": (lambda: _behind("Softmax", axis=0), "behind", ["Softmax over axis 0", "axis, 1 of (N, C)"]),
+    "log-softmax over axis -2": (lambda: _behind("LogSoftmax", axis=-2), "behind", ["LogSoftmax over axis -2"]),
+    "softmax over axis 2": (lambda: _behind("Softmax", opset=11, axis=2), "behind", ["Softmax over axis 2"]),
+    "cast to int": (lambda: _behind("Cast", to=7, out="argmax"), "behind", ["Cast to int64"]),
+    "cast to an unknown type": (lambda: _behind("Cast", to=99), "behind", ["Cast to", "99"]),
+    "second softmax": (lambda: _behind_softmax("Softmax"), "soft", ["second activation", "Softmax before softmax"]),
+    "log-softmax of softmax": (lambda: _behind_softmax("LogSoftmax"), "soft", ["Softmax before log_softmax"]),
+    "scaled probabilities": (lambda: _behind_softmax("Mul", 100.0), "soft", ["result of Softmax is scaled"]),
+    "weighted probabilities": (lambda: _behind_softmax("Div", [1.0, 2.0, 3.0]), "soft", ["Softmax is scaled"]),
+    "shifted probabilities": (lambda: _behind_softmax("Add", 1e-6), "soft", ["result of Softmax is scaled or shifted"]),
+    "log of probabilities": (lambda: _behind_softmax("Log"), "behind", ["Log is neither"]),
+    "weight from data": (lambda: _weight(_from_data), "head", ["'gram' is computed by a MatMul node, not a constant"]),
+    "weight is a graph input": (lambda: _weight(_graph_input), "head", ["'given' is a graph input"]),
+    "dequantised weight": (lambda: _weight(_dequantized), "head", ["DequantizeLinear", "calibrate the float model"]),
+    "int8 weight": (lambda: _weight(_int8), "head", ["'codes'", "int8", "expected float32, float16, float64"]),
+    "weight cast from int8": (lambda: _weight(_cast_from_int), "head", ["'codes'", "int8"]),
+    "bfloat16 weight": (lambda: _weight(_bfloat16), "head", ["'weight'", "bfloat16"]),
+    "unknown type": (_unknown_type, "head", ["'weight'", "99"]),
+    "sparse weight": (lambda: _weight(_sparse), "head", ["'weight'"]),
+    "weight computed": (lambda: _weight(_computed), "head", ["'weight' is computed by a Neg node"]),
+    "weight shaped by data": (lambda: _weight(_shape_from_data), "head", ["'stored'", "shape that is not a constant"]),
+    "3-D weight": (lambda: _stored_weight(np.ones((2, FEATURES, CLASSES))), "head", ["'weight' is 3-dimensional"]),
+    "1-D weight": (lambda: _stored_weight(np.ones(FEATURES)), "head", ["'weight' is 1-dimensional"]),
+    "one class vector": (lambda: _stored_weight(np.ones((FEATURES, 1))), "head", ["1 class vector", "at least 2"]),
+    "NaN weight": (lambda: _stored_weight(_NAN), "head", ["'weight' holds NaN or infinite"]),
+    "infinite bias": (lambda: _gemm(bias=[0.0, -np.inf, 0.0]), "head", ["'bias' holds NaN or infinite"]),
+    "residual": (lambda: _added(None), "add", ["Add with no constant operand", "'x' is a graph input"]),
+    "two biases": (_added_twice, "first", ["second bias"]),
+    "bias behind a Gemm's own": (lambda: _added(np.ones(3), gemm_bias=True), "head", ["second bias", "Gemm"]),
+    "bias per sample": (lambda: _added(np.ones((CLASSES, 1))), "head", ["bias 'added' has shape (3, 1)"]),
+    "bias matrix": (lambda: _added(np.ones((2, CLASSES))), "head", ["bias 'added' has shape (2, 3)", "expected (3,)"]),
+    "Gemm bias per sample": (lambda: _gemm(bias=np.ones((3, 1))), "head", ["bias 'bias' has shape (3, 1)"]),
+    "zero scale": (lambda: _scaled("Mul", 0.0), "scale", ["Mul by a constant with zero"]),
+    "NaN scale": (lambda: _scaled("Div", [1.0, np.nan, 1.0]), "scale", ["Div by a constant", "non-finite"]),
+    "scale per sample": (lambda: _scaled("Mul", np.ones((3, 1)) * 2), "scale", ["shape (3, 1)", "one a class"]),
+    "wrong number of scales": (lambda: _scaled("Mul", np.ones(4) * 2), "head", ["scaled by 4 values", "3 classes"]),
+    "scales of two shapes": (_scaled_in_two_shapes, "Mul of scaled", ["3", "6"]),
+    "constant over logits": (lambda: _scaled("Div", 2.0, first=True), "scale", ["Div with no constant operand"]),
+    "alpha of zero": (lambda: _gemm(alpha=0.0), "head", ["alpha or beta of zero"]),
+    "beta of zero": (lambda: _gemm(beta=0.0), "head", ["alpha or beta of zero"]),
+    "custom operator": (_custom, "fused", ["Linear of domain com.example"]),
+    "convolution": (_convolution, "conv", ["Conv is neither a linear layer"]),
+    "no layer at all": (_no_layer, "tensor 'x'", ["without passing a linear layer"]),
+    "dropout mask": (_mask, "drop", ["'y' is a side output of Dropout"]),
+    "cyclic graph": (_cyclic, "two", ["topological order"]),
+    "cyclic weight": (_cyclic_weight, "head", ["topological order"]),
+    "Gemm with one input": (_lacks_inputs, "head", ["Gemm", "1 input"]),
+    "Identity with no input": (_weight_lacks_inputs, "head", ["Identity", "0 input"]),
+    "Reshape to a wrong size": (lambda: _misshapen("Reshape", to=[5, 5]), "head", ["Reshape", "'stored'", "(6, 3)"]),
+    "Reshape beyond the axes": (lambda: _misshapen("Reshape", to=[0, 0, 0]), "head", ["Reshape", "'stored'"]),
+    "Transpose of other axes": (lambda: _misshapen("Transpose", perm=[0, 2, 1]), "head", ["Transpose", "'stored'"]),
+    "Cast to nothing": (lambda: _misshapen("Cast"), "head", ["'stored'", "not float"]),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refusals_name_the_node_and_the_reason(name: str, tmp_path: Path) -> None:
+    build, node, fragments = REFUSED[name]
+    path = tmp_path / "model.onnx"
+    path.write_bytes(build().SerializeToString())
+    model = load_model(path)
+    heads, refusals = find_heads(model)
+    assert not heads
+    assert [refusal.node for refusal in refusals] == [node]
+    for fragment in fragments:
+        assert fragment in refusals[0].reason
+    with pytest.raises(UnsupportedModel) as caught:
+        choose_head(model)
+    message = str(caught.value)
+    assert message.startswith(f"{path}: no linear head found")
+    for fragment in (f"output '{model.outputs[0]}'", f"at {node}:", *fragments):
+        assert fragment in message
+
+
+# --- the choice
+
+
+def _two_heads(names: tuple[str, str] = ("coarse", "fine")) -> onnx.ModelProto:
+    b = Builder()
+    for out, name in zip(("first", "second"), names, strict=True):
+        weight, bias = b.store(f"{out} weight", b.draw(CLASSES, FEATURES)), b.store(f"{out} bias", b.draw(CLASSES))
+        b.node("Gemm", "features", weight, bias, out=f"{out}_scores", transB=1, name=name)
+        b.node("Softmax", f"{out}_scores", out=out)
+    return b.proto("first", "second")
+
+
+def test_two_heads_need_a_choice(tmp_path: Path) -> None:
+    onnx.save(_two_heads(), tmp_path / "model.onnx")
+    model = load_model(tmp_path / "model.onnx")
+    with pytest.raises(UnsupportedModel) as caught:
+        choose_head(model)
+    for fragment in ("2 heads found", "coarse (output 'first')", "fine (output 'second')", "--head"):
+        assert fragment in str(caught.value)
+    for node, output in (("coarse", "first"), ("fine", "second")):
+        head = choose_head(model, node)
+        assert (head.node, head.output) == (node, output)
+        np.testing.assert_array_equal(head.weight, head.stored_weight.value)
+        assert head.stored_weight.name == f"{output} weight"
+
+
+@pytest.mark.parametrize("names", [("twin", "twin"), ("", "")])
+def test_heads_with_the_same_name_are_told_apart(names: tuple[str, str], tmp_path: Path) -> None:
+    onnx.save(_two_heads(names), tmp_path / "model.onnx")
+    model = load_model(tmp_path / "model.onnx")
+    labels = [head.node for head in find_heads(model)[0]]
+    assert len(set(labels)) == 2
+    with pytest.raises(UnsupportedModel, match="2 heads found"):
+        choose_head(model)
+    assert [choose_head(model, label).stored_weight.name for label in labels] == ["first weight", "second weight"]
+
+
+@pytest.mark.parametrize(("node", "says"), [("Softmax of y", "heads found: head"), ("nowhere", "heads found: head")])
+def test_a_node_that_is_no_head(node: str, says: str, tmp_path: Path) -> None:
+    model = CASES["Softmax opset 17 axis 1"]().write(tmp_path)
+    with pytest.raises(UnsupportedModel, match="not a linear head that can be replaced") as caught:
+        choose_head(model, node)
+    assert f"'{node}'" in str(caught.value)
+    assert says in str(caught.value)
+
+
+def test_a_node_where_there_is_no_head_at_all(tmp_path: Path) -> None:
+    onnx.save(_convolution(), tmp_path / "model.onnx")
+    with pytest.raises(UnsupportedModel, match="no head was found") as caught:
+        choose_head(load_model(tmp_path / "model.onnx"), "conv")
+    assert "Conv is neither a linear layer" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("case", "expected"),
+    [
+        ("matmul, bias first False", ClassOutput("y", "logits", CLASSES)),
+        ("Softmax opset 17 axis 1", ClassOutput("y", "probabilities", CLASSES)),
+        ("LogSoftmax opset 11 axis -1", ClassOutput("y", "log_probabilities", CLASSES)),
+        ("outputs scores p", ClassOutput("scores", "logits", CLASSES)),
+        ("outputs p scores", ClassOutput("p", "probabilities", CLASSES)),
+        ("outputs argmax lp p scores", ClassOutput("lp", "log_probabilities", CLASSES)),
+    ],
+)
+def test_class_output(case: str, expected: ClassOutput, tmp_path: Path) -> None:
+    model = CASES[case]().write(tmp_path)
+    assert class_output(model) == output_of(model, choose_head(model)) == expected
+
+
+def test_sigmoid_is_a_head_that_no_output_reads_classes_from(tmp_path: Path) -> None:
+    model = CASES["sigmoid"]().write(tmp_path)
+    head = choose_head(model)
+    assert head.activation == "sigmoid"
+    for call in (lambda: output_of(model, head), lambda: class_output(model)):
+        with pytest.raises(UnsupportedModel, match="'head' is followed by a Sigmoid"):
+            call()
+
+
+def test_one_logit_with_a_sigmoid_is_found_too(tmp_path: Path) -> None:
+    b = Builder(classes=1)
+    b.node("Sigmoid", b.linear("scores"), out="y")
+    model = b.sample({"y": "sigmoid"}, bias_scale=1.0).write(tmp_path)
+    head = choose_head(model)
+    assert (head.activation, head.n_classes) == ("sigmoid", 1)
+    with pytest.raises(UnsupportedModel, match="binary heads"):
+        output_of(model, head)

@@ -1,0 +1,168 @@
+"""Loading: what a model says of itself, and files that are not models. Never another error than the package's own."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from conftest import Demo
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from onnx import helper
+
+from tna_onnx.errors import UnsupportedModel, UsageError
+from tna_onnx.graph.head import find_heads
+from tna_onnx.graph.load import load_model, tensor_types, type_name
+
+from .samples import CASES, Builder
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a file that every example writes anew."""
+    return tmp_path_factory.mktemp("load") / "model.onnx"
+
+
+def test_what_a_model_says(tmp_path: Path) -> None:
+    sample = CASES["Softmax opset 13 axis 1"]()
+    model = sample.write(tmp_path)
+    assert (model.opset, model.inputs, model.outputs) == (13, ("x",), ("y",))
+    assert model.metadata == {"team": "unchanged"}
+    assert model.sha256 == hashlib.sha256(model.path.read_bytes()).hexdigest()
+    assert model.external_files == ()
+    assert tensor_types(model) == {"x": "float32 (N, 6)"}
+    assert model.producers == {"trunk_out": 0, "features": 1, "scores": 2, "y": 3}
+    assert model.uses == {"x": 1, "trunk": 1, "trunk_out": 1, "features": 1, "weight": 1, "bias": 1, "scores": 1, "y": 1}
+
+
+def test_initializers_that_are_inputs_too_are_not_fed(tmp_path: Path) -> None:
+    model = CASES["weight also a graph input"]().write(tmp_path)
+    assert model.inputs == ("x",)
+
+
+def test_external_data_are_read_on_demand(tmp_path: Path) -> None:
+    sample = CASES["external data"]()
+    model = sample.write(tmp_path)
+    assert model.external_files == ("weights.bin",)
+    assert not model.initializers["weight"].raw_data
+    np.testing.assert_array_equal(model.array(model.initializers["weight"]), sample.weight.astype(np.float32))
+
+
+@pytest.mark.parametrize("damage", ["missing", "short", "elsewhere"])
+def test_damaged_external_data(damage: str, tmp_path: Path) -> None:
+    model = CASES["external data"]().write(tmp_path)
+    if damage == "missing":
+        (tmp_path / "weights.bin").unlink()
+    elif damage == "short":
+        (tmp_path / "weights.bin").write_bytes(b"")
+    else:
+        entry = next(e for e in model.initializers["weight"].external_data if e.key == "location")
+        entry.value = "../weights.bin"
+    with pytest.raises(UnsupportedModel, match="cannot read tensor 'weight'") as caught:
+        model.array(model.initializers["weight"])
+    assert str(caught.value).startswith(f"{model.path}: ")
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "says"),
+    [
+        ("missing.onnx", UsageError, "no such file"),
+        ("folder", UsageError, "is a directory"),
+        ("folder/missing/model.onnx", UsageError, "no such file"),
+        ("text/under-a-file.onnx", UsageError, "no such file"),
+        ("empty", UnsupportedModel, "no graph in it (0 bytes)"),
+        ("text", UnsupportedModel, "not an ONNX file"),
+        ("page", UnsupportedModel, "not an ONNX file"),
+        ("zip", UnsupportedModel, "not an ONNX file"),
+        ("pickle", UnsupportedModel, "not an ONNX file"),
+        ("no nodes", UnsupportedModel, "no graph in it"),
+        ("no outputs", UnsupportedModel, "no graph in it"),
+        ("no opset", UnsupportedModel, "no graph in it"),
+        ("tensor", UnsupportedModel, ""),
+    ],
+)
+def test_files_that_are_not_models(name: str, error: type[Exception], says: str, tmp_path: Path) -> None:
+    whole = CASES["matmul, bias first True"]().proto
+    (tmp_path / "folder").mkdir()
+    bare = {field: onnx.ModelProto.FromString(whole.SerializeToString()) for field in ("nodes", "outputs", "opset")}
+    del bare["nodes"].graph.node[:]
+    del bare["outputs"].graph.output[:]
+    del bare["opset"].opset_import[:]
+    files = {
+        "empty": b"",
+        "text": b"weights: see the wiki\n",
+        "page": b"<!DOCTYPE html>\n<html><head><title>404</title></head></html>",
+        "zip": b"PK\x03\x04\x14\x00\x00\x00\x08\x00model/data.pkl",
+        "pickle": b"\x80\x04\x95\x1a\x00\x00\x00\x00\x00\x00\x00}\x94\x8c\x06weight\x94",
+        "tensor": whole.graph.initializer[0].SerializeToString(),
+        **{f"no {field}": model.SerializeToString() for field, model in bare.items()},
+    }
+    for file, data in files.items():
+        (tmp_path / file).write_bytes(data)
+    with pytest.raises(error) as caught:
+        load_model(tmp_path / name)
+    assert str(caught.value).startswith(f"{tmp_path / name}: ")
+    assert says in str(caught.value)
+
+
+@settings(deadline=None, max_examples=150)
+@given(cut=st.floats(0, 1, exclude_max=True))
+def test_a_truncated_model(cut: float, demo: Demo, scratch: Path) -> None:
+    """Any part of a file is refused, or is a model by itself: protobuf cannot tell when only its last fields are gone."""
+    data = demo.model.read_bytes()
+    scratch.write_bytes(data[: int(cut * len(data))])
+    try:
+        model = load_model(scratch)
+    except UnsupportedModel as error:
+        assert str(error).startswith(f"{scratch}: ")  # noqa: PT017 - either outcome is right
+    else:
+        assert model.proto.graph == load_model(demo.model).proto.graph
+
+
+@settings(deadline=None, max_examples=150)
+@given(data=st.binary(max_size=300))
+@example(data=b"\x08\x07")
+@example(data=b"\x3a\x00\x42\x00")
+def test_random_bytes(data: bytes, scratch: Path) -> None:
+    scratch.write_bytes(data)
+    with pytest.raises(UnsupportedModel):
+        load_model(scratch)
+
+
+@settings(deadline=None, max_examples=150)
+@given(places=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(1, 255)), min_size=1, max_size=4))
+def test_damaged_bytes(places: list[tuple[float, int]], scratch: Path) -> None:
+    """A model with a few wrong bytes loads, or is refused as one that does not."""
+    data = bytearray(_SMALL)
+    for place, flip in places:
+        data[int(place * len(data))] ^= flip
+    scratch.write_bytes(bytes(data))
+    try:
+        model = load_model(scratch)
+    except UnsupportedModel:
+        return
+    assert model.sha256 == hashlib.sha256(bytes(data)).hexdigest()
+    assert isinstance(model.opset, int)
+
+
+_SMALL = CASES["weight chain"]().proto.SerializeToString()
+
+
+def test_dimensions_without_a_name_and_other_types(tmp_path: Path) -> None:
+    b = Builder()
+    b.inputs.append(helper.make_tensor_value_info("ids", onnx.TensorProto.INT64, [1, None, 3]))
+    b.inputs.append(helper.make_tensor_sequence_value_info("list", onnx.TensorProto.FLOAT, None))
+    b.linear("y")
+    model = b.sample(bias_scale=1.0).write(tmp_path)
+    assert tensor_types(model) == {"x": "float32 (N, 6)", "ids": "int64 (1, ?, 3)", "list": "sequence"}
+    assert find_heads(model)[0]
+
+
+@pytest.mark.parametrize(
+    ("code", "name"), [(onnx.TensorProto.FLOAT, "float"), (onnx.TensorProto.INT8, "int8"), (0, "undefined"), (99, "99")]
+)
+def test_type_name(code: int, name: str) -> None:
+    assert type_name(code) == name

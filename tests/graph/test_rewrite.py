@@ -1,0 +1,560 @@
+"""Rewriting: the new numbers come out of ONNX Runtime, and nothing else in the file moves."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from tna_onnx.errors import UnsupportedModel
+from tna_onnx.graph.compare import unexpected_differences
+from tna_onnx.graph.head import Head, choose_head
+from tna_onnx.graph.load import Model, load_model
+from tna_onnx.graph.outputs import ClassOutput, class_output
+from tna_onnx.graph.rewrite import Rewritten, provenance, rewrite
+from tna_onnx.maps import EnsembleTemperature, Temperature
+
+from .samples import CASES, CLASSES, FEATURES, Array, Builder, Sample, assert_gives, features_of, run, softmax
+
+FACTOR = 0.625
+TS = Temperature(2.0)
+ETS = EnsembleTemperature(1.7, (0.5, 0.3, 0.2), CLASSES)
+MAPS = {"ts": TS, "ets": ETS}
+
+
+def calibrated(name: str, logits: Array) -> Array:
+    """Probabilities after a map, from the formula in its paper."""
+    if name == "ts":
+        return softmax(logits / 2)
+    return 0.5 * softmax(logits / 1.7) + 0.3 * softmax(logits) + 0.2 / logits.shape[1]
+
+
+def new_weight(head: Head) -> Array:
+    return np.random.default_rng(11).standard_normal((head.n_classes, head.n_features)).astype(head.working_type)
+
+
+def write(model: Model, rewritten: Rewritten) -> Path:
+    """Write the result beside its source, where external data are found."""
+    path = model.path.with_name("result.onnx")
+    path.write_bytes(rewritten.proto.SerializeToString())
+    return path
+
+
+def differences(model: Model, head: Head, rewritten: Rewritten, path: Path) -> list[str]:
+    return unexpected_differences(model, head, rewritten, onnx.load_model(path, load_external_data=False))
+
+
+def sizes(z: Array, weight: Array, bias: Array) -> Array:
+    return np.abs(z) @ np.abs(weight.astype(np.float64)).T + np.abs(bias)
+
+
+# --- a new weight, every model of the table
+
+
+@pytest.mark.parametrize("build", CASES.values(), ids=CASES)
+def test_new_weight_and_bias_factor(build: Callable[[], Sample], tmp_path: Path) -> None:
+    sample = build()
+    model = sample.write(tmp_path)
+    head = choose_head(model)
+    weight, x = new_weight(head), sample.inputs(7)
+    rewritten = rewrite(model, head, weight, bias_factor=FACTOR, metadata={"version": "test"})
+    path = write(model, rewritten)
+
+    assert differences(model, head, rewritten, path) == []
+    places = [place for place in (head.stored_weight, head.stored_bias) if place]
+    assert rewritten.changed == {place.name for place in places}
+    assert not rewritten.added
+    assert not rewritten.nodes
+
+    z, bias = features_of(sample, model, x), FACTOR * sample.bias
+    logits, size = z @ weight.astype(np.float64).T + bias, sizes(z, weight, bias)
+    names = list(sample.outputs)
+    evaluator = ReferenceEvaluator(onnx.load(path))
+    for found in (run(path, names, x), evaluator.run(names, {"x": x})):
+        for array, kind in zip(found, sample.outputs.values(), strict=True):
+            assert_gives(np.asarray(array), kind, logits, size, sample.coarsest)
+
+
+@pytest.mark.parametrize("build", CASES.values(), ids=CASES)
+def test_everything_else_is_the_same_bytes(build: Callable[[], Sample], tmp_path: Path) -> None:
+    model = build().write(tmp_path)
+    source, files = model.proto.SerializeToString(), {p: p.read_bytes() for p in tmp_path.iterdir()}
+    head = choose_head(model)
+    rewritten = rewrite(model, head, new_weight(head), bias_factor=FACTOR, metadata={"version": "test"})
+    path = write(model, rewritten)
+    assert model.proto.SerializeToString() == source
+    assert {p: p.read_bytes() for p in files} == files
+
+    written = load_model(path)
+    old, new = model.proto, written.proto
+    for before, after in zip(old.graph.initializer, new.graph.initializer, strict=True):
+        touched = before.name in rewritten.changed
+        assert (before.SerializeToString() == after.SerializeToString()) != touched, before.name
+        assert (before.name, before.dims, before.data_type) == (after.name, after.dims, after.data_type)
+    for before, after in zip(old.graph.node, new.graph.node, strict=True):
+        assert before == after or (before.op_type == "Constant" and before.output[0] in rewritten.changed)
+    assert (old.graph.input, old.graph.output) == (new.graph.input, new.graph.output)
+    assert old.graph.doc_string == new.graph.doc_string == "a sample"
+    assert (old.opset_import, old.ir_version, old.producer_name) == (new.opset_import, new.ir_version, "tests")
+    assert written.metadata == {"team": "unchanged", "tna_onnx.version": "test"}
+    onnx.checker.check_model(str(path), full_check=True)
+
+
+@pytest.mark.parametrize("case", ["gemm A0 B1 None None (3,)", "all factors", "weight chain", "external data"])
+def test_the_old_weight_gives_the_old_model(case: str, tmp_path: Path) -> None:
+    """Power-of-two factors and one Cast lose nothing: a rewrite with the weight that is there changes no value."""
+    model = replace(CASES[case]()).write(tmp_path)
+    head = choose_head(model)
+    written = load_model(write(model, rewrite(model, head, head.weight, metadata={})))
+    again = choose_head(written)
+    np.testing.assert_allclose(again.stored_weight.value, head.stored_weight.value, rtol=1e-7, atol=0)
+    np.testing.assert_array_equal(again.bias, head.bias)
+    if head.stored_bias is not None:
+        name = head.stored_bias.name  # without a factor the bias is not written at all
+        assert written.initializers[name] == model.initializers[name]
+
+
+def test_the_doc_string_of_the_weight_stays(tmp_path: Path) -> None:
+    sample = CASES["matmul, bias first False"]()
+    next(t for t in sample.proto.graph.initializer if t.name == "weight").doc_string = "class vectors"
+    model = sample.write(tmp_path)
+    head = choose_head(model)
+    rewritten = rewrite(model, head, new_weight(head), metadata={})
+    tensor = next(t for t in rewritten.proto.graph.initializer if t.name == "weight")
+    assert tensor.doc_string == "class vectors"
+    assert differences(model, head, rewritten, write(model, rewritten)) == []
+
+
+@pytest.mark.parametrize(
+    ("dtype", "weight", "factor", "name"),
+    [
+        ("float16", 1e6, 1.0, "weight"),
+        ("float16", 1.0, 1e9, "bias"),
+        ("float32", np.nan, 1.0, "weight"),
+        ("float32", np.inf, 1.0, "weight"),
+        ("float32", 1.0, np.inf, "bias"),
+    ],
+)
+def test_values_that_do_not_fit_are_refused(dtype: str, weight: float, factor: float, name: str, tmp_path: Path) -> None:
+    model = CASES[f"{dtype} Gemm"]().write(tmp_path)
+    head = choose_head(model)
+    with pytest.raises(UnsupportedModel, match=f"'{name}' of head 'head' does not fit"):
+        rewrite(model, head, np.full_like(head.weight, weight), bias_factor=factor, metadata={})
+
+
+# --- constants that others read
+
+
+def _tied_gather(b: Builder) -> str:
+    b.node("Gather", b.store("embedding", b.weight), b.store("ids", [0, 2], np.int64), out="other")
+    return b.node("Transpose", "embedding", out="weight")
+
+
+def _tied_step(b: Builder) -> str:
+    b.node("Transpose", b.store("embedding", b.weight), out="weight")
+    b.node("Neg", "weight", out="other")
+    return "weight"
+
+
+def _tied_constant(b: Builder) -> str:
+    value = numpy_helper.from_array(b.weight.T)
+    b.nodes.append(helper.make_node("Constant", [], ["weight"], name="constant", value=value))
+    b.node("Neg", "weight", out="other")
+    return "weight"
+
+
+def _tied_half(b: Builder) -> str:
+    b.weight = b.weight.astype(np.float16).astype(np.float32)
+    b.node("Cast", b.store("embedding", b.weight.T, np.float16), out="weight", to=1)
+    b.node("Cast", "embedding", out="other", to=1)
+    return "weight"
+
+
+@pytest.mark.parametrize("tie", [_tied_gather, _tied_step, _tied_constant, _tied_half])
+def test_a_tied_weight_stays_and_the_head_gets_its_own(tie: Callable[[Builder], str], tmp_path: Path) -> None:
+    b = Builder()
+    b.node("MatMul", "features", tie(b), out="product", name="head")
+    b.node("Add", "product", b.store("bias", b.bias), out="y")
+    sample = b.sample({"y": "logits"}, bias_scale=1.0)
+    sample.proto.graph.output.append(helper.make_tensor_value_info("other", onnx.TensorProto.FLOAT, None))
+    model = sample.write(tmp_path)
+    head = choose_head(model)
+    weight, x = new_weight(head), sample.inputs(5)
+    rewritten = rewrite(model, head, weight, bias_factor=FACTOR, metadata={})
+    path = write(model, rewritten)
+    assert (rewritten.changed, rewritten.added) == ({"bias"}, {"tna_onnx/weight"})
+    assert differences(model, head, rewritten, path) == []
+    onnx.checker.check_model(str(path), full_check=True)
+
+    z, bias = features_of(sample, model, x), FACTOR * sample.bias
+    logits = z @ weight.astype(np.float64).T + bias
+    y, other = run(path, ["y", "other"], x)
+    assert_gives(y, "logits", logits, sizes(z, weight, bias), "float32")
+    np.testing.assert_array_equal(other, run(model.path, ["other"], x)[0], strict=True)
+
+    again = load_model(path)  # now the tensor is the head's own, and is written in place
+    head = choose_head(again)
+    twice = rewrite(again, head, weight * 2, metadata={})
+    assert (twice.changed, twice.added) == ({"tna_onnx/weight"}, set())
+    assert_gives(run(twice.proto, ["y"], x)[0], "logits", 2 * logits - bias, sizes(z, weight * 2, bias), "float32")
+
+
+def test_a_shared_bias_stays_too(tmp_path: Path) -> None:
+    b = Builder()
+    b.linear("y")
+    b.node("Neg", "bias", out="other")
+    sample = b.sample({"y": "logits", "other": "logits"}, bias_scale=1.0)
+    model = sample.write(tmp_path)
+    head, x = choose_head(model), sample.inputs(5)
+    rewritten = rewrite(model, head, head.weight, bias_factor=FACTOR, metadata={})
+    path = write(model, rewritten)
+    assert (rewritten.changed, rewritten.added) == ({"weight"}, {"tna_onnx/bias"})
+    assert differences(model, head, rewritten, path) == []
+    z, bias = features_of(sample, model, x), FACTOR * sample.bias
+    y, other = run(path, ["y", "other"], x)
+    assert_gives(y, "logits", z @ sample.weight.T + bias, sizes(z, sample.weight, bias), "float32")
+    np.testing.assert_array_equal(other, -b.bias)
+    # Without a factor the bias is as it was, and so is the node that reads it.
+    assert rewrite(model, head, head.weight, metadata={}).proto.graph.node == model.proto.graph.node
+
+
+def test_two_heads_with_one_weight_are_rewritten_one_after_the_other(tmp_path: Path) -> None:
+    b = Builder()
+    b.store("weight", b.weight.T)
+    for out in ("first", "second", "third"):
+        b.node("MatMul", "features", "weight", out=out, name=f"head {out}")
+    sample = b.sample(dict.fromkeys(("first", "second", "third"), "logits"))
+    model, x = sample.write(tmp_path), sample.inputs(5)
+    z = features_of(sample, model, x)
+    expected = {"first": 2.0, "second": -3.0, "third": 1.0}
+    for out in ("first", "second"):
+        head = choose_head(model, f"head {out}")
+        rewritten = rewrite(model, head, head.weight * np.float32(expected[out]), metadata={})
+        assert len(rewritten.added) == 1
+        path = write(model, rewritten)
+        assert differences(model, head, rewritten, path) == []
+        names = [tensor.name for tensor in rewritten.proto.graph.initializer]
+        assert len(set(names)) == len(names)
+        model = load_model(path)
+    for array, factor in zip(run(model.path, list(expected), x), expected.values(), strict=True):
+        weight = factor * sample.weight
+        assert_gives(array, "logits", z @ weight.T, sizes(z, weight, sample.bias), "float32")
+
+
+# --- an appended map
+
+PLAIN = {name: build for name, build in CASES.items() if name not in ("sigmoid", "two classes")}
+
+
+@pytest.mark.parametrize("build", PLAIN.values(), ids=PLAIN)
+def test_map_behind_every_head(build: Callable[[], Sample], tmp_path: Path) -> None:
+    sample = build()
+    model = sample.write(tmp_path)
+    head = choose_head(model)
+    weight, x = new_weight(head), sample.inputs(7)
+    rewritten = rewrite(model, head, weight, write_map=ETS.forward, metadata={})
+    path = write(model, rewritten)
+    assert differences(model, head, rewritten, path) == []
+    onnx.checker.check_model(str(path), full_check=True)
+    z = features_of(sample, model, x)
+    size = sizes(z, weight, sample.bias)
+    # log p are logits of p, so that each kind of output is what it would be of them
+    logits = np.log(calibrated("ets", z @ weight.astype(np.float64).T + sample.bias))
+    for array, kind in zip(run(path, list(sample.outputs), x), sample.outputs.values(), strict=True):
+        assert_gives(array, kind, logits, size, sample.coarsest)
+
+
+def _consumed(activation: str | None, opset: int, dtype: str) -> Sample:
+    """A classifier whose logits have readers besides the one that gives the output."""
+    b = Builder(dtype, opset)
+    product = b.node("MatMul", "features", b.store("weight", b.weight.T), out="product", name="head")
+    b.node("Add", product, b.store("bias", b.bias), out="y" if activation is None else "scores")
+    logits = "y" if activation is None else "scores"
+    if activation is not None:
+        b.node(activation, "scores", out="y", axis=1)
+    b.node("ArgMax", logits, out="argmax", axis=1, keepdims=0)
+    b.node("Softmax", logits, out="second", axis=1)
+    kind = {None: "logits", "Softmax": "softmax", "LogSoftmax": "log_softmax"}[activation]
+    return b.sample({"y": kind, "argmax": "argmax", "second": "softmax"}, bias_scale=1.0, logits=logits)
+
+
+_PRECISIONS = [(opset, "float32") for opset in (9, 10, 11, 13, 17, 18)] + [(17, "float16"), (17, "float64")]
+
+
+@pytest.mark.parametrize("name", MAPS)
+@pytest.mark.parametrize(("opset", "dtype"), _PRECISIONS)
+@pytest.mark.parametrize("activation", [None, "Softmax", "LogSoftmax"])
+def test_map_in_every_opset_and_precision(
+    activation: str | None, opset: int, dtype: str, name: str, tmp_path: Path
+) -> None:
+    sample = _consumed(activation, opset, dtype)
+    model = sample.write(tmp_path)
+    head = choose_head(model)
+    rewritten = rewrite(model, head, head.weight, write_map=MAPS[name].forward, metadata={})
+    path = write(model, rewritten)
+    assert differences(model, head, rewritten, path) == []
+    onnx.checker.check_model(str(path), full_check=True)
+    written = onnx.load(path)
+    assert all(node.name.startswith("tna_onnx/") for node in written.graph.node if node.name in rewritten.nodes)
+    assert all(tensor.startswith("tna_onnx/") for tensor in rewritten.added)
+
+    names, evaluator = list(sample.outputs), ReferenceEvaluator(written)
+    for count in (1, 5, 64):
+        x = sample.inputs(count, seed=count)
+        z = features_of(sample, model, x)
+        raw, size = z @ sample.weight.T + sample.bias, sizes(z, sample.weight, sample.bias)
+        logits = raw / 2 if name == "ts" else np.log(calibrated(name, raw))
+        clear = np.diff(np.sort(raw, axis=1)[:, -2:])[:, 0] > 0.05  # ties of float16 have no right ArgMax
+        for found in (run(path, names, x), evaluator.run(names, {"x": x})):
+            for array, kind in zip(found, sample.outputs.values(), strict=True):
+                chosen = clear if kind == "argmax" else slice(None)
+                assert_gives(np.asarray(array)[chosen], kind, logits[chosen], size[chosen], dtype)
+        y = run(path, ["y"], x)[0].astype(np.float64)
+        p = {None: softmax(y), "Softmax": y, "LogSoftmax": np.exp(y)}[activation]
+        bound = 32 * np.finfo(dtype).eps * (1 + size.max(axis=1, keepdims=True))
+        assert np.all(np.abs(p - calibrated(name, raw)) <= bound)
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_an_empty_batch(name: str, tmp_path: Path) -> None:
+    sample = _consumed("Softmax", 17, "float32")
+    model = sample.write(tmp_path)
+    head = choose_head(model)
+    rewritten = rewrite(model, head, head.weight, write_map=MAPS[name].forward, metadata={})
+    found = run(rewritten.proto, ["y", "argmax"], sample.inputs(0))
+    assert [array.shape for array in found] == [(0, CLASSES), (0,)]
+
+
+def test_logits_far_apart_stay_finite(tmp_path: Path) -> None:
+    """Probabilities below the smallest normal number are cut there: log p is finite, and its softmax is p."""
+    sample = _consumed(None, 17, "float32")
+    model = sample.write(tmp_path)
+    head = choose_head(model)
+    sharp = EnsembleTemperature(0.5, (1.0, 0.0, 0.0), CLASSES)
+    rewritten = rewrite(model, head, head.weight * np.float32(1e4), write_map=sharp.forward, metadata={})
+    y, second = run(rewritten.proto, ["y", "second"], sample.inputs(16))
+    assert np.all(np.isfinite(y))
+    assert np.array_equal(np.unique(second), [0, 1]) or np.all((second <= 1e-37) | (second >= 1 - 1e-6))
+
+
+def test_a_branch_that_captures_the_logits_sees_the_new_ones(tmp_path: Path) -> None:
+    b = Builder()
+    b.node("Softmax", b.linear("scores"), out="y")
+    info = helper.make_tensor_value_info("inner", onnx.TensorProto.FLOAT, None)
+    branch = helper.make_graph([helper.make_node("Identity", ["scores"], ["inner"])], "branch", [], [info])
+    b.nodes.append(
+        helper.make_node("If", [b.store("yes", True, bool)], ["other"], name="if", then_branch=branch, else_branch=branch)
+    )
+    sample = b.sample({"y": "softmax", "other": "logits"}, bias_scale=1.0, logits="scores")
+    model = sample.write(tmp_path)
+    head, x = choose_head(model), sample.inputs(5)
+    y, other = run(rewrite(model, head, head.weight, write_map=TS.forward, metadata={}).proto, ["y", "other"], x)
+    np.testing.assert_allclose(softmax(other), y, rtol=0, atol=8 * np.finfo(np.float32).eps)
+    z = features_of(sample, model, x)
+    raw = z @ sample.weight.T + sample.bias
+    assert_gives(other, "logits", raw / 2, sizes(z, sample.weight, sample.bias), "float32")
+
+
+def _provenance(output: ClassOutput) -> Mapping[str, str]:
+    return {"version": "1", **output.provenance}
+
+
+@pytest.mark.parametrize("activation", [None, "Softmax"])
+@pytest.mark.parametrize(("first", "second"), [*itertools.product(MAPS, MAPS)])
+def test_a_map_on_top_of_a_map_is_refused(activation: str | None, first: str, second: str, tmp_path: Path) -> None:
+    model = _consumed(activation, 17, "float32").write(tmp_path)
+    head, output = choose_head(model), class_output(model)
+    rewritten = rewrite(model, head, head.weight, write_map=MAPS[first].forward, metadata=_provenance(output))
+    written = load_model(write(model, rewritten))
+    assert class_output(written) == output
+    with pytest.raises(UnsupportedModel, match="tna-onnx wrote.*start from the original model"):
+        rewrite(written, choose_head(written), head.weight, write_map=MAPS[second].forward, metadata={})
+
+
+def test_a_map_block_is_part_of_the_scale_of_the_next_rewrite(tmp_path: Path) -> None:
+    """TS as a node is a constant factor: the head behind it is found, and folding works on top."""
+    sample = _consumed("Softmax", 17, "float32")
+    model, x = sample.write(tmp_path), sample.inputs(5)
+    head = choose_head(model)
+    written = load_model(write(model, rewrite(model, head, head.weight, write_map=TS.forward, metadata={})))
+    again = choose_head(written)
+    np.testing.assert_array_equal(again.weight, head.weight / 2)
+    folded = rewrite(written, again, again.weight * np.float32(0.5), bias_factor=0.5, metadata={})
+    z = features_of(sample, model, x)
+    raw, size = z @ sample.weight.T + sample.bias, sizes(z, sample.weight, sample.bias)
+    assert_gives(run(folded.proto, ["y"], x)[0], "softmax", raw / 4, size, "float32")
+
+
+def test_provenance_is_replaced_and_other_metadata_stay(tmp_path: Path) -> None:
+    model = _consumed(None, 17, "float32").write(tmp_path)
+    assert provenance(model) == {}
+    head = choose_head(model)
+    first = load_model(write(model, rewrite(model, head, head.weight, metadata={"seed": "1", "search": "sparse"})))
+    assert provenance(first) == {"seed": "1", "search": "sparse"}
+    second = load_model(write(first, rewrite(first, choose_head(first), head.weight, metadata={"seed": "2"})))
+    assert provenance(second) == {"seed": "2"}
+    assert second.metadata == {"team": "unchanged", "tna_onnx.seed": "2"}
+
+
+# --- the comparison can fail
+
+
+def _flip_byte(proto: onnx.ModelProto) -> None:
+    tensor = next(t for t in proto.graph.initializer if t.name == "trunk")
+    data = bytearray(tensor.raw_data)
+    data[17] ^= 1
+    tensor.raw_data = bytes(data)
+
+
+def _reshape_weight(proto: onnx.ModelProto) -> None:
+    tensor = next(t for t in proto.graph.initializer if t.name == "weight")
+    tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).reshape(-1), "weight"))
+
+
+def _retype_weight(proto: onnx.ModelProto) -> None:
+    tensor = next(t for t in proto.graph.initializer if t.name == "weight")
+    tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float64), "weight"))
+
+
+def _rename_weight(proto: onnx.ModelProto) -> None:
+    next(t for t in proto.graph.initializer if t.name == "weight").name = "other"
+
+
+def _drop_initializer(proto: onnx.ModelProto) -> None:
+    del proto.graph.initializer[-1]
+
+
+def _add_initializer(proto: onnx.ModelProto) -> None:
+    proto.graph.initializer.append(numpy_helper.from_array(np.zeros(1, np.float32), "extra"))
+
+
+def _repeat_initializer(proto: onnx.ModelProto) -> None:
+    proto.graph.initializer.append(proto.graph.initializer[-1])
+
+
+def _drop_node(proto: onnx.ModelProto) -> None:
+    del proto.graph.node[1]
+
+
+def _drop_last_node(proto: onnx.ModelProto) -> None:
+    del proto.graph.node[-1]
+
+
+def _add_node(proto: onnx.ModelProto) -> None:
+    proto.graph.node.append(helper.make_node("Identity", ["y"], ["spare"], name="spare"))
+
+
+def _swap_nodes(proto: onnx.ModelProto) -> None:
+    nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in proto.graph.node]
+    nodes[-1], nodes[-2] = nodes[-2], nodes[-1]
+    del proto.graph.node[:]
+    proto.graph.node.extend(nodes)
+
+
+def _other_operator(proto: onnx.ModelProto) -> None:
+    next(n for n in proto.graph.node if n.op_type == "Relu").op_type = "Elu"
+
+
+def _set_alpha(proto: onnx.ModelProto) -> None:
+    node = next(n for n in proto.graph.node if n.name == "head")
+    node.attribute.append(helper.make_attribute("alpha", 2.0))
+
+
+def _set_axis(proto: onnx.ModelProto) -> None:
+    next(n for n in proto.graph.node if n.op_type == "ArgMax").attribute[0].i = 0
+
+
+def _other_opset(proto: onnx.ModelProto) -> None:
+    proto.opset_import[0].version = 18
+
+
+def _other_ir(proto: onnx.ModelProto) -> None:
+    proto.ir_version = 9
+
+
+def _rename_input(proto: onnx.ModelProto) -> None:
+    proto.graph.input[0].name = "image"
+
+
+def _fix_batch(proto: onnx.ModelProto) -> None:
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
+
+
+def _drop_output(proto: onnx.ModelProto) -> None:
+    del proto.graph.output[-1]
+
+
+def _other_metadata(proto: onnx.ModelProto) -> None:
+    proto.metadata_props[0].value = "changed"
+
+
+def _drop_doc_string(proto: onnx.ModelProto) -> None:
+    proto.graph.ClearField("doc_string")
+
+
+TAMPERED: dict[Callable[[onnx.ModelProto], None], str] = {
+    _flip_byte: "initializer 'trunk'",
+    _reshape_weight: "initializer 'weight'",
+    _retype_weight: "initializer 'weight'",
+    _rename_weight: "initializer 'weight'",
+    _drop_initializer: "initializer",
+    _add_initializer: "new initializers",
+    _repeat_initializer: "new initializers",
+    _drop_node: "nodes, not",
+    _drop_last_node: "nodes, not",
+    _add_node: "nodes, not",
+    _swap_nodes: "node '",
+    _other_operator: "node 'Relu of features'",
+    _set_alpha: "node 'head'",
+    _set_axis: "node 'ArgMax of argmax'",
+    _other_opset: "opsets",
+    _other_ir: "another field",
+    _rename_input: "inputs",
+    _fix_batch: "inputs",
+    _drop_output: "outputs",
+    _other_metadata: "metadata",
+    _drop_doc_string: "another field",
+}
+
+
+@pytest.mark.parametrize("with_map", [False, True])
+@pytest.mark.parametrize("tamper", TAMPERED, ids=lambda tamper: tamper.__name__.strip("_").replace("_", " "))
+def test_tampering_is_seen(tamper: Callable[[onnx.ModelProto], None], with_map: bool, tmp_path: Path) -> None:
+    b = Builder()
+    b.linear("scores")
+    b.node("Softmax", "scores", out="y")
+    b.node("ArgMax", "scores", out="argmax", axis=1)
+    model = b.sample({"y": "softmax", "argmax": "argmax"}, bias_scale=1.0).write(tmp_path)
+    head = choose_head(model)
+    options: dict[str, Any] = {"write_map": ETS.forward} if with_map else {"bias_factor": FACTOR}
+    rewritten = rewrite(model, head, new_weight(head), metadata={"version": "test"}, **options)
+    written = onnx.load_model(write(model, rewritten))
+    assert unexpected_differences(model, head, rewritten, written) == []
+    tamper(written)
+    found = unexpected_differences(model, head, rewritten, written)
+    assert any(TAMPERED[tamper] in text for text in found), f"{tamper.__name__} gave {found}"
+
+
+@pytest.mark.parametrize("case", ["matmul, bias first True", "weight constant node", "all factors"])
+def test_a_weight_that_was_not_announced_is_seen(case: str, tmp_path: Path) -> None:
+    model = CASES[case]().write(tmp_path)
+    head = choose_head(model)
+    rewritten = rewrite(model, head, new_weight(head), metadata={})
+    silent = replace(rewritten, changed=frozenset())
+    assert len(unexpected_differences(model, head, silent, rewritten.proto)) == 1
+
+
+def test_a_head_with_no_bias_ignores_the_factor(tmp_path: Path) -> None:
+    model = CASES["matmul, bias first None"]().write(tmp_path)
+    head = choose_head(model)
+    assert head.n_features == FEATURES
+    rewritten = rewrite(model, head, head.weight, bias_factor=FACTOR, metadata={})
+    assert rewritten.proto == model.proto

@@ -1,0 +1,191 @@
+"""Roots and simplex weights against scipy's solvers."""
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy import optimize
+
+from tna_onnx.numerics.fitting import increasing_root, simplex_weights
+
+Array = NDArray[Any]
+Curve = Callable[[float], tuple[float, float]]
+
+# ---- roots ----
+
+LOW, HIGH = 1e-6, 1e6
+
+
+def power(root: float, k: float) -> Curve:
+    return lambda x: ((x / root) ** k - 1, k * (x / root) ** k / x)
+
+
+def logarithm(root: float, k: float) -> Curve:
+    return lambda x: (k * math.log(x / root), k / x)
+
+
+def saturating(root: float, k: float) -> Curve:
+    """Flat on both sides, like the slope of a negative log-likelihood: Newton steps jump out of every bracket."""
+
+    def curve(x: float) -> tuple[float, float]:
+        t = math.tanh(k * math.log(x / root))
+        return t, k * (1 - t * t) / x
+
+    return curve
+
+
+def flat(root: float, k: float) -> Curve:
+    """Underflown slope: the bracket alone must do."""
+    return lambda x: (k * (x - root), 0.0)
+
+
+CURVES = [power, logarithm, saturating, flat]
+
+
+@pytest.mark.parametrize("curve", CURVES)
+@given(
+    root=st.floats(math.log(1e-5), math.log(1e5)).map(math.exp),
+    k=st.floats(0.1, 20),
+    start=st.floats(math.log(1e-7), math.log(1e7)).map(math.exp),
+)
+@settings(max_examples=150, deadline=None)
+def test_root_is_that_of_brentq(curve: Callable[[float, float], Curve], root: float, k: float, start: float) -> None:
+    function = curve(root, k)
+    found = increasing_root(function, LOW, HIGH, start=start)
+    expected = optimize.brentq(lambda u: function(math.exp(u))[0], math.log(LOW), math.log(HIGH), xtol=1e-12)
+    assert found.status == "converged"
+    # the last step is below 1e-10: Newton leaves its square, halving leaves as much; brentq has its own 1e-12
+    assert math.log(found.value) == pytest.approx(expected, abs=1.1e-10)
+    # each step leaves the bracket halved, or is half as long as the last but one: 2 log2(log(1e12) / 1e-10) = 76
+    assert found.iterations <= 80
+
+
+@pytest.mark.parametrize("curve", [power, logarithm, saturating, flat])
+def test_a_warm_start_saves_steps(curve: Callable[[float, float], Curve]) -> None:
+    function = curve(1.7, 1.0)
+    cold, warm = (increasing_root(function, LOW, HIGH, start=start) for start in (30.0, 1.71))
+    assert warm.value == pytest.approx(cold.value, rel=1e-10)
+    assert warm.iterations <= cold.iterations <= 42  # halving alone: log2(log(1e12) / 1e-10) = 38
+
+
+def test_starting_on_the_root() -> None:
+    assert increasing_root(lambda x: (x - 2.0, 1.0), LOW, HIGH, start=2.0).iterations == 1
+    # a last step that rounds to nothing is the end, and no reason to leave
+    assert increasing_root(lambda x: (x - 2.0 - 1e-16, 1.0), LOW, HIGH, start=2.0).iterations <= 2
+    assert increasing_root(lambda x: (1e-18 + 0 * x, 1.0), LOW, HIGH, start=2.0).iterations == 1
+
+
+@pytest.mark.parametrize("slope", [0.0, 1.0])
+@pytest.mark.parametrize(("value", "status", "end"), [(1.0, "lower", LOW), (-1.0, "upper", HIGH)])
+def test_no_change_of_sign_ends_at_an_end(value: float, status: str, end: float, slope: float) -> None:
+    for start in (1e-9, LOW, 1.0, HIGH, 1e9):
+        found = increasing_root(lambda x: (value, slope / x), LOW, HIGH, start=start)
+        assert found.status == status
+        assert found.value == pytest.approx(end, rel=2e-6)  # "at the end" means within 1e-6 in log scale
+
+
+def test_out_of_iterations() -> None:
+    found = increasing_root(lambda x: (x - 3.0, 1.0), LOW, HIGH, start=1e5, max_iterations=2)
+    assert (found.status, found.iterations) == ("stopped", 2)
+
+
+@pytest.mark.parametrize(("low", "high"), [(1.0, 1.0), (2.0, 1.0), (0.0, 1.0), (-1.0, 1.0), (math.nan, 1.0)])
+def test_ranges_that_hold_nothing(low: float, high: float) -> None:
+    with pytest.raises(ValueError, match="0 < low < high"):
+        increasing_root(lambda x: (x, 1.0), low, high)
+
+
+@pytest.mark.parametrize("bad", [(math.nan, 1.0), (math.inf, 1.0), (1.0, math.nan), (1.0, math.inf)])
+def test_values_that_are_not_finite(bad: tuple[float, float]) -> None:
+    with pytest.raises(ValueError, match="not finite at 1.0"):
+        increasing_root(lambda _: bad, LOW, HIGH)
+
+
+# ---- weights on the simplex ----
+
+
+def objective(w: Array, gram: Array, target: Array) -> float:
+    return float(w @ gram @ w - 2 * target @ w)
+
+
+def slsqp(gram: Array, target: Array) -> Array:
+    """Best of SLSQP from the middle and from every corner."""
+    k, best = len(target), None
+    for start in [np.full(k, 1 / k), *np.eye(k)]:
+        found = optimize.minimize(
+            objective,
+            start,
+            args=(gram, target),
+            jac=lambda w, g, t: 2 * (g @ w - t),
+            method="SLSQP",
+            bounds=[(0, 1)] * k,
+            constraints={"type": "eq", "fun": lambda w: w.sum() - 1, "jac": np.ones_like},
+            options={"ftol": 1e-14, "maxiter": 500},
+        )
+        if best is None or found.fun < best.fun:
+            best = found
+    assert best is not None
+    return np.asarray(best.x)
+
+
+def problem(k: int, rank: int, seed: int) -> tuple[Array, Array]:
+    rng = np.random.default_rng(seed)
+    factor = rng.normal(size=(k, rank))
+    return factor @ factor.T, rng.normal(size=k)
+
+
+@given(k=st.integers(1, 4), rank=st.integers(0, 4), seed=st.integers(0, 2**32))
+@settings(max_examples=200, deadline=None)
+def test_weights_are_at_least_as_good_as_those_of_slsqp(k: int, rank: int, seed: int) -> None:
+    """Also with singular matrices: `rank` below k."""
+    gram, target = problem(k, rank, seed)
+    weights, other = simplex_weights(gram, target), slsqp(gram, target)
+    assert weights.min() >= 0
+    assert weights.sum() == pytest.approx(1, abs=1e-15)  # normalised: k roundings of 2^-53
+    size = 1 + float(np.abs(gram).max()) + float(np.abs(target).max())
+    # ftol of SLSQP, and its constraint is kept to about 1e-14 times the gradient
+    assert objective(weights, gram, target) <= objective(other, gram, target) + 1e-12 * size
+    assert objective(weights, gram, target) == pytest.approx(objective(other, gram, target), abs=1e-8 * size)
+    if rank >= k and np.linalg.eigvalsh(gram)[0] > 1e-2:
+        # value differences of 1e-8 * size: |dw|^2 <= 1e-8 * size / eigenvalue, here 1e-6 * size
+        np.testing.assert_allclose(weights, other, rtol=0, atol=3e-3 * math.sqrt(size))
+
+
+@given(k=st.integers(1, 4), rank=st.integers(0, 4), seed=st.integers(0, 2**32))
+@settings(max_examples=200, deadline=None)
+def test_weights_satisfy_the_conditions_of_a_minimum(k: int, rank: int, seed: int) -> None:
+    """The gradient is the same where a weight is positive, and nowhere lower: enough for a convex problem."""
+    gram, target = problem(k, rank, seed)
+    weights = simplex_weights(gram, target)
+    gradient = 2 * (gram @ weights - target)
+    scale = 1 + float(np.abs(gram).max()) + float(np.abs(target).max())
+    # a linear system of size 5 in float64, of a condition up to about 1e6 in 200 draws
+    level = float(weights @ gradient)
+    assert gradient.min() >= level - 1e-6 * scale
+
+
+def test_interior_minimum() -> None:
+    gram, expected = np.array([[2.0, 0.3, 0.1], [0.3, 1.0, 0.2], [0.1, 0.2, 3.0]]), np.array([0.2, 0.5, 0.3])
+    # (G w - t) is a multiple of ones at the minimum; 3 x 3 in float64
+    np.testing.assert_allclose(simplex_weights(gram, gram @ expected - 0.7), expected, atol=1e-13)
+
+
+def test_of_equal_minima_the_fewest_weights() -> None:
+    """Two equal distributions: either alone is as good as any mixture."""
+    for equal in itertools.combinations(range(3), 2):
+        gram, target = np.eye(3), np.zeros(3)
+        gram[np.ix_(equal, equal)] = 1.0
+        weights = simplex_weights(gram, target)
+        assert np.count_nonzero(weights) == 2
+        np.testing.assert_allclose(np.sort(weights), [0, 0.5, 0.5], atol=1e-13)  # as above
+    assert simplex_weights(np.ones((4, 4)), np.zeros(4)).tolist() == [1, 0, 0, 0]
+
+
+def test_one_weight() -> None:
+    assert simplex_weights(np.array([[3.0]]), np.array([-5.0])).tolist() == [1.0]

@@ -1,0 +1,458 @@
+"""The search over angles and ensemble sizes: what is tried, what is chosen, and that a candidate can be made again."""
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from tna_onnx.engine.logits import HeadLogits
+from tna_onnx.features import FeatureStore
+from tna_onnx.numerics.metrics import Objective, objective_value
+from tna_onnx.numerics.stats import SampleScores
+from tna_onnx.numerics.tilt import TiltParameters, angles_between, tilted_sums
+from tna_onnx.search import Candidate, SearchSettings, candidate_weight, choose, search_sparse
+
+Array = NDArray[Any]
+QUICK = SearchSettings(angle_step=6.0, max_ensemble_size=40)
+
+
+@dataclass(frozen=True, eq=False)
+class Classifier:
+    """Gaussian features under a linear head whose logits are `temperature` times too large for its labels."""
+
+    features: Array
+    labels: NDArray[np.int64]
+    weight: Array
+    bias: Array
+
+    @classmethod
+    def make(
+        cls, n: int = 64, classes: int = 5, samples: int = 900, temperature: float = 1.8, seed: int = 0
+    ) -> "Classifier":
+        rng = np.random.default_rng([n, classes, samples, seed])
+        features = rng.normal(size=(samples, n))
+        honest = 2 * rng.normal(size=(classes, n)) / math.sqrt(n)
+        bias = 0.02 * rng.normal(size=classes)
+        labels = (features @ honest.T + bias + rng.gumbel(size=(samples, classes))).argmax(axis=1)
+        f32 = np.float32
+        return cls(features.astype(f32), labels, (temperature * honest).astype(f32), (temperature * bias).astype(f32))
+
+    def logits(self, weight: Array) -> HeadLogits:
+        return HeadLogits(FeatureStore(self.features, self.labels), weight, self.bias)
+
+    def score(self, weight: Array) -> SampleScores:
+        return self.logits(weight).scores()
+
+    def search(self, settings: SearchSettings) -> tuple[Candidate, ...]:
+        return search_sparse(self.weight, self.score, settings, lambda *_: None)
+
+
+class Recorder:
+    """Scores with a classifier and keeps every weight that was asked for."""
+
+    def __init__(self, classifier: Classifier) -> None:
+        self._classifier = classifier
+        self.seen: list[tuple[Array, SampleScores]] = []
+
+    def __call__(self, weight: Array) -> SampleScores:
+        scores = self._classifier.score(weight)
+        self.seen.append((weight, scores))
+        return scores
+
+
+@functools.cache
+def searched(
+    n: int, settings: SearchSettings
+) -> tuple[Classifier, tuple[Candidate, ...], list[tuple[Array, SampleScores]]]:
+    classifier = Classifier.make(n)
+    score = Recorder(classifier)
+    limit = classifier.logits(classifier.weight).scaled_scores
+    return classifier, search_sparse(classifier.weight, score, settings, lambda *_: None, limit), score.seen
+
+
+def equal(one: SampleScores, other: SampleScores) -> bool:
+    return all(np.array_equal(a, b) for a, b in zip(vars(one).values(), vars(other).values(), strict=True))
+
+
+def value(candidate: Candidate, settings: SearchSettings) -> float:
+    return objective_value(candidate.scores, settings.objective, settings.bins)
+
+
+def drop(candidates: Sequence[Candidate], chosen: Candidate) -> float:
+    return float(np.mean(candidates[0].scores.hit)) - float(np.mean(chosen.scores.hit))
+
+
+OBJECTIVES: tuple[Objective, ...] = ("ece", "adaece", "nll")
+
+
+# ---- what is tried ----
+
+
+@pytest.mark.parametrize(
+    ("step", "grid"),
+    [
+        (30.0, [30, 60]),
+        (45.0, [45]),
+        (7.0, [7, 14, 21, 28, 35, 42, 49, 56, 63, 70, 77, 84]),
+        (40.0, [40, 80]),
+        (44.9, [44.9, 89.8]),
+        (89.0, [89]),
+        (90 / 7, [90 / 7 * k for k in range(1, 7)]),
+    ],
+)
+def test_grid_holds_the_multiples_of_the_step_below_90(step: float, grid: list[float]) -> None:
+    assert SearchSettings(angle_step=step).grid == pytest.approx(grid, rel=1e-15)  # one product each
+
+
+@given(step=st.floats(0.05, 89.9))
+@hypothesis_settings(deadline=None)
+def test_any_grid_ascends_between_0_and_90(step: float) -> None:
+    grid = SearchSettings(angle_step=step).grid
+    assert all(a < b for a, b in itertools.pairwise([0, *grid, 90]))
+    # the next multiple would be 90 or more, up to rounding of one product
+    assert grid[-1] + step >= 90 * (1 - 1e-15)
+    assert len(grid) == math.ceil(90 / step) - 1 or math.isclose(len(grid) * step, 90, rel_tol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"ensemble_size": 0},
+        {"max_ensemble_size": 9},
+        {"angle_step": 0.0},
+        {"angle_step": 90.0},
+        {"angle_step": math.nan},
+        {"objective": "brier"},
+        {"bins": 0},
+        {"max_accuracy_drop": -0.001},
+        {"seed": -1},
+    ],
+)
+def test_settings_out_of_range(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"{next(iter(wrong))} is out of its range"):
+        SearchSettings(**wrong)
+
+
+@pytest.mark.parametrize("n", [8, 64])
+def test_the_original_weight_and_the_whole_grid_are_candidates(n: int) -> None:
+    classifier, candidates, _ = searched(n, QUICK)
+    assert (candidates[0].angle, candidates[0].rotations) == (0, 0)
+    assert equal(candidates[0].scores, classifier.score(classifier.weight))
+    assert [c.angle for c in candidates[1 : 1 + len(QUICK.grid)]] == pytest.approx(QUICK.grid)
+    assert all(c.ensemble_size == QUICK.ensemble_size for c in candidates[1 : 1 + len(QUICK.grid)])
+    assert len({(c.angle, c.ensemble_size) for c in candidates}) == len(candidates)  # nothing is scored twice
+    assert all(a.rotations <= b.rotations for a, b in itertools.pairwise(candidates[: 1 + len(QUICK.grid)]))
+
+
+def test_candidates_have_the_angle_they_say() -> None:
+    """One member: mRC is past the target by one rotation at most."""
+    classifier, settings = Classifier.make(64), SearchSettings(ensemble_size=1, max_ensemble_size=1)
+    for candidate in classifier.search(settings)[1::7]:
+        angles = angles_between(classifier.weight, candidate_weight(classifier.weight, candidate, settings))
+        # a rotation by 0.9 turns one class vector of 64 Gaussian coordinates by 0.9 * sqrt(2/64) = 9 degrees on average
+        assert candidate.angle - 1e-4 <= np.degrees(np.mean(angles)) < candidate.angle + 15  # 1e-4: float32 vectors
+
+
+def test_progress_counts_to_its_end() -> None:
+    calls: list[tuple[int, int]] = []
+    classifier = Classifier.make(64)
+    candidates = search_sparse(classifier.weight, classifier.score, QUICK, lambda *call: calls.append(call))
+    done = [call[0] for call in calls]
+    assert done == sorted(done)
+    assert calls[-1] == (len(candidates), len(candidates))
+    assert all(a <= b for a, b in calls)
+
+
+def test_quarters_of_the_step_are_tried_around_the_best() -> None:
+    settings = SearchSettings(angle_step=8.0, max_ensemble_size=10, max_accuracy_drop=0.1)
+    _, candidates, _ = searched(64, settings)
+    grid = [c for c in candidates if c.angle % 8 == 0]
+    best = grid[choose(grid, settings)]
+    assert 8 < best.angle < 80
+    between = [c for c in candidates if c.angle % 8]
+    assert [c.angle for c in between] == [best.angle + k for k in (-6, -4, -2, 2, 4, 6)]
+    assert {c.ensemble_size for c in between} == {best.ensemble_size}
+    assert value(candidates[choose(candidates, settings)], settings) <= value(best, settings)
+
+
+def test_quarters_stay_between_0_and_90() -> None:
+    """60 is the only angle of the grid, and 60 + 2/4 * 60 is 90."""
+    settings = SearchSettings(angle_step=60.0, max_ensemble_size=10, max_accuracy_drop=0.5)
+    _, candidates, _ = searched(128, settings)
+    assert [c.angle for c in candidates] == [0, 60, 15, 30, 45, 75]
+
+
+def test_large_heads_get_fewer_members(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At most so many turned class vectors a candidate, but never fewer members than were asked for."""
+    classifier = Classifier.make(6)
+    settings = SearchSettings(angle_step=6.0, max_accuracy_drop=0.0, seed=1)
+    turned = max(c.rotations for c in searched(6, QUICK)[1]) * 5
+    for members in (1, 30, 70):
+        monkeypatch.setattr("tna_onnx.search._MOST_TURNED", int(members * turned))
+        sizes = {c.ensemble_size for c in classifier.search(settings)[1:]}
+        assert min(sizes) == 10
+        # the cap counts the rotations up to the target, not those of the largest angle: within a factor of 4
+        assert (max(sizes) == 10) if members == 1 else (10 < max(sizes) <= 4 * members)
+
+
+def test_an_underconfident_classifier_is_left_alone() -> None:
+    """Any tilt lowers the confidences further: no candidate is better, none is refined or made of more members."""
+    settings = SearchSettings(angle_step=6.0, objective="nll")  # smooth: ECE has jumps where samples change bins
+    candidates = Classifier.make(64, temperature=0.4).search(settings)
+    assert choose(candidates, settings) == 0
+    assert len(candidates) == 1 + len(settings.grid)
+
+
+def test_a_weight_that_cannot_be_tilted() -> None:
+    classifier = Classifier.make(2)
+    for weight in (np.zeros((5, 2), np.float32), np.ones((5, 1), np.float32)):
+        with pytest.raises(ValueError, match="class vector|n >= 2"):
+            search_sparse(weight, lambda _: classifier.score(classifier.weight), QUICK, lambda *_: None)
+
+
+# ---- what is chosen ----
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("n", [6, 24, 128])
+@pytest.mark.parametrize("max_accuracy_drop", [0.0, 0.003, 0.5])
+def test_the_choice_is_better_and_keeps_the_constraint(n: int, objective: Objective, max_accuracy_drop: float) -> None:
+    settings = SearchSettings(
+        angle_step=6.0, objective=objective, max_accuracy_drop=max_accuracy_drop, max_ensemble_size=160, seed=2
+    )
+    _, candidates, _ = searched(n, settings)
+    chosen = candidates[choose(candidates, settings)]
+    assert value(chosen, settings) <= value(candidates[0], settings)
+    assert drop(candidates, chosen) <= max_accuracy_drop + 1e-12  # a difference of two means
+    if n == 128:  # room enough to be better
+        assert value(chosen, settings) < (1.0 if objective == "nll" else 0.8) * value(candidates[0], settings)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_of_the_largest_ensembles_the_best_is_chosen(objective: Objective) -> None:
+    settings = SearchSettings(angle_step=6.0, objective=objective, max_ensemble_size=160)
+    _, candidates, _ = searched(24, settings)
+    chosen = candidates[choose(candidates, settings)]
+    largest = max(c.ensemble_size for c in candidates)
+    allowed = [c for c in candidates if drop(candidates, c) <= settings.max_accuracy_drop + 1e-12]
+    if chosen.ensemble_size == largest and chosen.angle > 0:
+        allowed = [c for c in allowed if c.ensemble_size == largest or c.angle == 0]
+    assert value(chosen, settings) == min(value(c, settings) for c in allowed)
+
+
+def make_scores(hit: Sequence[bool], confidence: float) -> SampleScores:
+    n = len(hit)
+    c = np.full(n, confidence, np.float32)
+    return SampleScores(c, np.array(hit), np.full(n, 1 - confidence, np.float32), np.zeros(n, np.float32))
+
+
+def hits(right: int) -> list[bool]:
+    return [True] * right + [False] * (100 - right)
+
+
+SMALL = SearchSettings(bins=1, max_accuracy_drop=0.02)
+
+
+def test_the_constraint_includes_its_border() -> None:
+    """Accuracy 0.80; 0.78 is a drop of exactly 0.02, 0.77 is too much."""
+    original = Candidate(0, 1, 0, make_scores(hits(80), 0.95))
+    at, past = Candidate(10, 10, 5, make_scores(hits(78), 0.80)), Candidate(20, 10, 9, make_scores(hits(77), 0.77))
+    assert choose([original, at, past], SMALL) == 1
+    assert choose([original, past], SMALL) == 0
+
+
+def test_equals_go_to_the_first() -> None:
+    scores = make_scores(hits(80), 0.9)
+    assert choose([Candidate(0, 1, 0, scores), Candidate(10, 10, 5, scores)], SMALL) == 0
+    better = make_scores(hits(80), 0.82)
+    pool = [Candidate(0, 1, 0, scores), Candidate(10, 10, 5, better), Candidate(20, 10, 5, better)]
+    assert choose(pool, SMALL) == 1
+
+
+def test_the_largest_ensemble_goes_first_while_it_is_better_than_the_original() -> None:
+    original = Candidate(0, 1, 0, make_scores(hits(80), 0.95))
+    lucky = Candidate(20, 10, 9, make_scores(hits(80), 0.80))
+    large = Candidate(20, 40, 9, make_scores(hits(80), 0.85))
+    worse = Candidate(20, 40, 9, make_scores(hits(80), 0.99))
+    costly = Candidate(20, 40, 9, make_scores(hits(60), 0.60))
+    assert choose([original, lucky, large], SMALL) == 2
+    assert choose([original, lucky, worse], SMALL) == 1
+    assert choose([original, lucky, costly], SMALL) == 1
+    assert choose([original, worse, costly], SMALL) == 0
+    assert choose([original], SMALL) == 0
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_choosing_by_rows_uses_no_other_row(objective: Objective) -> None:
+    settings = SearchSettings(angle_step=6.0, objective=objective, max_ensemble_size=40)
+    _, candidates, _ = searched(24, settings)
+    rng = np.random.default_rng(0)
+    mask = rng.random(len(candidates[0].scores)) < 0.6
+    expected = choose(candidates, settings, mask)
+    assert choose(candidates, settings, np.flatnonzero(mask)) == expected
+    assert choose([_alone(c, mask) for c in candidates], settings) == expected
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        assert choose([_mutated(c, ~mask, rng) for c in candidates], settings, mask) == expected
+
+
+def _alone(candidate: Candidate, rows: Array) -> Candidate:
+    return Candidate(candidate.angle, candidate.ensemble_size, candidate.rotations, candidate.scores.take(rows))
+
+
+def _mutated(candidate: Candidate, rows: NDArray[np.bool_], rng: np.random.Generator) -> Candidate:
+    s, n = candidate.scores, len(candidate.scores)
+    scores = SampleScores(
+        np.where(rows, rng.uniform(0.2, 1, n), s.confidence).astype(np.float32),
+        np.where(rows, rng.random(n) < 0.5, s.hit),
+        np.where(rows, rng.uniform(0, 9, n), s.nll).astype(np.float32),
+        np.where(rows, np.nan, s.brier).astype(np.float32),
+    )
+    return Candidate(candidate.angle, candidate.ensemble_size, candidate.rotations, scores)
+
+
+# ---- more members ----
+
+
+def test_short_features_get_more_members_up_to_the_cap() -> None:
+    """n = 6: ten members cost accuracy, so the search asks for four times as many, and again, but never past the cap."""
+    for cap in (10, 25, 40, 100, 640):
+        settings = SearchSettings(angle_step=6.0, max_ensemble_size=cap, max_accuracy_drop=0.0, seed=1)
+        _, candidates, _ = searched(6, settings)
+        sizes = sorted({c.ensemble_size for c in candidates[1:]})
+        allowed = sorted({min(10 * 4**k, cap) for k in range(6)})
+        assert sizes == allowed[: len(sizes)]
+        assert max(sizes) <= cap
+        assert cap == 10 or len(sizes) > 1
+
+
+def test_more_members_cost_less_accuracy_and_reach_further() -> None:
+    limited, free = (
+        SearchSettings(angle_step=6.0, max_ensemble_size=cap, max_accuracy_drop=0.0, seed=1) for cap in (10, 640)
+    )
+    _, few, _ = searched(6, limited)
+    _, many, _ = searched(6, free)
+    few_chosen, many_chosen = few[choose(few, limited)], many[choose(many, free)]
+    assert many_chosen.ensemble_size > 10
+    assert value(many_chosen, free) < value(few_chosen, limited)
+    assert drop(many, many_chosen) <= 1e-12
+
+
+def test_wide_features_stay_with_the_members_asked_for() -> None:
+    settings = SearchSettings(angle_step=6.0, ensemble_size=80, max_accuracy_drop=0.05)
+    _, candidates, _ = searched(128, settings)
+    assert {c.ensemble_size for c in candidates[1:]} == {80}
+    assert candidates[choose(candidates, settings)].angle > 20
+
+
+def test_a_level_of_more_members_lies_near_the_target() -> None:
+    """Two grid steps to either side of the best angle of the limit, W' = cos(angle) W."""
+    settings = SearchSettings(angle_step=6.0, max_ensemble_size=40, max_accuracy_drop=0.0, seed=1)
+    classifier, candidates, _ = searched(6, settings)
+    scaled = classifier.logits(classifier.weight).scaled_scores
+    limits = [candidates[0], *(Candidate(a, 1, 0, scaled(math.cos(math.radians(a)))) for a in settings.grid)]
+    target = limits[choose(limits, settings)].angle
+    assert target > 12
+    level = [c.angle for c in candidates if c.ensemble_size == 40]
+    near = [a for a in settings.grid if abs(a - target) <= 12]
+    assert level[: len(near)] == near
+    assert all(a < near[0] for a in level[len(near) :])  # what is tried last
+
+
+# ---- candidates made again ----
+
+
+@pytest.mark.parametrize(
+    ("n", "settings"),
+    [
+        (64, QUICK),
+        (6, SearchSettings(angle_step=12.0, max_ensemble_size=100, max_accuracy_drop=0.0, seed=1)),
+        (24, SearchSettings(angle_step=12.0, ensemble_size=16, max_ensemble_size=17, max_accuracy_drop=0.0)),
+        (24, SearchSettings(angle_step=12.0, ensemble_size=1, max_ensemble_size=33, tilt=TiltParameters(n_t=7))),
+    ],
+)
+def test_a_candidate_can_be_made_again_bit_for_bit(n: int, settings: SearchSettings) -> None:
+    classifier, candidates, seen = searched(n, settings)
+    assert n > 6 or max(c.ensemble_size for c in candidates) > 16  # sums kept per group of 16 paths
+    for candidate in candidates:
+        again = candidate_weight(classifier.weight, candidate, settings)
+        scored = next(weight for weight, scores in seen if scores is candidate.scores)
+        np.testing.assert_array_equal(again, scored, strict=True)
+    assert candidate_weight(classifier.weight, candidates[0], settings) is classifier.weight
+
+
+@pytest.mark.parametrize("members", [1, 16, 17, 40])
+def test_a_weight_is_the_mean_of_its_members(members: int) -> None:
+    weight, settings = Classifier.make(24).weight, SearchSettings(seed=5)
+    seeds = np.random.SeedSequence(5).spawn(members)
+    ((_, total, _),) = tilted_sums(weight, [math.radians(40)], seeds, settings.tilt)
+    made = candidate_weight(weight, Candidate(40, members, 0, make_scores([True], 1)), settings)
+    assert made.dtype == np.float32
+    # sums of up to 40 float64 terms in another order, then one rounding to float32
+    np.testing.assert_allclose(made, total / members, rtol=2.0**-23, atol=1e-9)
+
+
+def test_the_seed_decides() -> None:
+    classifier = Classifier.make(24)
+    first, again, other = (
+        classifier.search(SearchSettings(angle_step=12.0, max_ensemble_size=40, seed=seed)) for seed in (3, 3, 4)
+    )
+    assert [(c.angle, c.ensemble_size, c.rotations) for c in first] == [
+        (c.angle, c.ensemble_size, c.rotations) for c in again
+    ]
+    assert all(equal(a.scores, b.scores) for a, b in zip(first, again, strict=True))
+    assert equal(first[0].scores, other[0].scores)
+    assert not any(equal(a.scores, b.scores) for a, b in zip(first[1:], other[1:], strict=False))
+
+
+def test_nothing_is_modified() -> None:
+    classifier = Classifier.make(24)
+    before = classifier.weight.copy()
+    for array in (classifier.weight, classifier.features, classifier.labels, classifier.bias):
+        array.setflags(write=False)
+    classifier.search(QUICK)
+    np.testing.assert_array_equal(classifier.weight, before, strict=True)
+
+
+def test_the_limit_of_many_members_may_come_from_logits_that_are_there() -> None:
+    """scaled_scores gives what scoring the scaled weight gives, so the search is the same with either."""
+    classifier = Classifier.make(24)
+    logits = classifier.logits(classifier.weight)
+    for scale in (0.99, 0.5, 0.05):
+        quick = logits.scaled_scores(scale)
+        full = classifier.score((classifier.weight * np.float32(scale)).astype(np.float32))
+        np.testing.assert_array_equal(quick.hit, full.hit)
+        # logits of about 10, each a float32 sum of 24 terms or such a sum scaled: 24 * 10 * 2^-24 = 1.4e-5
+        np.testing.assert_allclose(quick.nll, full.nll, rtol=0, atol=5e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_weights_keep_their_dtype(dtype: Any) -> None:
+    weight: Array = Classifier.make(24).weight.astype(dtype)
+    scored: list[Any] = []
+
+    def score(candidate: Array) -> SampleScores:
+        scored.append(candidate.dtype)
+        return make_scores(hits(80), 0.9)
+
+    search_sparse(weight, score, QUICK, lambda *_: None)
+    assert set(scored) == {np.dtype(dtype)}
+
+
+def test_paths_that_end_early_leave_the_angles_they_reached() -> None:
+    """89.9 degrees is past the end of many a path."""
+    weight = Classifier.make(24).weight
+    settings = SearchSettings(ensemble_size=40, max_ensemble_size=40, angle_step=29.97)
+    assert settings.grid[-1] == pytest.approx(89.91)
+    score: Callable[[Array], SampleScores] = lambda _: make_scores(hits(80), 0.9)  # noqa: E731
+    angles = [c.angle for c in search_sparse(weight, score, settings, lambda *_: None)]
+    assert angles == pytest.approx([0, 29.97, 59.94])
