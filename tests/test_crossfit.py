@@ -12,7 +12,7 @@ from tna_onnx.crossfit import FOLDS, cross_fit
 from tna_onnx.engine.logits import HeadLogits
 from tna_onnx.errors import DataError
 from tna_onnx.features import FeatureStore
-from tna_onnx.maps import MAPS, CalibrationMap, Reduce, apply_map
+from tna_onnx.maps import MAPS, CalibrationMap, EnsembleTemperature, Reduce, apply_map
 from tna_onnx.numerics.metrics import ece
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.search import Candidate, SearchSettings, candidate_weight, choose, search_sparse
@@ -65,7 +65,7 @@ class Run:
         return HeadLogits(self.store, candidate_weight(self.weight, candidate, self.settings), self.bias)
 
     def fit(self, reduce: Reduce) -> CalibrationMap | None:
-        self.rows.append(reduce(lambda _, labels: len(labels)))
+        self.rows.append(reduce(lambda _, labels, *__: len(labels)))
         self.maps.append(None if self.name is None else MAPS[self.name].fit(reduce))
         return self.maps[-1]
 
@@ -107,8 +107,8 @@ def test_each_fold_is_scored_by_the_choice_and_the_map_of_the_others() -> None:
         held = run.fold == k
         chosen = choose(run.candidates, run.settings, ~held)
         weight = candidate_weight(run.weight, run.candidates[chosen], run.settings)
-        train = [(features[~held] @ weight.T + run.bias, labels[~held])]
-        expected = MAPS["ets"].fit(lambda of, train=train: of(*train[0]))
+        train = (features[~held] @ weight.T + run.bias, labels[~held], None)
+        expected = EnsembleTemperature.fit(lambda of, train=train: of(*train))
         assert fitted is not None
         # rows are multiplied in another block: float32 logits differ by a few 2^-24 of 10, the fit by less
         for name, value in expected.parameters.items():

@@ -215,7 +215,7 @@ def test_an_underconfident_classifier_is_left_alone() -> None:
 def test_a_weight_that_cannot_be_tilted() -> None:
     classifier = Classifier.make(2)
     for weight in (np.zeros((5, 2), np.float32), np.ones((5, 1), np.float32)):
-        with pytest.raises(ValueError, match="class vector|n >= 2"):
+        with pytest.raises(ValueError, match=r"class vector|n >= 2"):
             search_sparse(weight, lambda _: classifier.score(classifier.weight), QUICK, lambda *_: None)
 
 
@@ -324,7 +324,7 @@ def _mutated(candidate: Candidate, rows: NDArray[np.bool_], rng: np.random.Gener
 
 
 def test_short_features_get_more_members_up_to_the_cap() -> None:
-    """n = 6: ten members cost accuracy, so the search asks for four times as many, and again, but never past the cap."""
+    """n = 6: ten members cost accuracy, so the search asks for four times as many, and again, never past the cap."""
     for cap in (10, 25, 40, 100, 640):
         settings = SearchSettings(angle_step=6.0, max_ensemble_size=cap, max_accuracy_drop=0.0, seed=1)
         _, candidates, _ = searched(6, settings)
@@ -344,6 +344,9 @@ def test_more_members_cost_less_accuracy_and_reach_further() -> None:
     few_chosen, many_chosen = few[choose(few, limited)], many[choose(many, free)]
     assert many_chosen.ensemble_size > 10
     assert value(many_chosen, free) < value(few_chosen, limited)
+    between = [c for c in many if c.angle % 6]
+    assert len(between) == 6
+    assert {c.ensemble_size for c in between} == {many_chosen.ensemble_size}
     assert drop(many, many_chosen) <= 1e-12
 
 

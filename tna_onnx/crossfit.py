@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from tna_onnx.engine.logits import HeadLogits
-from tna_onnx.maps import CalibrationMap, Reduce, apply_map
+from tna_onnx.maps import CalibrationMap, Reduce
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.search import Candidate, SearchSettings, choose
 
@@ -51,6 +51,6 @@ def cross_fit(
         if chosen not in kept:
             kept[chosen] = logits_of(candidates[chosen])
         fitted = fit(kept[chosen].reduce(train))
-        after += [SampleScores.of_logits(apply_map(fitted, s), y) for s, y in kept[chosen].chunks(~train)]
+        after.append(kept[chosen].mapped_scores(fitted, ~train))
         order.append(np.flatnonzero(~train))
     return candidates[0].scores.take(np.concatenate(order)), SampleScores.concatenate(after)

@@ -18,7 +18,7 @@ from tna_onnx.evaluation import score_models
 from tna_onnx.features import Progress, silent
 from tna_onnx.graph.rewrite import rewrite
 from tna_onnx.graph.save import pending
-from tna_onnx.maps import MAPS, CalibrationMap, Reduce, Temperature, apply_map
+from tna_onnx.maps import MAPS, CalibrationMap, Reduce, Temperature
 from tna_onnx.numerics.metrics import Objective, objective_value
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.numerics.tilt import TiltParameters
@@ -142,7 +142,7 @@ def calibrate(
             comparison = _cross_fitted(task, candidates, map, settings)
         if comparison.is_worse(objective):
             raise CheckFailed(worse_text(comparison, objective))
-    after = SampleScores.concatenate([SampleScores.of_logits(apply_map(fitted, s), y) for s, y in logits.chunks()])
+    after = logits.mapped_scores(fitted)
     return Report(
         model=str(task.model.path),
         model_sha256=task.model.sha256,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import io
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -138,11 +140,13 @@ def open_session(
             "--device cpu"
         )
     if wanted and hasattr(ort, "preload_dlls"):
-        ort.preload_dlls()
+        with contextlib.redirect_stdout(io.StringIO()):  # it prints; stdout is for results, _why_no_cuda for reasons
+            ort.preload_dlls()
     # TF32 keeps 10 bits of the mantissa: features would not be those of the deployed float32 model.
     cuda = (_CUDA, {"device_id": device.index, "use_tf32": 0})
     providers: list[Any] = [cuda, _CPU] if wanted else [_CPU]
     session = _load(ort, model, name, providers, folder, optimize)
+    session.disable_fallback()  # a run that CUDA fails must not move to the CPU unseen
     if not wanted or session.get_providers()[0] == _CUDA:
         return Session(session, name)
     reason = _why_no_cuda(ort)
@@ -175,7 +179,8 @@ def _load(ort: ModuleType, model: bytes | Path, name: str, providers: list[Any],
     if folder is not None:
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder.absolute()))
     try:
-        return ort.InferenceSession(str(model) if isinstance(model, Path) else model, options, providers=providers)
+        with contextlib.redirect_stdout(io.StringIO()):  # it prints when it falls back to the CPU; open_session checks
+            return ort.InferenceSession(str(model) if isinstance(model, Path) else model, options, providers=providers)
     except Exception as error:
         if type(error).__module__.partition(".")[0] != "onnxruntime" and not isinstance(
             error, (RuntimeError, ValueError)

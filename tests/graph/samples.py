@@ -117,8 +117,9 @@ class Builder:
         weight = self.weight.astype(np.float64) * (scale[:, None] if scale.ndim else scale)
         bias = self.bias.astype(np.float64) * bias_scale
         proto = self.proto(*outputs)
-        for info, inferred in zip(proto.graph.output, onnx.shape_inference.infer_shapes(proto).graph.output, strict=True):
-            info.CopyFrom(inferred)  # the checker wants shapes
+        inferred = onnx.shape_inference.infer_shapes(proto).graph.output
+        for info, shaped in zip(proto.graph.output, inferred, strict=True):
+            info.CopyFrom(shaped)  # the checker wants shapes
         return Sample(proto, weight, bias, outputs, **{"coarsest": self.dtype.name, **fields})
 
 
@@ -129,7 +130,9 @@ def _element(dtype: np.dtype[Any]) -> int:
 # --- the cases
 
 
-def _gemm(trans_a: bool, trans_b: bool, alpha: float | None, beta: float | None, shape: tuple[int, ...] | None) -> Sample:
+def _gemm(
+    trans_a: bool, trans_b: bool, alpha: float | None, beta: float | None, shape: tuple[int, ...] | None
+) -> Sample:
     b = Builder()
     data = b.node("Transpose", "features", out="turned", perm=[1, 0]) if trans_a else "features"
     inputs = [data, b.store("weight", b.weight if trans_b else b.weight.T)]
@@ -242,7 +245,8 @@ def _bias_constant_node() -> Sample:
 def _followed(op_type: str, opset: int, axis: int | None) -> Sample:
     b = Builder(opset=opset)
     b.node(op_type, b.linear("scores"), out="y", **({} if axis is None else {"axis": axis}))
-    return b.sample({"y": {"Softmax": "softmax", "LogSoftmax": "log_softmax"}[op_type]}, bias_scale=1.0, logits="scores")
+    kind = {"Softmax": "softmax", "LogSoftmax": "log_softmax"}[op_type]
+    return b.sample({"y": kind}, bias_scale=1.0, logits="scores")
 
 
 def _passed(op_type: str, opset: int = 17, activation: str | None = None) -> Sample:
@@ -290,6 +294,16 @@ def _cast(stored: str, to: str, softmax_first: bool) -> Sample:
         b.node("Softmax", "cast", out=kind, axis=1)
     logits = "scores" if softmax_first else "cast"
     return b.sample({kind: "softmax"}, bias_scale=1.0, logits=logits, coarsest="float16")
+
+
+def _cast_twice() -> Sample:
+    """Down to half precision and back, before the Softmax."""
+    b = Builder()
+    b.linear("scores")
+    b.node("Cast", "scores", out="down", to=onnx.TensorProto.FLOAT16)
+    b.node("Cast", "down", out="up", to=onnx.TensorProto.FLOAT)
+    b.node("Softmax", "up", out="y", axis=1)
+    return b.sample({"y": "softmax"}, bias_scale=1.0, logits="up", coarsest="float16")
 
 
 def _precision(dtype: str, op_type: str) -> Sample:
@@ -392,49 +406,65 @@ _WEIGHTS = {
 }
 
 
-def _cases() -> Iterator[tuple[str, Callable[[], Sample]]]:
+Case = tuple[str, Callable[[], Sample]]
+
+
+def _gemm_cases() -> Iterator[Case]:
     for flags in itertools.product((False, True), (False, True), (None, 0.5), (None, -1.5)):
         for shape in (None, (), (1,), (CLASSES,), (1, CLASSES)):
             if shape is not None or flags[3] is None:
                 yield f"gemm A{flags[0]:d} B{flags[1]:d} {flags[2]} {flags[3]} {shape}", partial(_gemm, *flags, shape)
     yield "gemm with an empty bias", _gemm_empty_bias
     yield "gemm then add", _gemm_then_add
-    for bias_first in (None, False, True):
-        yield f"matmul, bias first {bias_first}", partial(_matmul, bias_first)
+
+
+def _constant_cases() -> Iterator[Case]:
     for name, how in _WEIGHTS.items():
         yield f"weight {name}", partial(_stored, "float32", how)
     for dtype in ("float16", "float64"):
         yield f"weight typed field {dtype}", partial(_stored, dtype, _weight_typed)
     yield "bias constant floats", _bias_constant_node
+    yield "external data", _external
+
+
+def _follower_cases() -> Iterator[Case]:
     for op_type, opset, axis in itertools.product(("Softmax", "LogSoftmax"), (11, 13, 17), (None, 1, -1)):
         yield f"{op_type} opset {opset} axis {axis}", partial(_followed, op_type, opset, axis)
-    for op_type, activation in itertools.product(
-        ("Identity", "Dropout", "Flatten", "Reshape", "Squeeze"), (None, "softmax")
-    ):
+    passed = ("Identity", "Dropout", "Flatten", "Reshape", "Squeeze")
+    for op_type, activation in itertools.product(passed, (None, "softmax")):
         yield f"{op_type} then {activation}", partial(_passed, op_type, activation=activation)
     yield "Squeeze opset 11", partial(_passed, "Squeeze", 11)
     yield "Dropout opset 11", partial(_passed, "Dropout", 11)
     yield "Unsqueeze of the probabilities", _unsqueezed_result
-    for stored, to, first in itertools.product(("float16", "float32"), ("float16", "float32"), (False, True)):
-        if stored != to:
-            yield f"{stored} cast to {to}, softmax first {first}", partial(_cast, stored, to, first)
-    for dtype, op_type in itertools.product(("float16", "float32", "float64"), ("Gemm", "MatMul")):
-        yield f"{dtype} {op_type}", partial(_precision, dtype, op_type)
+    for (stored, to), first in itertools.product((("float16", "float32"), ("float32", "float16")), (False, True)):
+        yield f"{stored} cast to {to}, softmax first {first}", partial(_cast, stored, to, first)
+    yield "cast twice", _cast_twice
+    yield "sigmoid", _sigmoid
+
+
+def _factor_cases() -> Iterator[Case]:
     factors = {"scalar": 0.3, "one": [0.3], "classes": _PER_CLASS, "row": _PER_CLASS[None]}
     for op_type, (name, factor), before in itertools.product(("Mul", "Div"), factors.items(), (False, True)):
         yield f"{op_type} {name}, before bias {before}", partial(_scaled, op_type, factor, before)
     yield "Mul, constant first", partial(_scaled, "Mul", _PER_CLASS, False, constant_first=True)
     yield "all factors", _scaled_gemm
+
+
+def _other_cases() -> Iterator[Case]:
+    for bias_first in (None, False, True):
+        yield f"matmul, bias first {bias_first}", partial(_matmul, bias_first)
+    for dtype, op_type in itertools.product(("float16", "float32", "float64"), ("Gemm", "MatMul")):
+        yield f"{dtype} {op_type}", partial(_precision, dtype, op_type)
     for order in (("scores", "p"), ("p", "scores"), ("argmax", "lp", "p", "scores"), ("p", "argmax")):
         yield f"outputs {' '.join(order)}", partial(_several, order)
     yield "on the graph input", _on_input
     yield "unnamed nodes", _unnamed
     yield "two classes", _two_classes
-    yield "sigmoid", _sigmoid
-    yield "external data", _external
 
 
-CASES: dict[str, Callable[[], Sample]] = dict(_cases())
+CASES: dict[str, Callable[[], Sample]] = dict(
+    [*_gemm_cases(), *_constant_cases(), *_follower_cases(), *_factor_cases(), *_other_cases()]
+)
 
 
 # --- running and comparing

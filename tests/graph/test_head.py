@@ -47,6 +47,7 @@ def test_what_the_head_says_of_itself(build: Callable[[], Sample], tmp_path: Pat
         assert head.activation == ACTIVATION[of_scores[head.output]]
         assert (head.n_classes, head.n_features) == sample.weight.shape
         assert (head.features, head.logits) == (sample.features, sample.logits)
+        assert head.features_transposed == (sample.features == "turned")
         assert head.weight.dtype == head.bias.dtype == head.working_type
         # A power of two survives every factor: what the node would read of a doubled weight is twice what it reads.
         np.testing.assert_allclose(
@@ -183,7 +184,8 @@ def _scaled_in_two_shapes() -> onnx.ModelProto:
 def _gemm(weight: object = None, bias: object = None, **flags: object) -> onnx.ModelProto:
     b = Builder()
     stored = [b.store("weight", b.weight.T if weight is None else weight)]
-    b.node("Gemm", "features", *stored, b.store("bias", b.bias if bias is None else bias), out="y", name="head", **flags)
+    stored.append(b.store("bias", b.bias if bias is None else bias))
+    b.node("Gemm", "features", *stored, out="y", name="head", **flags)
     return b.proto("y")
 
 
@@ -263,7 +265,11 @@ _NAN = np.full((FEATURES, CLASSES), np.nan)
 REFUSED: dict[str, tuple[Callable[[], onnx.ModelProto], str, list[str]]] = {
     "relu behind": (lambda: _behind("Relu"), "behind", ["Relu is neither"]),
     "argmax": (lambda: _behind("ArgMax", out="argmax"), "behind", ["ArgMax is neither"]),
-    "softmax over samples": (lambda: _behind("Softmax", axis=0), "behind", ["Softmax over axis 0", "axis, 1 of (N, C)"]),
+    "softmax over samples": (
+        lambda: _behind("Softmax", axis=0),
+        "behind",
+        ["Softmax over axis 0", "1 of (N, C)"],
+    ),
     "log-softmax over axis -2": (lambda: _behind("LogSoftmax", axis=-2), "behind", ["LogSoftmax over axis -2"]),
     "softmax over axis 2": (lambda: _behind("Softmax", opset=11, axis=2), "behind", ["Softmax over axis 2"]),
     "cast to int": (lambda: _behind("Cast", to=7, out="argmax"), "behind", ["Cast to int64"]),
@@ -404,6 +410,23 @@ def test_a_node_where_there_is_no_head_at_all(tmp_path: Path) -> None:
 def test_class_output(case: str, expected: ClassOutput, tmp_path: Path) -> None:
     model = CASES[case]().write(tmp_path)
     assert class_output(model) == output_of(model, choose_head(model)) == expected
+
+
+def test_a_head_by_name_comes_before_the_provenance(tmp_path: Path) -> None:
+    """A written file says which output classifies; who names another head means that one."""
+    proto = _two_heads()
+    helper.set_model_props(proto, {f"tna_onnx.{k}": v for k, v in ClassOutput("first", "logits", 9).provenance.items()})
+    (tmp_path / "model.onnx").write_bytes(proto.SerializeToString())
+    model = load_model(tmp_path / "model.onnx")
+    assert class_output(model) == ClassOutput("first", "logits", 9)
+    assert class_output(model, "fine") == ClassOutput("second", "probabilities", CLASSES)
+
+
+def test_provenance_of_another_output_is_not_followed(tmp_path: Path) -> None:
+    proto = CASES["Softmax opset 17 axis 1"]().proto
+    helper.set_model_props(proto, {f"tna_onnx.{k}": v for k, v in ClassOutput("gone", "logits", 9).provenance.items()})
+    (tmp_path / "model.onnx").write_bytes(proto.SerializeToString())
+    assert class_output(load_model(tmp_path / "model.onnx")) == ClassOutput("y", "probabilities", CLASSES)
 
 
 def test_sigmoid_is_a_head_that_no_output_reads_classes_from(tmp_path: Path) -> None:

@@ -35,7 +35,8 @@ def test_what_a_model_says(tmp_path: Path) -> None:
     assert model.external_files == ()
     assert tensor_types(model) == {"x": "float32 (N, 6)"}
     assert model.producers == {"trunk_out": 0, "features": 1, "scores": 2, "y": 3}
-    assert model.uses == {"x": 1, "trunk": 1, "trunk_out": 1, "features": 1, "weight": 1, "bias": 1, "scores": 1, "y": 1}
+    names = ("x", "trunk", "trunk_out", "features", "weight", "bias", "scores", "y")
+    assert model.uses == dict.fromkeys(names, 1)
 
 
 def test_initializers_that_are_inputs_too_are_not_fed(tmp_path: Path) -> None:
@@ -111,7 +112,7 @@ def test_files_that_are_not_models(name: str, error: type[Exception], says: str,
 @settings(deadline=None, max_examples=150)
 @given(cut=st.floats(0, 1, exclude_max=True))
 def test_a_truncated_model(cut: float, demo: Demo, scratch: Path) -> None:
-    """Any part of a file is refused, or is a model by itself: protobuf cannot tell when only its last fields are gone."""
+    """A part is refused, or is a model by itself: protobuf cannot tell when only the last fields are gone."""
     data = demo.model.read_bytes()
     scratch.write_bytes(data[: int(cut * len(data))])
     try:

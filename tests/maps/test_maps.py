@@ -1,4 +1,4 @@
-"""Every calibration map: the laws of `maps/base.py` over one table, and each fit against independent solvers."""
+"""TS and ETS: the laws of `maps/base.py` over one table of maps, and each fit against independent solvers."""
 
 import itertools
 import json
@@ -116,8 +116,8 @@ def size_of(fitted: CalibrationMap, logits: Array) -> float:
 def assert_calibrated(fitted: CalibrationMap, logits: Array, result: Array) -> None:
     """Compare softmax(result) with the definition, as logarithms.
 
-    With u = 2^-24 (2^-53): 1/T is rounded, and so are its product with s and the difference s - max; exp turns errors of
-    its argument into relative ones of p: 4 u max |s/T| (s itself for the plain part). Softmax, sums and log add at
+    With u = 2^-24 (2^-53): 1/T is rounded, and so are its product with s and the difference s - max; exp turns errors
+    of its argument into relative ones of p: 4 u max |s/T| (s itself for the plain part). Softmax, sums and log add at
     most 16 u relative, and log p itself one u of up to 88 (709).
     """
     eps = float(np.finfo(result.dtype).eps) / 2
@@ -217,9 +217,16 @@ def test_logits_are_only_read(make: Any) -> None:
 
 
 @pytest.mark.parametrize("make", TABLE.values(), ids=TABLE.keys())
-def test_parameters_survive_json(make: Any) -> None:
+def test_parameters_give_the_map_back_through_json(make: Any) -> None:
     fitted = make(4)
-    assert json.loads(json.dumps(fitted.parameters)) == fitted.parameters
+    assert type(fitted).from_parameters(json.loads(json.dumps(fitted.parameters))) == fitted
+    assert f"{fitted.temperature:.4g}" in fitted.summary
+
+
+@pytest.mark.parametrize("make", TABLE.values(), ids=TABLE.keys())
+def test_what_a_map_says_about_itself(make: Any) -> None:
+    assert make(4).keeps_ranking
+    assert not make(4).needs_features
 
 
 def test_no_map_is_the_identity() -> None:
@@ -229,10 +236,24 @@ def test_no_map_is_the_identity() -> None:
 
 # ---- fits: laws ----
 
+# The maps that scale all logits of a sample by one temperature: they share what they refuse, and keep every prediction.
+SCALING: dict[str, type[Temperature] | type[EnsembleTemperature]] = {"ts": Temperature, "ets": EnsembleTemperature}
+
+
+def test_maps_by_the_names_of_the_command_line() -> None:
+    assert {name: MAPS[name] for name in SCALING} == SCALING
+
 
 def reduce_of(logits: Any, labels: Array, cuts: Sequence[int] = ()) -> Reduce:
     borders = [0, *cuts, len(labels)]
-    return lambda of: reduce_chunks(of, [(logits[a:b], labels[a:b]) for a, b in itertools.pairwise(borders)])
+
+    def run(of: Callable[..., Any], *aligned: Array) -> Any:
+        pieces = [
+            (logits[a:b], labels[a:b], None, *(array[a:b] for array in aligned)) for a, b in itertools.pairwise(borders)
+        ]
+        return reduce_chunks(of, pieces)
+
+    return run
 
 
 def sample(classes: int = 10, n: int = 1500, temperature: float = 2.5, seed: int = 0) -> tuple[Array, Array]:
@@ -250,20 +271,15 @@ def squared_error(p: Array, labels: Array) -> float:
     return float(np.mean(np.sum((p - np.eye(p.shape[1])[labels]) ** 2, axis=1)))
 
 
+def fit_from(name: str, temperature: float, reduce: Reduce) -> Temperature | EnsembleTemperature:
+    """Fit, trying a temperature first."""
+    if name == "ts":
+        return Temperature.fit(reduce, start=Temperature(temperature))
+    return EnsembleTemperature.fit(reduce, start=EnsembleTemperature(temperature, (1.0, 0.0, 0.0), 2))
+
+
 def values_of(fitted: CalibrationMap) -> Array:
     return np.concatenate([np.atleast_1d(value) for value in fitted.parameters.values()])
-
-
-SAMPLES: dict[str, Callable[[], tuple[Array, Array]]] = {
-    "overconfident": sample,
-    "underconfident": lambda: sample(temperature=0.3),
-    "two classes": lambda: sample(classes=2),
-    "hundred classes": lambda: sample(classes=100, n=600),
-    "absent class": lambda: _without_class(3),
-    "one label only": lambda: _only_class(3),
-    "huge": lambda: _huge(),
-    "few": lambda: sample(n=40),
-}
 
 
 def _without_class(label: int) -> tuple[Array, Array]:
@@ -282,40 +298,54 @@ def _huge() -> tuple[Array, Array]:
     return np.clip(logits, -1e4, 1e4), labels
 
 
+SAMPLES: dict[str, Callable[[], tuple[Array, Array]]] = {
+    "overconfident": sample,
+    "underconfident": lambda: sample(temperature=0.3),
+    "two classes": lambda: sample(classes=2),
+    "hundred classes": lambda: sample(classes=100, n=600),
+    "absent class": lambda: _without_class(3),
+    "one label only": lambda: _only_class(3),
+    "huge": _huge,
+    "few": lambda: sample(n=40),
+}
+
+
 @pytest.mark.parametrize("data", SAMPLES.values(), ids=SAMPLES.keys())
-@pytest.mark.parametrize("name", MAPS)
+@pytest.mark.parametrize("name", SCALING)
 class TestFits:
     def test_chunks_give_the_fit_of_the_whole(self, name: str, data: Any) -> None:
         logits, labels = data()
-        whole = MAPS[name].fit(reduce_of(logits, labels))
+        whole = SCALING[name].fit(reduce_of(logits, labels))
         for cuts in ((1,), (7, 30), range(10, len(labels), 10)):
-            chunked = MAPS[name].fit(reduce_of(logits, labels, list(cuts)))
+            chunked = SCALING[name].fit(reduce_of(logits, labels, list(cuts)))
             # float64 sums of 1500 terms in another order: 1e-13, and the root is found to 1e-10
             np.testing.assert_allclose(values_of(chunked), values_of(whole), rtol=1e-9, atol=1e-9)
 
     def test_float32_and_torch_give_the_fit_of_float64(self, name: str, data: Any) -> None:
         logits, labels = data()
         single = logits.astype(np.float32)
-        expected = values_of(MAPS[name].fit(reduce_of(single.astype(np.float64), labels)))
+        expected = values_of(SCALING[name].fit(reduce_of(single.astype(np.float64), labels)))
         # Each term is rounded by a few 2^-24 of itself, on average over 1500 (40) samples to no side; a logit of 40 is
         # 2^-24 * 40 in the exponent. The weights are a ratio of differences of such sums, ten times as sensitive.
-        np.testing.assert_allclose(values_of(MAPS[name].fit(reduce_of(single, labels))), expected, rtol=1e-5, atol=1e-4)
+        np.testing.assert_allclose(
+            values_of(SCALING[name].fit(reduce_of(single, labels))), expected, rtol=1e-5, atol=1e-4
+        )
         torch = pytest.importorskip("torch", reason="torch is in the extra 'gpu'")
         for dtype, bound in ((torch.float64, 1e-9), (torch.float32, 1e-4)):
             tensor = torch.from_numpy(single).to(dtype)
-            fitted = MAPS[name].fit(reduce_of(tensor, labels))
+            fitted = SCALING[name].fit(reduce_of(tensor, labels))
             np.testing.assert_allclose(values_of(fitted), expected, rtol=bound, atol=bound)
 
     def test_a_warm_start_gives_the_same_map(self, name: str, data: Any) -> None:
         logits, labels = data()
-        cold = values_of(MAPS[name].fit(reduce_of(logits, labels)))
-        for start in (1e-3, 0.5, float(cold[0]), 40.0, 1e5):
-            warm = values_of(MAPS[name].fit(reduce_of(logits, labels), start=start))
-            np.testing.assert_allclose(warm, cold, rtol=1e-9, atol=1e-9)  # roots are found to 1e-10
+        cold = SCALING[name].fit(reduce_of(logits, labels))
+        for temperature in (1e-3, 0.5, cold.temperature, 40.0, 1e5):
+            warm = fit_from(name, temperature, reduce_of(logits, labels))
+            np.testing.assert_allclose(values_of(warm), values_of(cold), rtol=1e-9, atol=1e-9)  # roots: 1e-10
 
     def test_the_fit_is_no_worse_on_its_own_data(self, name: str, data: Any) -> None:
         logits, labels = data()
-        after = apply_map(MAPS[name].fit(reduce_of(logits, labels)), logits)
+        after = apply_map(SCALING[name].fit(reduce_of(logits, labels)), logits)
         if name == "ts":
             assert nll(after, labels) <= nll(logits, labels) + 1e-12  # 1500 terms of float64
         else:
@@ -324,7 +354,7 @@ class TestFits:
 
     def test_its_result_can_be_scored(self, name: str, data: Any) -> None:
         logits, labels = data()
-        scores = SampleScores.of_logits(apply_map(MAPS[name].fit(reduce_of(logits, labels)), logits), labels)
+        scores = SampleScores.of_logits(apply_map(SCALING[name].fit(reduce_of(logits, labels)), logits), labels)
         assert np.all(np.isfinite(scores.nll))
 
 
@@ -333,7 +363,7 @@ def _right() -> tuple[Array, Array]:
     return logits, logits.argmax(axis=1)
 
 
-@pytest.mark.parametrize("name", MAPS)
+@pytest.mark.parametrize("name", SCALING)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 30.0, 1e4])
 class TestRefusals:
@@ -342,32 +372,32 @@ class TestRefusals:
         logits, labels = _right()
         for start in (1e-3, 1.0, 50.0):
             with pytest.raises(DataError, match="every calibration sample is classified right"):
-                MAPS[name].fit(reduce_of((scale * logits).astype(dtype), labels), start=start)
+                fit_from(name, start, reduce_of((scale * logits).astype(dtype), labels))
 
     def test_all_right_in_chunks(self, name: str, dtype: Any, scale: float) -> None:
         """A chunk without errors is none: one error anywhere is enough for a temperature."""
         logits, labels = _right()
         logits = (scale * logits).astype(dtype)
         labels[0] = logits[0].argmin()
-        assert MAPS[name].fit(reduce_of(logits, labels, (1, 50))).parameters["temperature"] > 0  # type: ignore[operator]
+        assert SCALING[name].fit(reduce_of(logits, labels, (1, 50))).temperature > 0
 
     def test_worse_than_guessing(self, name: str, dtype: Any, scale: float) -> None:
         logits, _ = _right()
         with pytest.raises(DataError, match=r"T = infinity.*check the labels"):
-            MAPS[name].fit(reduce_of((scale * logits).astype(dtype), logits.argmin(axis=1)))
+            SCALING[name].fit(reduce_of((scale * logits).astype(dtype), logits.argmin(axis=1)))
 
 
-@pytest.mark.parametrize("name", MAPS)
+@pytest.mark.parametrize("name", SCALING)
 def test_logits_that_say_nothing(name: str) -> None:
     with pytest.raises(DataError, match="temperature"):
-        MAPS[name].fit(reduce_of(np.ones((50, 4)), np.arange(50) % 4))
+        SCALING[name].fit(reduce_of(np.ones((50, 4)), np.arange(50) % 4))
 
 
-@pytest.mark.parametrize("name", MAPS)
+@pytest.mark.parametrize("name", SCALING)
 def test_logits_that_hardly_differ(name: str) -> None:
     logits, labels = sample(temperature=1e-8)
     with pytest.raises(DataError, match="hardly differ"):
-        MAPS[name].fit(reduce_of(logits, labels))
+        SCALING[name].fit(reduce_of(logits, labels))
 
 
 # ---- temperature against other solvers ----
@@ -384,6 +414,24 @@ def test_temperature_is_the_minimum_of_the_nll(data: Any) -> None:
     assert math.log(fitted) == pytest.approx(found.x, abs=3e-7)
     for other in (-1.0, -0.01, 0.01, 1.0):
         assert nll(logits / fitted, labels) < nll(logits / (fitted * math.exp(other)), labels)
+
+
+@pytest.mark.parametrize("data", SAMPLES.values(), ids=SAMPLES.keys())
+def test_temperature_needs_few_passes_over_the_data(data: Any) -> None:
+    logits, labels = data()
+    passes = 0
+
+    def reduce(of: Callable[..., Any], *_: Array) -> Any:
+        nonlocal passes
+        passes += 1
+        return of(logits, labels, None)
+
+    fitted = Temperature.fit(reduce)
+    # Newton from T = 1: some halvings of a range of 1e12 to get near, then the digits double; halving alone takes 38
+    assert passes <= 16
+    passes = 0
+    Temperature.fit(reduce, start=Temperature(1.02 * fitted.temperature))
+    assert passes <= 4  # 0.02, 0.0004, 1e-7, 1e-14
 
 
 @pytest.mark.parametrize(

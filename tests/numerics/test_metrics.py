@@ -1,14 +1,16 @@
 """Per-sample scores, calibration errors and paired differences against the definitions and against other libraries.
 
-Oracles: for ECE netcal, torchmetrics, scikit-learn's calibration curve and `uncertainty-calibration`; for AdaECE netcal,
-scikit-learn and `uncertainty-calibration`; for both, loops over bins written from the paper. Only scikit-learn is needed.
+Oracles: for ECE netcal, torchmetrics, scikit-learn's calibration curve and `uncertainty-calibration`; for AdaECE
+netcal, scikit-learn and `uncertainty-calibration`; for both, loops over bins written from the paper. Of the libraries
+only scikit-learn has to be there.
 
 Where the others differ, and what the data below do about it:
 
-- torchmetrics bins [j/B, (j+1)/B) and so gives confidence 1.0 a bin of its own; netcal's bins are half-open the same way,
-  with 1.0 in the last. No confidence here is a multiple of 1/B, and none is 1.
+- torchmetrics bins [j/B, (j+1)/B) and so gives confidence 1.0 a bin of its own; netcal's bins are half-open the same
+  way, with 1.0 in the last. No confidence here is a multiple of 1/B, and none is 1.
 - With N a multiple of B every library cuts the sorted confidences into runs of N/B. For another N netcal and
-  scikit-learn interpolate quantiles and numpy's array_split puts the longer runs first: those borders are off by one sample.
+  scikit-learn interpolate quantiles, and `uncertainty-calibration` puts the longer runs first: their borders are off by
+  a sample. No two confidences are equal: these libraries keep ties together in one bin.
 """
 
 import itertools
@@ -395,6 +397,14 @@ def test_scores_of_any_logits(logits: list[list[float]], label: int) -> None:
     assert np.all((scores.brier >= -4 * FLOAT32) & (scores.brier <= 2 + 4 * FLOAT32))
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_losses_far_below_the_rounding_of_one_are_kept(dtype: Any) -> None:
+    """log(1 + e^-20) is 0 where the sum of the exponentials is float32."""
+    scores = SampleScores.of_logits(np.array([[0, -20], [30, 10]], dtype), np.array([0, 0]))
+    # the sum 1 + 2e-9 is rounded by 2^-53: 5e-8 of the rest
+    np.testing.assert_allclose(scores.nll, np.log1p(np.exp([-20.0, -20.0])), rtol=2e-7)
+
+
 def test_the_first_of_equal_logits_is_predicted() -> None:
     scores = SampleScores.of_logits(np.zeros((3, 4), np.float32), np.array([0, 1, 3]))
     assert scores.hit.tolist() == [True, False, False]
@@ -550,6 +560,27 @@ def test_pairs_must_match() -> None:
     few = np.arange(10)
     with pytest.raises(ValueError, match="10 samples, 15 bins"):
         paired_differences(before.take(few), after.take(few))
+
+
+def test_the_interval_of_a_mean_is_that_of_the_normal_distribution() -> None:
+    before, after = simulated(np.random.default_rng(12), 3000, 0.5)
+    result = paired_differences(before, after)
+    for name in ("nll", "brier"):
+        gains = getattr(after, name).astype(np.float64) - getattr(before, name)
+        error = np.std(gains) / math.sqrt(3000)
+        # a 2.5 % quantile of 1000 draws has a standard error of sqrt(0.025 * 0.975 / 1000) / 0.058 = 0.085 of theirs:
+        # 3 % of the width, and 0.085 of each end
+        assert result[name].high - result[name].low == pytest.approx(3.92 * error, rel=0.1)
+        assert result[name].low == pytest.approx(np.mean(gains) - 1.96 * error, abs=0.35 * error)
+
+
+def test_the_interval_takes_out_what_resampling_adds() -> None:
+    """Resamples of a calibrated model look less calibrated; the interval lies on the other side of the difference."""
+    before, after = simulated(np.random.default_rng(13), 400, 0.4)
+    for name, interval in paired_differences(before, after).items():
+        if name in ("ece", "adaece"):
+            # the middle lies below by 0.4 of the plug-in ECE of 400 calibrated samples, about 0.04
+            assert (interval.low + interval.high) / 2 < interval.difference - 0.004
 
 
 @pytest.mark.slow

@@ -114,6 +114,40 @@ def test_stops_at_the_first_rotation_past_the_target(classes: int, n: int, seed:
         assert path.rotations == (limit if expected is None else expected)
 
 
+@given(
+    n=st.integers(2, 8),
+    seed=st.integers(0, 2**64 - 1),
+    theta_s=st.floats(0.3, math.pi),
+    sparse=st.booleans(),
+    target=st.floats(0, 2),
+)
+@settings(max_examples=300, deadline=None)
+def test_no_rotation_past_the_target_is_missed(n: int, seed: int, theta_s: float, sparse: bool, target: float) -> None:
+    """Class vectors along the axes turn by anything between 0 and 180 degrees while their mean is still small."""
+    weight = np.eye(n) if sparse else gaussian(5, n, seed=seed)
+    mrc = [path_after(k, weight, seed, theta_s).angle for k in range(25)]
+    path = TiltPath(weight, np.random.SeedSequence(seed), Stopping(theta_s=theta_s, stop=24))
+    expected = next((k for k, angle in enumerate(mrc) if angle > target), None)
+    assert path.advance(target) == (expected is not None)
+    assert path.rotations == (24 if expected is None else expected)
+
+
+def test_classes_past_90_degrees_do_not_hide_that_the_mean_is_past_the_target() -> None:
+    """A turn of nearly 180 degrees, one class vector in its plane and nine near its axis; then a turn of nothing."""
+    seed, half_turns = np.random.SeedSequence(2), TiltParameters(alpha=1e6, theta_s=math.pi)
+    draw, other = draws_of(seed, 6, half_turns, 2)
+    axis = min({*range(6)} - {draw.first, draw.second, other.first, other.second})
+    assert not {draw.first, draw.second} & {other.first, other.second}  # so they are applied together
+    weight = np.zeros((10, 6))
+    weight[0, draw.first] = 1
+    weight[1:, draw.first], weight[1:, axis] = math.sqrt(0.4), math.sqrt(0.6)
+    # 180 degrees, and nine times 2 asin(sqrt(0.4)) = 78.5 degrees: 88.6 on average, but acos of the mean cosine is 85.4
+    path = TiltPath(weight, seed, half_turns)
+    assert path.advance(math.radians(87))
+    assert path.rotations == 1
+    assert math.degrees(path.angle) == pytest.approx((math.degrees(math.pi) + 9 * 78.463) / 10, abs=0.01)
+
+
 def test_members_are_averaged_as_algorithm_1_prints_it() -> None:
     weight, target = gaussian(5, 12), math.radians(40)
     seeds = np.random.SeedSequence(3).spawn(6)
@@ -179,7 +213,7 @@ def test_neither_n_t_nor_pauses_change_a_bit(
 
 @pytest.mark.parametrize("classes", [1, 2, 8, 9, 33, 1000])
 def test_the_number_of_classes_does_not_make_the_angle_depend_on_n_t(classes: int) -> None:
-    """NumPy adds 8 neighbours in memory pairwise and others in order: angles of one rotation, rotations of one class."""
+    """NumPy adds what is contiguous pairwise and the rest in order: angles of a rotation, rotations of a lone class."""
     weight = gaussian(classes, 200)
     for seed in range(4):
         angles = set()
@@ -258,8 +292,8 @@ def test_float32_angle_is_exact_for_its_own_vectors() -> None:
     """The angle follows in float64 what float32 did to the vectors: no drift however long the path."""
     weight = gaussian(20, 64, dtype=np.float32)
     path = path_after(800, weight, 3)
-    # differences of float32 values, multiplied and summed in float64, but the vectors' norm drifts by 800 * 2^-24 / sqrt(32)
-    # roundings of either sign on each coordinate: 1e-6
+    # differences of float32 values, multiplied and summed in float64; but the length of the vectors drifts by 25
+    # roundings of 2^-24, of either sign, of each of the 64 coordinates (800 rotations touch each 25 times): below 1e-6
     assert path.angle == pytest.approx(mean_rotation(weight, path.tilted), abs=1e-6)
 
 
@@ -270,7 +304,7 @@ def test_a_zero_class_vector_is_left_out(shape: tuple[int, int], seed: int, rota
     at = seed % (shape[0] + 1)
     with_zero = np.insert(weight, at, 0.0, axis=0)
     plain, padded = path_after(rotations, weight, seed), path_after(rotations, with_zero, seed)
-    # not bit by bit: the squared norm of a lone class vector adds 12 terms in another order, 12 * 2^-53 = 1e-15 relative
+    # not bit by bit: the squared norm of a lone class vector adds its 12 terms in another order, 12 * 2^-53 = 1e-15
     assert plain.angle == pytest.approx(padded.angle, rel=1e-14)
     np.testing.assert_array_equal(np.delete(padded.tilted, at, axis=0), plain.tilted)
     np.testing.assert_array_equal(padded.tilted[at], np.zeros(shape[1]))
@@ -328,7 +362,7 @@ def test_max_rotations_is_where_the_expected_cosine_is_one_percent() -> None:
         parameters = TiltParameters(theta_s=theta_s)
         tau = np.random.default_rng(0).beta(5.0, 1.0, 200_000)
         cosine = (1 - min(2 / n * float(np.mean(1 - np.cos(theta_s * tau))), 0.99)) ** parameters.max_rotations(n)
-        # below 0.01, but by little: 4 rotations are added, and 200,000 draws give the mean to 1 % (k ln q to 1 % of 4.6)
+        # below 0.01, but by little: 4 rotations are added, and 200,000 draws give the mean, and so 4.6 = k ln q, to 1 %
         assert cosine < 0.0105
         assert n < 512 or cosine > 0.0094
 
@@ -405,8 +439,8 @@ def test_a_larger_theta_s_is_faster() -> None:
 def test_the_narrower_the_features_the_wider_the_range_of_mrc(cosine: float) -> None:
     """Figure 'the narrower the n, the wider the range of mRC generated by a specific n_r'."""
     spreads = [float(np.std(mrc_over_seeds(n, 1.0, _rotations_to(cosine, n, 1.0), 60))) for n in (6, 24, 96)]
-    # the spread falls by about half per step of 4 in n, and a standard deviation over 60 seeds is known to 1 / sqrt(120)
-    # = 9 %, so 0.8 leaves four such errors
+    # the spread falls by about half per step of 4 in n, and a standard deviation over 60 seeds is known to
+    # 1 / sqrt(120) = 9 %: 0.8 leaves four such errors
     assert spreads[1] < 0.8 * spreads[0]
     assert spreads[2] < 0.8 * spreads[1]
 

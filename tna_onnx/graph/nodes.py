@@ -50,6 +50,14 @@ class NodeOps:
         """Write Mul."""
         return self._node("Mul", [a, b])
 
+    def div(self, a: str, b: str) -> str:
+        """Write Div."""
+        return self._node("Div", [a, b])
+
+    def matmul(self, a: str, b: str) -> str:
+        """Write MatMul."""
+        return self._node("MatMul", [a, b])
+
     def log(self, a: str) -> str:
         """Write Log."""
         return self._node("Log", [a])
@@ -63,6 +71,26 @@ class NodeOps:
     def softmax(self, a: str) -> str:
         """Write Softmax over axis 1."""
         return self._node("Softmax", [a], axis=1)
+
+    def mean(self, a: str) -> str:
+        """Write ReduceMean over axis 1."""
+        return self._reduced("ReduceMean", a)
+
+    def min(self, a: str) -> str:
+        """Write ReduceMin over axis 1."""
+        return self._reduced("ReduceMin", a)
+
+    def sum_square(self, a: str) -> str:
+        """Write ReduceSumSquare over axis 1."""
+        return self._reduced("ReduceSumSquare", a)
+
+    def _reduced(self, op_type: str, a: str) -> str:
+        if self._opset < 18:
+            return self._node(op_type, [a], axes=[1], keepdims=1)
+        name = f"{PREFIX}/axes"
+        if all(tensor.name != name for tensor in self.initializers):
+            self.initializers.append(numpy_helper.from_array(np.array([1], np.int64), name))
+        return self._node(op_type, [a, name], keepdims=1)
 
     def _node(self, op_type: str, inputs: list[str], **attributes: Any) -> str:
         name = f"{PREFIX}/{op_type.lower()}_{len(self.nodes)}"

@@ -23,7 +23,7 @@ def check_output(model: Model, output: Path, *, overwrite: bool = False) -> None
 
     Raises:
         UsageError: the folder is missing or not writable, the path is a folder, is the input and `overwrite` is not
-            given, or leaves external data behind.
+            given, is its external data, or leaves them behind.
     """
     folder = output.absolute().parent
     if not folder.is_dir():
@@ -32,6 +32,8 @@ def check_output(model: Model, output: Path, *, overwrite: bool = False) -> None
         raise UsageError(f"{output}: is a directory; expected a file name such as model.tna.onnx")
     if output.exists() and output.samefile(model.path) and not overwrite:
         raise UsageError(f"{output}: output is the input model; choose another --output, or pass --overwrite")
+    if any(output.absolute() == (model.path.parent / name).absolute() for name in model.external_files):
+        raise UsageError(f"{output}: is the external data of the input model; choose another --output")
     if not os.access(folder, os.W_OK) or (output.exists() and not os.access(output, os.W_OK)):
         raise UsageError(f"{output}: not writable")
     if model.external_files and not folder.samefile(model.path.parent):

@@ -13,7 +13,7 @@ Source: Zhang, Kailkhura & Han (2020), "Mix-n-Match", section 3.3.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import array_api_compat
 import numpy as np
@@ -35,12 +35,26 @@ class EnsembleTemperature:
     weights: tuple[float, float, float]
     n_classes: int
 
-    @property
-    def parameters(self) -> dict[str, float | list[float]]:
-        """Temperature and weights."""
-        return {"temperature": self.temperature, "weights": list(self.weights)}
+    needs_features: ClassVar[bool] = False
+    keeps_ranking: ClassVar[bool] = True
 
-    def forward(self, op: Ops, logits: Any) -> Any:
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Temperature, weights and number of classes."""
+        return {"temperature": self.temperature, "weights": list(self.weights), "n_classes": self.n_classes}
+
+    @property
+    def summary(self) -> str:
+        """Temperature and weights."""
+        return f"T {self.temperature:.4g}, weights {', '.join(f'{w:.4g}' for w in self.weights)}"
+
+    @classmethod
+    def from_parameters(cls, parameters: dict[str, Any]) -> EnsembleTemperature:
+        """Return the map with these parameters."""
+        first, second, third = parameters["weights"]
+        return cls(parameters["temperature"], (first, second, third), parameters["n_classes"])
+
+    def forward(self, op: Ops, logits: Any, features: Any = None) -> Any:  # noqa: ARG002
         """Return log p, cut at the smallest normal number of the dtype."""
         scaled, plain, uniform = self.weights
         p = op.mul(op.softmax(op.mul(logits, op.const(1 / self.temperature))), op.const(scaled))
@@ -49,14 +63,15 @@ class EnsembleTemperature:
         return op.log(op.clip(p, op.tiny, 1.0))
 
     @classmethod
-    def fit(cls, reduce: Reduce, *, start: float = 1.0) -> EnsembleTemperature:
+    def fit(cls, reduce: Reduce, *, start: EnsembleTemperature | None = None) -> EnsembleTemperature:
         """Fit T by NLL, then the weights by squared error.
 
         Raises:
             DataError: as `Temperature.fit`.
         """
-        temperature = Temperature.fit(reduce, start=start).temperature
-        sums = reduce(lambda logits, labels: _quadratic(logits, labels, temperature))
+        first = Temperature(start.temperature) if start else None
+        temperature = Temperature.fit(reduce, start=first).temperature
+        sums = reduce(lambda logits, labels, *_: _quadratic(logits, labels, temperature))
         count, n_classes = sums[12], round(sums[13] / sums[12])
         weights = simplex_weights(sums[:9].reshape(3, 3) / count, sums[9:12] / count)
         return cls(temperature, (float(weights[0]), float(weights[1]), float(weights[2])), n_classes)

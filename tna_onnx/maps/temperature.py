@@ -11,7 +11,7 @@ so the fit is the root of an increasing function. Sums are float64. Source: Guo 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import array_api_compat
 import numpy as np
@@ -34,22 +34,35 @@ class Temperature:
 
     temperature: float
 
+    needs_features: ClassVar[bool] = False
+    keeps_ranking: ClassVar[bool] = True
+
     @property
-    def parameters(self) -> dict[str, float | list[float]]:
+    def parameters(self) -> dict[str, Any]:
         """The temperature."""
         return {"temperature": self.temperature}
 
-    def forward(self, op: Ops, logits: Any) -> Any:
+    @property
+    def summary(self) -> str:
+        """The temperature."""
+        return f"T {self.temperature:.4g}"
+
+    @classmethod
+    def from_parameters(cls, parameters: dict[str, Any]) -> Temperature:
+        """Return the map with these parameters."""
+        return cls(parameters["temperature"])
+
+    def forward(self, op: Ops, logits: Any, features: Any = None) -> Any:  # noqa: ARG002
         """Return logits / T."""
         return op.mul(logits, op.const(1 / self.temperature))
 
     @classmethod
-    def fit(cls, reduce: Reduce, *, start: float = 1.0) -> Temperature:
+    def fit(cls, reduce: Reduce, *, start: Temperature | None = None) -> Temperature:
         """Fit T by safeguarded Newton steps in log(1/T).
 
         Args:
             reduce: runs over chunks of (logits, labels).
-            start: first T tried.
+            start: a map whose T is tried first.
 
         Raises:
             DataError: no T has the least NLL: each sample's label has the largest logit (T -> 0), or the logits say
@@ -57,7 +70,7 @@ class Temperature:
         """
 
         def slope(beta: float) -> tuple[float, float]:
-            sums = reduce(lambda logits, labels: _moments(logits, labels, beta))
+            sums = reduce(lambda logits, labels, *_: _moments(logits, labels, beta))
             if sums[3] == 0:  # negative for every beta; where the exponentials underflow it would look like a root
                 raise DataError(
                     "temperature: the NLL falls all the way to T = 0, because every calibration sample is classified "
@@ -65,11 +78,11 @@ class Temperature:
                 )
             return float(sums[0] / sums[2]), float(sums[1] / sums[2])
 
-        root = increasing_root(slope, _LOW, _HIGH, start=1 / start)
+        root = increasing_root(slope, _LOW, _HIGH, start=1 / start.temperature if start else 1.0)
         if root.status == "upper":
             raise DataError(
-                f"temperature: the NLL falls all the way to T = {1 / _HIGH:g}: the logits hardly differ from one another; "
-                "check the head and the preprocessing, or use --map none"
+                f"temperature: the NLL falls all the way to T = {1 / _HIGH:g}: the logits hardly differ from one "
+                "another; check the head and the preprocessing, or use --map none"
             )
         if root.status == "lower":
             raise DataError(

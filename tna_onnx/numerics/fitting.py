@@ -70,7 +70,7 @@ def increasing_root(
         step = -value / (x * slope) if slope > 0 else math.inf
         following = u + step
         if abs(step) > tolerance and not (left < following < right and 2 * abs(step) <= before_last):
-            # Newton leaves the bracket or creeps: halve the bracket. (A last step within rounding of its end is no exit.)
+            # Newton leaves the bracket or creeps: halve the bracket (not for a last step, within rounding of its end)
             following = (left + right) / 2
         before_last, last = last, abs(following - u)
         if abs(following - u) <= tolerance:

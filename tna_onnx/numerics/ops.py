@@ -31,6 +31,12 @@ class Ops(Protocol):
     def mul(self, a: Any, b: Any) -> Any:
         """Return a * b."""
 
+    def div(self, a: Any, b: Any) -> Any:
+        """Return a / b."""
+
+    def matmul(self, a: Any, b: Any) -> Any:
+        """Return the matrix product of a, (N, n), and a constant b, (n, m)."""
+
     def log(self, a: Any) -> Any:
         """Return the natural logarithm of a."""
 
@@ -39,6 +45,15 @@ class Ops(Protocol):
 
     def softmax(self, a: Any) -> Any:
         """Return the softmax of a over classes (axis 1)."""
+
+    def mean(self, a: Any) -> Any:
+        """Return the mean of a over axis 1, (N, 1)."""
+
+    def min(self, a: Any) -> Any:
+        """Return the least value of a over axis 1, (N, 1)."""
+
+    def sum_square(self, a: Any) -> Any:
+        """Return the sum of squares of a over axis 1, (N, 1)."""
 
 
 class ArrayOps:
@@ -66,6 +81,12 @@ class ArrayOps:
     def mul(self, a: Any, b: Any) -> Any:
         return a * b
 
+    def div(self, a: Any, b: Any) -> Any:
+        return a / b
+
+    def matmul(self, a: Any, b: Any) -> Any:
+        return a @ b
+
     def log(self, a: Any) -> Any:
         return self._xp.log(a)
 
@@ -75,3 +96,12 @@ class ArrayOps:
     def softmax(self, a: Any) -> Any:
         weights = self._xp.exp(a - self._xp.max(a, axis=1, keepdims=True))
         return weights / self._xp.sum(weights, axis=1, keepdims=True)
+
+    def mean(self, a: Any) -> Any:
+        return self._xp.mean(a, axis=1, keepdims=True)
+
+    def min(self, a: Any) -> Any:
+        return self._xp.min(a, axis=1, keepdims=True)
+
+    def sum_square(self, a: Any) -> Any:
+        return self._xp.sum(a * a, axis=1, keepdims=True)

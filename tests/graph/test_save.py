@@ -1,0 +1,219 @@
+"""Saving: refusals before any work, and a file that is there whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import onnx
+import pytest
+
+from tna_onnx.errors import TnaError, UnsupportedModel, UsageError
+from tna_onnx.graph import save
+from tna_onnx.graph.load import Model
+from tna_onnx.graph.save import check_output, pending
+
+from .samples import CASES
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Model:
+    return CASES["float32 Gemm"]().write(tmp_path)
+
+
+@pytest.fixture
+def external(tmp_path: Path) -> Model:
+    return CASES["external data"]().write(tmp_path)
+
+
+def refused(model: Model, output: Path, *, overwrite: bool = False) -> str:
+    with pytest.raises(UsageError) as caught:
+        check_output(model, output, overwrite=overwrite)
+    assert str(caught.value).startswith(f"{output}: ")
+    return str(caught.value)
+
+
+def test_a_new_file_beside_the_model_or_elsewhere(model: Model, tmp_path: Path) -> None:
+    check_output(model, tmp_path / "new.onnx")
+    (tmp_path / "other").mkdir()
+    check_output(model, tmp_path / "other" / "new.onnx")
+
+
+def test_a_file_that_is_there_may_be_replaced(model: Model, tmp_path: Path) -> None:
+    (tmp_path / "old.onnx").write_bytes(b"an earlier result")
+    check_output(model, tmp_path / "old.onnx")
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_missing_folder(model: Model, tmp_path: Path, overwrite: bool) -> None:
+    message = refused(model, tmp_path / "missing" / "new.onnx", overwrite=overwrite)
+    assert f"folder {tmp_path / 'missing'} does not exist" in message
+
+
+def test_a_folder_below_a_file(model: Model) -> None:
+    assert "does not exist" in refused(model, model.path / "new.onnx")
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_directory(model: Model, tmp_path: Path, overwrite: bool) -> None:
+    (tmp_path / "folder").mkdir()
+    assert "is a directory; expected a file name" in refused(model, tmp_path / "folder", overwrite=overwrite)
+
+
+def test_the_input(model: Model) -> None:
+    message = refused(model, model.path)
+    assert "output is the input model" in message
+    assert "--overwrite" in message
+    check_output(model, model.path, overwrite=True)
+
+
+@pytest.mark.parametrize("link", ["symbolic", "hard", "relative"])
+def test_the_input_under_another_name(model: Model, link: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = tmp_path / "other.onnx"
+    if link == "symbolic":
+        other.symlink_to(model.path)
+    elif link == "hard":
+        other.hardlink_to(model.path)
+    else:
+        monkeypatch.chdir(tmp_path)
+        other = Path("model.onnx")
+    assert "output is the input model" in refused(model, other)
+
+
+@pytest.mark.parametrize("what", ["folder", "file"])
+def test_not_writable(model: Model, what: str, tmp_path: Path) -> None:
+    folder = tmp_path / "locked"
+    folder.mkdir()
+    output = folder / "new.onnx"
+    output.write_bytes(b"an earlier result")
+    locked = folder if what == "folder" else output
+    mode = locked.stat().st_mode
+    locked.chmod(0o500 if what == "folder" else 0o400)
+    try:
+        if os.access(locked, os.W_OK):
+            pytest.skip("permissions do not bind this user, who is root")
+        assert "not writable" in refused(model, output)
+    finally:
+        locked.chmod(mode)
+
+
+@pytest.mark.parametrize("what", ["folder", "file"])
+def test_not_writable_as_the_system_says(
+    model: Model, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = tmp_path / "old.onnx"
+    output.write_bytes(b"an earlier result")
+    locked = tmp_path if what == "folder" else output
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != locked)
+    assert "not writable" in refused(model, output)
+
+
+def test_external_data_stay_where_they_are(external: Model, tmp_path: Path) -> None:
+    check_output(external, tmp_path / "new.onnx")
+    (tmp_path / "other").mkdir()
+    message = refused(external, tmp_path / "other" / "new.onnx")
+    assert "weights.bin" in message
+    assert f"into {tmp_path}" in message
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_external_data_are_never_the_output(external: Model, tmp_path: Path, overwrite: bool) -> None:
+    assert "external data of the input model" in refused(external, tmp_path / "weights.bin", overwrite=overwrite)
+
+
+# --- all or nothing
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("before", [None, b"an earlier result"])
+def test_the_file_appears_when_the_block_ends(model: Model, before: bytes | None, tmp_path: Path) -> None:
+    output = tmp_path / "new.onnx"
+    if before is not None:
+        output.write_bytes(before)
+    with pending(model.proto, output) as path:
+        assert path.parent == tmp_path
+        assert path != output
+        assert onnx.load(path) == model.proto
+        assert (output.read_bytes() if before is not None else output.exists()) == (before or False)
+    assert sorted(files(tmp_path)) == ["model.onnx", "new.onnx"]
+    assert onnx.load(output) == model.proto
+
+
+def test_the_same_bytes_every_time(model: Model, tmp_path: Path) -> None:
+    for name in ("one.onnx", "two.onnx"):
+        with pending(model.proto, tmp_path / name):
+            pass
+    assert (tmp_path / "one.onnx").read_bytes() == (tmp_path / "two.onnx").read_bytes()
+
+
+@pytest.mark.parametrize("error", [ValueError, TnaError, KeyboardInterrupt, SystemExit, GeneratorExit])
+@pytest.mark.parametrize("before", [None, b"an earlier result"])
+def test_a_failure_leaves_everything_as_it_was(
+    model: Model, error: type[BaseException], before: bytes | None, tmp_path: Path
+) -> None:
+    output = tmp_path / "new.onnx"
+    if before is not None:
+        output.write_bytes(before)
+    state = files(tmp_path)
+
+    def fail() -> None:
+        with pending(model.proto, output) as path:
+            assert path.exists()
+            raise error("stopped")
+
+    with pytest.raises(error, match="stopped"):
+        fail()
+    assert files(tmp_path) == state
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_a_failure_while_writing_leaves_nothing(
+    model: Model, error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = files(tmp_path)
+
+    def fail(descriptor: int) -> None:
+        raise error
+
+    monkeypatch.setattr(os, "fsync", fail)
+    expected = UsageError if isinstance(error, OSError) else KeyboardInterrupt
+    with pytest.raises(expected) as caught, pending(model.proto, tmp_path / "new.onnx"):
+        pytest.fail("the block must not run")
+    if expected is UsageError:
+        assert str(caught.value) == f"{tmp_path / 'new.onnx'}: cannot be written: No space left on device"
+    assert files(tmp_path) == state
+
+
+def test_the_model_may_replace_itself(model: Model, tmp_path: Path) -> None:
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    proto.doc_string = "new"
+    source = model.path.read_bytes()
+    with pending(proto, model.path):
+        assert model.path.read_bytes() == source
+    assert onnx.load(model.path).doc_string == "new"
+    assert list(files(tmp_path)) == ["model.onnx"]
+
+
+def test_a_relative_path_in_the_working_folder(model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    check_output(model, Path("new.onnx"))
+    with pending(model.proto, Path("new.onnx")):
+        pass
+    assert onnx.load(tmp_path / "new.onnx") == model.proto
+
+
+def test_a_folder_that_is_gone(model: Model, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be written: No such file"), pending(model.proto, tmp_path / "a" / "b"):
+        pytest.fail("the block must not run")
+
+
+def test_a_model_that_protobuf_cannot_hold(model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(save, "_PROTOBUF_LIMIT", model.proto.ByteSize() - 1)
+    state = files(tmp_path)
+    with pytest.raises(UnsupportedModel, match="above 2 GB"), pending(model.proto, tmp_path / "new.onnx"):
+        pytest.fail("the block must not run")
+    assert files(tmp_path) == state

@@ -1,0 +1,363 @@
+"""ONNX Runtime: devices, batches, and every way in which CUDA can be missing."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import helper, numpy_helper
+
+import tna_onnx.runtime
+from tna_onnx.errors import DataError, DeviceError, UnsupportedModel, UsageError
+from tna_onnx.runtime import Device, open_session, parse_device, runtime_version
+
+CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+WEIGHT = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
+
+
+def product(batch: int | str | None, element: int = onnx.TensorProto.FLOAT) -> bytes:
+    """y = x @ WEIGHT, and y2 = the same from the second input."""
+    inputs = [helper.make_tensor_value_info(name, element, [batch, 4]) for name in ("x", "x2")]
+    outputs = [helper.make_tensor_value_info(name, element, [batch, 3]) for name in ("y", "y2")]
+    nodes = [helper.make_node("MatMul", ["x", "weight"], ["y"]), helper.make_node("MatMul", ["x2", "weight"], ["y2"])]
+    weight = numpy_helper.from_array(WEIGHT.astype(helper.tensor_dtype_to_np_dtype(element)), "weight")
+    graph = helper.make_graph(nodes, "product", inputs, outputs, [weight])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return bytes(model.SerializeToString())
+
+
+def inputs(count: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(count)
+    return {name: rng.standard_normal((count, 4)).astype(np.float32) for name in ("x", "x2")}
+
+
+# --- devices
+
+
+@pytest.mark.parametrize(
+    ("text", "device"),
+    [
+        ("auto", Device("auto")),
+        ("cpu", Device("cpu")),
+        ("cuda", Device("cuda", 0)),
+        ("cuda:0", Device("cuda", 0)),
+        ("cuda:15", Device("cuda", 15)),
+    ],
+)
+def test_parse_device(text: str, device: Device) -> None:
+    assert parse_device(text) == device
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "gpu", "CUDA", "cuda:", "cuda:-1", "cuda:x", "cuda:1 ", "cpu:0", "auto:1", "cuda:1:2", "cpu\n"],
+)
+def test_other_devices(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_device(text)
+    assert str(caught.value) == f"device '{text}' is not known; expected auto, cpu, cuda or cuda:INDEX"
+
+
+# --- batches
+
+
+@pytest.mark.parametrize("count", [1, 3, 4, 7, 8])
+@pytest.mark.parametrize("batch", ["N", None, 1, 4])
+def test_any_number_of_samples(batch: int | str | None, count: int) -> None:
+    session = open_session(product(batch), "model.onnx", Device("cpu"))
+    feeds = inputs(count)
+    copies = {name: array.copy() for name, array in feeds.items()}
+    y, y2 = session.run(["y", "y2"], feeds)
+    for found, array in ((y, feeds["x"]), (y2, feeds["x2"])):
+        assert found.shape == (count, 3)
+        # four products and three sums, each rounded once
+        bound = 8 * np.finfo(np.float32).eps * (np.abs(array) @ np.abs(WEIGHT))
+        assert np.all(np.abs(found - array @ WEIGHT) <= bound)
+    for name, array in copies.items():
+        np.testing.assert_array_equal(feeds[name], array)
+
+
+def test_a_fixed_batch_is_fed_in_whole_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = open_session(product(4), "model.onnx", Device("cpu"))
+    fed: list[np.ndarray] = []
+    inner = session._session
+
+    def run(outputs: list[str], feeds: dict[str, np.ndarray]) -> Any:
+        fed.append(feeds["x"])
+        return inner.run(outputs, feeds)
+
+    monkeypatch.setattr(session, "_session", SimpleNamespace(run=run))
+    feeds = inputs(7)
+    session.run(["y"], feeds)
+    assert [len(portion) for portion in fed] == [4, 4]
+    np.testing.assert_array_equal(np.concatenate(fed)[:7], feeds["x"])
+    np.testing.assert_array_equal(fed[1][3], feeds["x"][6])  # padded with the last sample
+
+
+@pytest.mark.parametrize(("batch", "size"), [("N", None), (None, None), (4, 4)])
+def test_inputs_of_a_session(batch: int | str | None, size: int | None) -> None:
+    session = open_session(product(batch), "model.onnx", Device("cpu"))
+    assert [(i.name, i.shape, i.dtype) for i in session.inputs] == [
+        ("x", (size, 4), np.float32),
+        ("x2", (size, 4), np.float32),
+    ]
+    assert (session.provider, session.fallback) == (CPU, "")
+
+
+@pytest.mark.parametrize("element", ["FLOAT16", "FLOAT", "DOUBLE", "INT64", "INT32", "UINT32", "UINT64"])
+def test_element_types(element: str) -> None:
+    code = onnx.TensorProto.DataType.Value(element)
+    session = open_session(product("N", code), "model.onnx", Device("cpu"))
+    assert {i.dtype for i in session.inputs} == {helper.tensor_dtype_to_np_dtype(code)}
+
+
+def test_an_input_that_cannot_be_fed() -> None:
+    graph = helper.make_graph(
+        [helper.make_node("Identity", ["words"], ["same"])],
+        "words",
+        [helper.make_tensor_value_info("words", onnx.TensorProto.STRING, ["N"])],
+        [helper.make_tensor_value_info("same", onnx.TensorProto.STRING, ["N"])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    with pytest.raises(UnsupportedModel, match=r"model\.onnx: input 'words' is tensor\(string\); expected tensor"):
+        open_session(model.SerializeToString(), "model.onnx", Device("cpu"))
+
+
+@pytest.mark.parametrize("wrong", [np.zeros((3, 5), np.float32), np.zeros((3, 4)), np.zeros((3, 4, 1), np.float32)])
+def test_data_that_the_model_does_not_take(wrong: np.ndarray) -> None:
+    session = open_session(product("N"), "model.onnx", Device("cpu"))
+    with pytest.raises(DataError, match=r"model\.onnx: ONNX Runtime could not run a batch of 3: "):
+        session.run(["y"], {"x": wrong, "x2": np.zeros((3, 4), np.float32)})
+
+
+@pytest.mark.parametrize("as_file", [False, True])
+@pytest.mark.parametrize("data", [b"", b"not a model", product("N")[:-40]])
+def test_models_that_do_not_load(data: bytes, as_file: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(data)
+    with pytest.raises(UnsupportedModel) as caught:
+        open_session(path if as_file else data, "the model", Device("cpu"))
+    assert str(caught.value).startswith(f"the model: ONNX Runtime {onnxruntime.__version__} cannot load the model: ")
+    assert capfd.readouterr().out == ""
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedModel, match="cannot load"):
+        open_session(tmp_path / "missing.onnx", "missing.onnx", Device("cpu"))
+
+
+@pytest.mark.parametrize("optimize", [False, True])
+def test_bytes_with_external_data_beside_the_model(optimize: bool, tmp_path: Path) -> None:
+    onnx.save_model(
+        onnx.ModelProto.FromString(product("N")), tmp_path / "model.onnx", save_as_external_data=True,
+        location="weights.bin", size_threshold=0,
+    )  # fmt: skip
+    data, feeds = (tmp_path / "model.onnx").read_bytes(), inputs(3)
+    session = open_session(data, "model.onnx", Device("cpu"), folder=tmp_path, optimize=optimize)
+    expected = open_session(product("N"), "model.onnx", Device("cpu"), optimize=optimize).run(["y"], feeds)[0]
+    np.testing.assert_array_equal(session.run(["y"], feeds)[0], expected)
+
+
+# --- CUDA, with an ONNX Runtime that is not there
+
+
+class FakeRuntime:
+    """What `open_session` uses of onnxruntime: records what it was asked for, gives the providers it was made with."""
+
+    __version__ = "1.99"
+
+    def __init__(self, folder: Path, available: list[str], given: list[str], *, preload: bool = True) -> None:
+        self.__file__ = str(folder / "onnxruntime" / "__init__.py")
+        self.calls: list[str] = []
+        self.options: list[SimpleNamespace] = []
+        self.providers: list[Any] = []
+        self._available, self._given = available, given
+        self.GraphOptimizationLevel = SimpleNamespace(ORT_DISABLE_ALL="none")
+        if preload:
+            self.preload_dlls = self._preload
+
+    def _preload(self) -> None:
+        self.calls.append("preload_dlls")
+        print("Failed to load libcublasLt.so.12")  # noqa: T201 - as the real one does
+
+    def get_available_providers(self) -> list[str]:
+        return self._available
+
+    def SessionOptions(self) -> SimpleNamespace:  # noqa: N802 - onnxruntime's name
+        self.options.append(SimpleNamespace(entries={}))
+        self.options[-1].add_session_config_entry = self.options[-1].entries.__setitem__
+        return self.options[-1]
+
+    def InferenceSession(self, model: Any, options: Any, providers: list[Any]) -> SimpleNamespace:  # noqa: N802
+        self.calls.append("InferenceSession")
+        self.providers.append(providers)
+        print("*************** EP Error ***************")  # noqa: T201 - as the real one does
+        info = SimpleNamespace(name="x", shape=["N", 4], type="tensor(float)")
+        return SimpleNamespace(
+            get_providers=lambda: self._given,
+            get_inputs=lambda: [info],
+            disable_fallback=lambda: self.calls.append("disable_fallback"),
+        )
+
+    def library(self, content: bytes = b"") -> Path:
+        """Put a file where the CUDA provider's library lies."""
+        path = Path(self.__file__).parent / "capi" / "libonnxruntime_providers_cuda.so"
+        path.parent.mkdir(parents=True)
+        path.write_bytes(content)
+        return path
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a function that puts a fake ONNX Runtime in place."""
+
+    def put(available: list[str], given: list[str], **options: Any) -> FakeRuntime:
+        fake = FakeRuntime(tmp_path, available, given, **options)
+        monkeypatch.setattr(tna_onnx.runtime, "_onnxruntime", lambda: fake)
+        return fake
+
+    return put
+
+
+def _loader(monkeypatch: pytest.MonkeyPatch, error: OSError | None) -> list[str]:
+    """Replace the dynamic loader; return the list of what it is asked for."""
+    asked: list[str] = []
+
+    def load(name: str) -> None:
+        asked.append(name)
+        if error:
+            raise error
+
+    monkeypatch.setattr(ctypes, "CDLL", load)
+    return asked
+
+
+def test_a_build_without_cuda(install: Any) -> None:
+    fake = install(["AzureExecutionProvider", CPU], [CPU])
+    with pytest.raises(DeviceError) as caught:
+        open_session(b"", "model.onnx", Device("cuda"))
+    for fragment in ("onnxruntime 1.99 has no CUDAExecutionProvider", CPU, "tna-onnx[gpu]", "--device cpu"):
+        assert fragment in str(caught.value)
+    assert fake.calls == []
+
+
+def test_auto_on_a_build_without_cuda_is_the_cpu(install: Any) -> None:
+    fake = install([CPU], [CPU])
+    session = open_session(b"", "model.onnx", Device("auto"))
+    assert (session.provider, session.fallback) == (CPU, "")
+    assert fake.providers == [[CPU]]
+    assert fake.calls == ["InferenceSession", "disable_fallback"]
+
+
+@pytest.mark.parametrize("kind", ["auto", "cuda"])
+def test_cuda_as_asked(kind: str, install: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    fake = install([CUDA, CPU], [CUDA, CPU])
+    session = open_session(b"", "model.onnx", Device(kind, 2))
+    assert (session.provider, session.fallback) == (CUDA, "")
+    assert fake.calls == ["preload_dlls", "InferenceSession", "disable_fallback"]
+    (name, options), last = fake.providers[0]
+    assert (name, last) == (CUDA, CPU)
+    assert options == {"device_id": 2, "use_tf32": 0}
+    assert capsys.readouterr().out == ""  # stdout is for results: `--json` is read by programs
+
+
+def test_an_older_runtime_without_preload(install: Any) -> None:
+    fake = install([CUDA, CPU], [CUDA, CPU], preload=False)
+    assert open_session(b"", "model.onnx", Device("cuda")).provider == CUDA
+    assert fake.calls == ["InferenceSession", "disable_fallback"]
+
+
+def test_cpu_never_touches_cuda(install: Any) -> None:
+    fake = install([CUDA, CPU], [CPU])
+    session = open_session(b"", "model.onnx", Device("cpu"))
+    assert (session.provider, session.fallback) == (CPU, "")
+    assert fake.providers == [[CPU]]
+    assert "preload_dlls" not in fake.calls
+
+
+MISSING = "libcublasLt.so.12: cannot open shared object file: No such file or directory"
+
+
+def _why(case: str, fake: FakeRuntime, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Set one reason up why CUDA is not obtained; return what the message must say."""
+    if case == "no provider library":
+        return ["libonnxruntime_providers_cuda.so is not part of this onnxruntime", "tna-onnx[gpu]"]
+    path = fake.library(b"not a library")
+    if case == "broken library":
+        return [str(path), "tna-onnx[gpu]"]
+    asked = _loader(monkeypatch, OSError(MISSING) if case == "missing library" else None)
+    monkeypatch.setattr(fake, "asked", asked, raising=False)
+    if case == "missing library":
+        return [MISSING, "tna-onnx[gpu]"]
+    return ["libraries load", "no such device answers", "nvidia-smi"]
+
+
+@pytest.mark.parametrize("case", ["no provider library", "broken library", "missing library", "no device"])
+def test_cuda_that_is_not_obtained(
+    case: str, install: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake = install([CUDA, CPU], [CPU])
+    fragments = _why(case, fake, monkeypatch)
+    with pytest.raises(DeviceError) as caught:
+        open_session(b"", "model.onnx", Device("cuda", 3))
+    for fragment in ("device cuda:3 was asked for", f"gave {CPU}", "--device cpu", *fragments):
+        assert fragment in str(caught.value)
+    session = open_session(b"", "model.onnx", Device("auto"))
+    assert session.provider == CPU
+    for fragment in fragments:
+        assert fragment in session.fallback
+    if case in ("missing library", "no device"):
+        assert set(fake.asked) == {str(Path(fake.__file__).parent / "capi" / "libonnxruntime_providers_cuda.so")}
+    assert capsys.readouterr().out == ""
+
+
+def test_options_of_a_session(install: Any, tmp_path: Path) -> None:
+    fake = install([CPU], [CPU])
+    open_session(b"", "model.onnx", Device("cpu"))
+    open_session(b"", "model.onnx", Device("cpu"), folder=tmp_path, optimize=False)
+    plain, other = fake.options
+    assert plain.entries == {}
+    assert not hasattr(plain, "graph_optimization_level")
+    assert other.entries == {"session.model_external_initializers_file_folder_path": str(tmp_path)}
+    assert other.graph_optimization_level == "none"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, TypeError])
+def test_errors_of_others_pass(error: type[BaseException], install: Any) -> None:
+    fake = install([CPU], [CPU])
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise error("not the runtime's own")
+
+    fake.InferenceSession = fail
+    with pytest.raises(error, match="not the runtime's own"):
+        open_session(b"", "model.onnx", Device("cpu"))
+
+
+def test_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)  # import raises ImportError
+    for call in (runtime_version, lambda: open_session(b"", "model.onnx", Device("auto"))):
+        with pytest.raises(DeviceError) as caught:
+            call()
+        for fragment in ("not installed", "tna-onnx[cpu]", "tna-onnx[gpu]"):
+            assert fragment in str(caught.value)
+
+
+def test_version() -> None:
+    assert runtime_version() == onnxruntime.__version__
+
+
+@pytest.mark.parametrize(("module", "loaded"), [("tna_onnx.runtime", False), ("onnxruntime", True)])
+def test_importing_the_module_does_not_import_onnxruntime(module: str, loaded: bool) -> None:
+    """The second row shows that the check can fail."""
+    script = f"import sys, {module}; print('onnxruntime' in sys.modules)"
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == str(loaded)

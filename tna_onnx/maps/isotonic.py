@@ -1,0 +1,106 @@
+"""Isotonic regression one-vs-all (IROvA): each class's probability through its own non-decreasing function.
+
+    g_c(p) = f_c(p_c) + 1e-6 p_c        p' = g / sum_c g        result log p'
+
+with p = softmax(s) and f_c the isotonic regression of [y = c] on p_c. The tiny multiple of p keeps a row from vanishing
+where all f_c are zero (Zhang et al. 2020). f_c, linear between knots (x_k, y_k), is written as a chain of ramps:
+
+    f_c(p) = y_0c + sum_k clip(a_kc p + b_kc, 0, 1) d_kc,    a = 1 / (x_{k+1} - x_k), b = -a x_k, d = y_{k+1} - y_k
+
+with vectors of shape [C]; classes with fewer knots have ramps of height zero. Source: Zadrozny & Elkan (2001, 2002).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import array_api_compat
+import numpy as np
+from numpy.typing import NDArray
+
+from tna_onnx.maps.base import Reduce
+from tna_onnx.numerics.isotonic import isotonic_knots
+from tna_onnx.numerics.ops import ArrayOps, Ops
+
+__all__ = ["IsotonicOneVsAll"]
+
+_LEAST = 1e-6
+
+
+@dataclass(frozen=True)
+class IsotonicOneVsAll:
+    """Knots per class: `knots[c]` is the pair (x, y) of that class's piecewise linear function."""
+
+    knots: tuple[tuple[tuple[float, ...], tuple[float, ...]], ...]
+
+    needs_features: ClassVar[bool] = False
+    keeps_ranking: ClassVar[bool] = False
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The knots."""
+        return {"knots": [[list(x), list(y)] for x, y in self.knots]}
+
+    @property
+    def summary(self) -> str:
+        """How many knots."""
+        sizes = [len(x) for x, _ in self.knots]
+        return f"{sum(sizes)} knots, at most {max(sizes)} a class"
+
+    @classmethod
+    def from_parameters(cls, parameters: dict[str, Any]) -> IsotonicOneVsAll:
+        """Return the map with these parameters."""
+        return cls(tuple((tuple(x), tuple(y)) for x, y in parameters["knots"]))
+
+    def forward(self, op: Ops, logits: Any, features: Any = None) -> Any:  # noqa: ARG002
+        """Return log p'."""
+        p = op.softmax(logits)
+        total = op.add(op.mul(p, op.const(_LEAST)), op.const(np.array([y[0] for _, y in self.knots])))
+        for slope, offset, height in self._ramps():
+            ramp = op.clip(op.add(op.mul(p, op.const(slope)), op.const(offset)), 0.0, 1.0)
+            total = op.add(total, op.mul(ramp, op.const(height)))
+        # sum over classes = C times their mean
+        share = op.div(total, op.mul(op.mean(total), op.const(float(len(self.knots)))))
+        return op.log(op.clip(share, op.tiny, 1.0))
+
+    def _ramps(self) -> list[tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]]:
+        """Return (a, b, d), shape [C] each, for every position in the chain."""
+        longest, classes = max(len(x) for x, _ in self.knots), len(self.knots)
+        ramps = []
+        for k in range(longest - 1):
+            slope, offset, height = np.zeros(classes), np.zeros(classes), np.zeros(classes)
+            for c, (x, y) in enumerate(self.knots):
+                if k + 1 < len(x):
+                    slope[c] = 1 / (x[k + 1] - x[k])
+                    offset[c], height[c] = -slope[c] * x[k], y[k + 1] - y[k]
+            ramps.append((slope, offset, height))
+        return ramps
+
+    @classmethod
+    def fit(cls, reduce: Reduce, *, start: IsotonicOneVsAll | None = None) -> IsotonicOneVsAll:  # noqa: ARG003
+        """Fit each class by pooling adjacent violators; one sort per class."""
+        pairs = reduce(lambda logits, labels, *_: _Probabilities.of(logits, labels))
+        knots = []
+        for c in range(pairs.probabilities.shape[1]):
+            x, y = isotonic_knots(pairs.probabilities[:, c], pairs.labels == c)
+            knots.append((tuple(x.tolist()), tuple(y.tolist())))
+        return cls(tuple(knots))
+
+
+@dataclass(frozen=True, eq=False)
+class _Probabilities:
+    """Probabilities (N, C) float32 and labels (N,) of some samples; `+` joins."""
+
+    probabilities: NDArray[np.float32]
+    labels: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, logits: Any, labels: NDArray[np.int64]) -> _Probabilities:
+        p = ArrayOps(logits).softmax(logits)
+        return cls(np.asarray(array_api_compat.to_device(p, "cpu"), np.float32), labels)
+
+    def __add__(self, other: _Probabilities) -> _Probabilities:
+        return _Probabilities(
+            np.concatenate([self.probabilities, other.probabilities]), np.concatenate([self.labels, other.labels])
+        )
