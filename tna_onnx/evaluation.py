@@ -125,15 +125,15 @@ def require_samples(source: Source, bins: int, held_out: int = 0) -> None:
 def _score(
     values: NDArray[Any], labels: NDArray[np.int64], output: ClassOutput, source: Source, start: int
 ) -> SampleScores:
-    if values.size != len(labels) * output.n_classes:
+    if values.size != len(labels) * output.width:
         raise DataError(
             f"{source.describe()}: output '{output.name}' has shape {values.shape} for {len(labels)} samples; expected "
-            f"({len(labels)}, {output.n_classes})"
+            f"({len(labels)}, {output.width})"
         )
-    values = values.reshape(len(labels), output.n_classes)
+    values = values.reshape(len(labels), output.width)
     if not np.all(np.isfinite(values)):
         row = start + int(np.flatnonzero(~np.isfinite(values).all(axis=1))[0])
         raise DataError(f"{source.describe()}: output '{output.name}' of sample {row} holds NaN or infinite values")
-    if output.kind == "probabilities":
-        return SampleScores.of_probabilities(values, labels)
+    if output.kind in ("probabilities", "positive_probability"):
+        return SampleScores.of_probabilities(output.probabilities(values), labels)
     return SampleScores.of_logits(values, labels)

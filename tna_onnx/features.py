@@ -25,7 +25,16 @@ from tna_onnx.graph.head import Head
 from tna_onnx.graph.load import Model
 from tna_onnx.runtime import Device, Session, open_session
 
-__all__ = ["FeatureStore", "Progress", "check_head", "collect_features", "input_specs", "open_probe", "silent"]
+__all__ = [
+    "FeatureStore",
+    "HeadTensors",
+    "Progress",
+    "check_head",
+    "collect_features",
+    "input_specs",
+    "open_probe",
+    "silent",
+]
 
 Progress = Callable[[str, int, int], None]
 """Called with (stage, done, total)."""
@@ -80,7 +89,20 @@ def open_probe(model: Model, head: Head, device: Device) -> Session:
     return _open(model, [*dict.fromkeys(made)], device)
 
 
-def check_head(model: Model, head: Head, probe: Session, source: Source, batch_size: int) -> None:
+@dataclass(frozen=True)
+class HeadTensors:
+    """What the first batch showed of a head's tensors.
+
+    Attributes:
+        logits_rank: axes of the logits: 2, or 1 for some binary heads.
+        plain_features: the feature tensor is (N, n) in the dtype of the logits, so that appended nodes can read it.
+    """
+
+    logits_rank: int
+    plain_features: bool
+
+
+def check_head(model: Model, head: Head, probe: Session, source: Source, batch_size: int) -> HeadTensors:
     """Compare features @ weight.T + bias with the model's logits on the first batch.
 
     Raises:
@@ -88,12 +110,14 @@ def check_head(model: Model, head: Head, probe: Session, source: Source, batch_s
         DataError: the logits hold NaN or infinite values.
     """
     batch = next(source.batches(batch_size))
-    features, logits = _two(head, probe, batch)
-    if logits.ndim != 2 or logits.shape[1] != head.n_classes:
+    features, raw = _two(head, probe, batch)
+    try:
+        logits = head.class_logits(raw)
+    except ValueError as mismatch:
         raise UnsupportedModel(
-            f"{model.path}: logits '{head.logits}' have shape {logits.shape}; expected (N, {head.n_classes}) for head "
+            f"{model.path}: logits '{head.logits}' have shape {raw.shape}; expected (N, {head.n_classes}) for head "
             f"'{head.node}'"
-        )
+        ) from mismatch
     if not np.all(np.isfinite(logits)):
         row = int(np.flatnonzero(~np.isfinite(logits).all(axis=1))[0])
         raise DataError(f"{model.path}: logits '{head.logits}' of sample {row} hold NaN or infinite values")
@@ -107,6 +131,8 @@ def check_head(model: Model, head: Head, probe: Session, source: Source, batch_s
             f"from '{head.logits}' by up to {error.max():.3g} (largest logit {np.abs(logits).max():.3g}); choose "
             "another with --head NODE"
         )
+    plain = features.ndim == 2 and not head.features_transposed and features.dtype == raw.dtype
+    return HeadTensors(raw.ndim, plain)
 
 
 def collect_features(

@@ -6,25 +6,24 @@ import json
 from importlib.metadata import version
 
 import tna_onnx
-from tna_onnx.maps import CalibrationMap
 from tna_onnx.runtime import runtime_version
-from tna_onnx.search import Candidate, SearchSettings
+from tna_onnx.search import SearchSettings
+from tna_onnx.strategy import Outcome
 from tna_onnx.task import Task
 
 __all__ = ["provenance_entries", "versions"]
 
 
-def provenance_entries(
-    task: Task, settings: SearchSettings, chosen: Candidate, search: str, name: str, fitted: CalibrationMap | None
-) -> dict[str, str]:
+def provenance_entries(task: Task, settings: SearchSettings, search: str, found: Outcome) -> dict[str, str]:
     """Return how the file was made; no time, no path: the same run writes the same bytes."""
     recipe = task.source.recipe()
     entries: dict[str, object] = {
         "version": tna_onnx.__version__,
         "search": search,
-        "map": name,
-        "angle_degrees": chosen.angle,
-        "ensemble_size": chosen.ensemble_size,
+        "map": found.map,
+        "angle_degrees": found.chosen.angle,
+        "ensemble_size": found.chosen.ensemble_size or "inf",
+        "antithetic": settings.antithetic,
         "alpha": settings.tilt.alpha,
         "beta": settings.tilt.beta,
         "theta_s": settings.tilt.theta_s,
@@ -32,7 +31,7 @@ def provenance_entries(
         "max_accuracy_drop": settings.max_accuracy_drop,
         "bins": settings.bins,
         "seed": settings.seed,
-        **(fitted.parameters if fitted else {}),
+        **(found.fitted.brief if found.fitted else {}),
         "source_sha256": task.model.sha256,
         "calibration_sha256": task.source.digest(),
         "calibration_samples": len(task.source),

@@ -8,25 +8,22 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tna_onnx.crossfit import cross_fit
 from tna_onnx.data import Recipe
-from tna_onnx.engine.logits import HeadLogits
 from tna_onnx.errors import CheckFailed, UnsupportedModel, UsageError
 from tna_onnx.evaluation import score_models
 from tna_onnx.features import Progress, silent
 from tna_onnx.graph.rewrite import rewrite
 from tna_onnx.graph.save import pending
-from tna_onnx.maps import MAPS, CalibrationMap, Reduce, Temperature
+from tna_onnx.maps import Temperature
 from tna_onnx.numerics.metrics import Objective, objective_value
-from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.numerics.tilt import TiltParameters
 from tna_onnx.provenance import provenance_entries, versions
 from tna_onnx.report.notes import notes_on, worse_text
 from tna_onnx.report.report import Comparison, CurvePoint, Report, compare_scores
-from tna_onnx.runtime import open_session
-from tna_onnx.search import Candidate, SearchSettings, candidate_weight, choose, search_sparse
+from tna_onnx.runtime import Session, open_session
+from tna_onnx.search import LIMIT, Candidate, SearchSettings
+from tna_onnx.strategy import Outcome, Strategy
 from tna_onnx.task import Task, open_task
 from tna_onnx.verify import check_file, check_probabilities
 
@@ -39,13 +36,14 @@ def calibrate(
     *,
     eval: str | Path | None = None,  # noqa: A002 - the word of the command line
     output: str | Path | None = None,
-    search: Literal["sparse", "none"] = "sparse",
-    map: Literal["none", "ts", "ets"] = "ts",  # noqa: A002 - the word of the command line
+    search: Literal["sparse", "complete", "none"] = "sparse",
+    map: Literal["none", "ts", "ets", "irova", "aar", "auto"] = "ts",  # noqa: A002 - the word of the command line
     fold: bool = True,
     objective: Objective = "ece",
     max_accuracy_drop: float = 0.3,
-    ensemble_size: int = 10,
+    ensemble_size: int | Literal["auto", "inf"] = "auto",
     max_ensemble_size: int = 2560,
+    antithetic: bool = False,
     angle_step: float = 2.0,
     alpha: float = 5.0,
     beta: float = 1.0,
@@ -67,13 +65,17 @@ def calibrate(
         calib: labelled calibration data, an image folder or `.npz`.
         eval: held-out data for the report; cross-fitting on `calib` without it.
         output: path of the new file; `NAME.tna.onnx` beside the model by default.
-        search: `sparse` (the weight first, then the map) or `none` (the original weight).
-        map: `none`, `ts` (temperature) or `ets` (ensemble temperature).
+        search: `sparse` (the weight first, then the map), `complete` (all pairs of a weight and its map) or `none` (the
+            original weight).
+        map: `none`, `ts` (temperature), `ets` (ensemble temperature), `irova` (isotonic one-vs-all), `aar`
+            (atypicality-aware), or `auto`: the one with the least cross-validated NLL.
         fold: put TS into weight and bias, so that the graph stays as it is.
         objective: metric that the search minimises: `ece`, `adaece` or `nll`.
         max_accuracy_drop: percentage points of accuracy that the new weight may lose on the calibration data.
-        ensemble_size: tilted weights averaged, n_e.
-        max_ensemble_size: cap on the members when the accuracy constraint asks for more than `ensemble_size`.
+        ensemble_size: tilted weights averaged, n_e. `auto` starts at the paper's 10 and takes more if accuracy asks for
+            it; a number is taken as given; `inf` is the limit of many, cos(mRC) times the original weight.
+        max_ensemble_size: cap on the members under `auto`.
+        antithetic: average pairs of a rotation and its transpose.
         angle_step: grid step in degrees.
         alpha: first shape of the Beta distribution of the rotation angles.
         beta: second shape.
@@ -97,52 +99,46 @@ def calibrate(
     """
     show = progress or silent
     if search == "none" and map == "none":
-        raise UsageError("search none with map none changes nothing; choose --search sparse, or --map ts or ets")
+        raise UsageError("search none with map none changes nothing; choose another --search or another --map")
     settings = _settings(
-        ensemble_size=ensemble_size,
-        max_ensemble_size=max(max_ensemble_size, ensemble_size),
+        **_members(ensemble_size, max_ensemble_size),
         angle_step=angle_step,
         objective=objective,
         bins=bins,
         max_accuracy_drop=max_accuracy_drop / 100,
         seed=seed,
+        antithetic=antithetic,
         tilt={"alpha": alpha, "beta": beta, "theta_s": theta_s, "n_t": n_t},
     )
     task = open_task(
         model, calib, eval, output, head=head, recipe=preprocessing, device=device, batch_size=batch_size,
         overwrite=overwrite, bins=bins, show=show,
     )  # fmt: skip
-    candidates = _candidates(task, settings, search, show)
-    chosen = candidates[choose(candidates, settings)]
-    weight = candidate_weight(task.head.weight, chosen, settings)
-    logits = HeadLogits(task.store, weight, task.head.bias)
-    fitted = _fit(map, logits.reduce())
+    strategy = Strategy(task.store, task.head.weight, task.head.bias, search, map, settings)
+    try:
+        found = strategy.run(functools.partial(show, "search"))
+    except ValueError as error:
+        raise UnsupportedModel(f"{task.model.path}: head '{task.head.node}': {error}; use --search none") from error
+    fitted, chosen = found.fitted, found.chosen
+    _check_features(task, found)
     factor = 1 / fitted.temperature if fold and isinstance(fitted, Temperature) else None
     rewritten = rewrite(
         task.model,
         task.head,
-        weight * np.asarray(factor or 1.0, weight.dtype),
+        found.weight * np.asarray(factor or 1.0, found.weight.dtype),
         bias_factor=factor or 1.0,
         write_map=fitted.forward if fitted and factor is None else None,
-        metadata=provenance_entries(task, settings, chosen, search, map, fitted),
+        logits_rank=task.tensors.logits_rank,
+        metadata=provenance_entries(task, settings, search, found),
     )
     with pending(rewritten.proto, task.output) as path:
         checker = check_file(task.model, task.head, rewritten, path)
         session = open_session(path, str(task.output), task.device)
-        verification = check_probabilities(session, task, weight, fitted, checker=checker)
-        if task.held_out is not None:
-            before = open_session(task.model.path, str(task.model.path), task.device)
-            models = [(before, task.class_output), (session, task.class_output)]
-            old, new = score_models(models, task.held_out, batch_size, show)
-            comparison = compare_scores(task.held_out.describe(), "held-out", old, new, bins, seed)
-        elif chosen.angle == 0 and fitted is None:
-            same = chosen.scores
-            comparison = compare_scores(task.source.describe(), "unchanged", same, same, bins, seed)
-        else:
-            comparison = _cross_fitted(task, candidates, map, settings)
+        verification = check_probabilities(session, task, found.weight, fitted, checker=checker)
+        comparison = _compare(task, strategy, found, session, show)
         if comparison.is_worse(objective):
             raise CheckFailed(worse_text(comparison, objective))
-    after = logits.mapped_scores(fitted)
+    after = found.logits.mapped_scores(fitted)
     return Report(
         model=str(task.model.path),
         model_sha256=task.model.sha256,
@@ -151,23 +147,43 @@ def calibrate(
         classes=task.head.n_classes,
         features=task.head.n_features,
         search=search,
-        map=map,
+        map=found.map,
         folded=factor is not None,
-        parameters=fitted.parameters if fitted else {},
+        parameters=fitted.brief if fitted else {},
+        map_nll=found.map_nll,
         angle=chosen.angle,
         ensemble_size=chosen.ensemble_size,
         rotations=chosen.rotations,
         objective=objective,
-        curve=tuple(_point(c, settings) for c in candidates),
+        curve=tuple(_point(c, settings) for c in found.candidates),
         settings={**dataclasses.asdict(settings), "batch_size": batch_size},
-        calibration=compare_scores(task.source.describe(), "fitted", candidates[0].scores, after, bins, seed),
+        calibration=compare_scores(task.source.describe(), "fitted", found.before, after, bins, seed),
         comparison=comparison,
         verification=verification,
         preprocessing=task.source.recipe(),
         provider=task.provider,
         versions=versions(),
-        notes=notes_on(task, candidates, chosen, settings, search, comparison),
+        notes=notes_on(task, found, settings, search, comparison),
     )
+
+
+# The paper's n_e, where `auto` starts.
+_FIRST_MEMBERS = 10
+
+
+def _members(ensemble_size: int | str, cap: int) -> dict[str, int]:
+    """Ensemble size and its cap: a number is taken as given, `auto` starts at the paper's and may grow.
+
+    Raises:
+        UsageError: neither a positive number nor `auto` nor `inf`.
+    """
+    if ensemble_size == "auto":
+        return {"ensemble_size": min(_FIRST_MEMBERS, cap), "max_ensemble_size": cap}
+    if ensemble_size == "inf":
+        return {"ensemble_size": LIMIT, "max_ensemble_size": LIMIT}
+    if isinstance(ensemble_size, str) or ensemble_size < 1:
+        raise UsageError(f"ensemble size '{ensemble_size}' is not known; expected auto, inf or a positive number")
+    return {"ensemble_size": ensemble_size, "max_ensemble_size": ensemble_size}
 
 
 def _settings(*, tilt: dict[str, Any], **values: Any) -> SearchSettings:
@@ -182,34 +198,35 @@ def _settings(*, tilt: dict[str, Any], **values: Any) -> SearchSettings:
         raise UsageError(str(error)) from error
 
 
-def _candidates(task: Task, settings: SearchSettings, search: str, show: Progress) -> tuple[Candidate, ...]:
-    def score(weight: NDArray[Any]) -> SampleScores:
-        return HeadLogits(task.store, weight, task.head.bias).scores()
+def _check_features(task: Task, found: Outcome) -> None:
+    """Refuse a map that reads features which the graph does not hold as a plain matrix.
 
-    original = HeadLogits(task.store, task.head.weight, task.head.bias)
-    if search == "none":
-        return (Candidate(0.0, 1, 0.0, original.scores()),)
-    try:
-        return search_sparse(
-            task.head.weight, score, settings, functools.partial(show, "search"), original.scaled_scores
+    Raises:
+        UnsupportedModel: see above.
+    """
+    if found.fitted is not None and found.fitted.needs_features and not task.tensors.plain_features:
+        raise UnsupportedModel(
+            f"{task.model.path}: map {found.map} reads the features '{task.head.features}' in the graph and expects (N, n) "
+            "in the dtype of the logits, which they are not; choose another --map"
         )
-    except ValueError as error:
-        raise UnsupportedModel(f"{task.model.path}: head '{task.head.node}': {error}; use --search none") from error
 
 
-def _fit(name: str, reduce: Reduce) -> CalibrationMap | None:
-    return None if name == "none" else MAPS[name].fit(reduce)
-
-
-def _cross_fitted(task: Task, candidates: tuple[Candidate, ...], name: str, settings: SearchSettings) -> Comparison:
-    def logits_of(candidate: Candidate) -> HeadLogits:
-        return HeadLogits(task.store, candidate_weight(task.head.weight, candidate, settings), task.head.bias)
-
-    before, after = cross_fit(candidates, logits_of, functools.partial(_fit, name), settings)
-    return compare_scores(task.source.describe(), "cross-fitted", before, after, settings.bins, settings.seed)
+def _compare(task: Task, strategy: Strategy, found: Outcome, session: Session, show: Progress) -> Comparison:
+    """Held-out data run through both files; else cross-fitting; else, if nothing changed, the input with itself."""
+    bins, seed = strategy.settings.bins, strategy.settings.seed
+    if task.held_out is not None:
+        before = open_session(task.model.path, str(task.model.path), task.device)
+        models = [(before, task.class_output), (session, task.class_output)]
+        old, new = score_models(models, task.held_out, task.batch_size, show)
+        return compare_scores(task.held_out.describe(), "held-out", old, new, bins, seed)
+    if found.chosen.angle == 0 and found.fitted is None:
+        return compare_scores(task.source.describe(), "unchanged", found.before, found.before, bins, seed)
+    old, new = strategy.cross_fitted(found)
+    return compare_scores(task.source.describe(), "cross-fitted", old, new, bins, seed)
 
 
 def _point(candidate: Candidate, settings: SearchSettings) -> CurvePoint:
     value = objective_value(candidate.scores, settings.objective, settings.bins)
     accuracy = float(np.mean(candidate.scores.hit))
-    return CurvePoint(candidate.angle, candidate.ensemble_size, candidate.rotations, value, accuracy)
+    parameters = candidate.fitted.brief if candidate.fitted else {}
+    return CurvePoint(candidate.angle, candidate.ensemble_size, candidate.rotations, value, accuracy, parameters)

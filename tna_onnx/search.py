@@ -30,10 +30,16 @@ from tna_onnx.numerics.metrics import Objective, objective_value
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.numerics.tilt import TiltParameters, tilted_sums
 
-__all__ = ["Candidate", "SearchSettings", "candidate_weight", "choose", "search_sparse"]
+__all__ = ["LIMIT", "Candidate", "SearchSettings", "candidate_weight", "choose", "search_complete", "search_sparse"]
+
+LIMIT = 0
+"""Ensemble size that stands for the limit of many members, W' = cos(mRC) W."""
 
 Score = Callable[[NDArray[Any]], SampleScores]
 """Scores all samples with a (C, n) weight."""
+
+ScoreFit = Callable[[NDArray[Any], Any], tuple[SampleScores, Any]]
+"""(weight, map to start from) -> scores of all samples after a map fitted for this weight, and that map."""
 
 # Paths walked side by side: above this many members, sums are kept per angle instead of vectors per member.
 _GROUP = 16
@@ -48,7 +54,7 @@ class SearchSettings:
     """Settings of the search; defaults are the paper's where it has one.
 
     Attributes:
-        ensemble_size: members n_e averaged per candidate.
+        ensemble_size: members n_e averaged per candidate; 0 (`LIMIT`) for the limit of many.
         max_ensemble_size: cap on the members when the accuracy constraint asks for more; large heads stop earlier,
             at 2^30 turned class vectors (rotations x classes x members) a candidate.
         angle_step: grid step in degrees.
@@ -56,6 +62,7 @@ class SearchSettings:
         bins: bins of ECE and AdaECE.
         max_accuracy_drop: accuracy that a candidate may lose, as a fraction (0.003 = 0.3 points).
         seed: of all random draws.
+        antithetic: members come in pairs R, R^T, whose antisymmetric noise cancels.
         tilt: distribution of the rotations.
     """
 
@@ -66,11 +73,12 @@ class SearchSettings:
     bins: int = 15
     max_accuracy_drop: float = 0.003
     seed: int = 0
+    antithetic: bool = False
     tilt: TiltParameters = field(default_factory=TiltParameters)
 
     def __post_init__(self) -> None:
         for name, good in (
-            ("ensemble_size", self.ensemble_size >= 1),
+            ("ensemble_size", self.ensemble_size >= 0),
             ("max_ensemble_size", self.max_ensemble_size >= self.ensemble_size),
             ("angle_step", 0 < self.angle_step < 90),
             ("objective", self.objective in ("ece", "adaece", "nll")),
@@ -95,13 +103,15 @@ class Candidate:
         angle: mRC in degrees; 0 is the original weight.
         ensemble_size: members averaged.
         rotations: mean number of rotations n_r of a member.
-        scores: of all calibration samples.
+        scores: of all calibration samples; in a complete search after the map.
+        fitted: the map fitted for this weight, in a complete search.
     """
 
     angle: float
     ensemble_size: int
     rotations: float
     scores: SampleScores
+    fitted: Any = None
 
 
 def search_sparse(
@@ -138,15 +148,48 @@ def search_sparse(
     near = [angle for angle in settings.grid if abs(angle - target) <= 2 * settings.angle_step]
     members, level = settings.ensemble_size, extend(settings.grid, settings.ensemble_size)
     cap = _cap(level, target, weight.shape[0], settings)
-    while target > 0 and members < cap and _falls_short(pool[0], level, near[0], settings):
+    while target > 0 and LIMIT < members < cap and _falls_short(pool[0], level, near[0], settings):
         members = min(4 * members, cap)
         level = extend(near, members)
     if target > 0 and members > settings.ensemble_size and _best(pool[0], level, settings).angle < near[0]:
         extend([angle for angle in settings.grid if angle < near[0]], members)
     best = pool[choose(pool, settings)]
-    if best.angle > 0:
-        between = [best.angle + k / 4 * settings.angle_step for k in (-3, -2, -1, 1, 2, 3)]
-        extend([angle for angle in between if 0 < angle < 90], best.ensemble_size)
+    extend(_between(best, settings), best.ensemble_size)
+    progress(len(pool), len(pool))
+    return tuple(pool)
+
+
+def search_complete(
+    weight: NDArray[Any], score: ScoreFit, settings: SearchSettings, progress: Callable[[int, int], None]
+) -> tuple[Candidate, ...]:
+    """Score pairs of a weight and the map fitted for it, over the grid and then around the best pair.
+
+    The first is the original weight with its map; accuracy is held against that one. Fits start from the neighbour's.
+
+    Args:
+        weight: (C, n) class vectors.
+        score: fits the map for a weight and scores all calibration samples.
+        settings: grid, objective and constraint; the ensemble size stays as it is.
+        progress: called with (candidates scored, candidates expected).
+
+    Raises:
+        ValueError: the weight cannot be tilted (n < 2, or all class vectors zero).
+
+    Source: the paper's TNA (comp.), section "Experimental Details".
+    """
+    scores, fitted = score(weight, None)
+    pool = [Candidate(0.0, 1, 0.0, scores, fitted)]
+    expected, members = 1 + len(settings.grid) + 6, settings.ensemble_size
+
+    def extend(angles: Sequence[float], start: Any) -> None:
+        for angle, average, rotations in _averages(weight, angles, members, settings):
+            scores, start = score(average, start)
+            pool.append(Candidate(angle, members, rotations, scores, start))
+            progress(len(pool), max(expected, len(pool)))
+
+    extend(settings.grid, fitted)
+    best = pool[choose(pool, settings)]
+    extend(_between(best, settings), best.fitted)
     progress(len(pool), len(pool))
     return tuple(pool)
 
@@ -168,6 +211,14 @@ def choose(candidates: Sequence[Candidate], settings: SearchSettings, rows: NDAr
     first = [k for k, c in enumerate(candidates) if k == 0 or c.ensemble_size == largest]
     best = first[int(np.argmin(values[first]))]
     return best if best > 0 else int(np.argmin(values))
+
+
+def _between(best: Candidate, settings: SearchSettings) -> list[float]:
+    """Angles at quarters of the grid step around a candidate; none around the original weight."""
+    if best.angle == 0:
+        return []
+    around = [best.angle + k / 4 * settings.angle_step for k in (-3, -2, -1, 1, 2, 3)]
+    return [angle for angle in around if 0 < angle < 90]
 
 
 def candidate_weight(weight: NDArray[Any], candidate: Candidate, settings: SearchSettings) -> NDArray[Any]:
@@ -218,20 +269,37 @@ def _averages(
 
     Member k is the path of the k-th child of the seed, whatever the number of members.
     """
-    seeds = np.random.SeedSequence(settings.seed).spawn(members)
+    if members == LIMIT:
+        for angle in angles:
+            yield angle, (weight * math.cos(math.radians(angle))).astype(weight.dtype), 0.0
+        return
     radians = [math.radians(a) for a in angles]
-    groups = [tilted_sums(weight, radians, seeds[k : k + _GROUP], settings.tilt) for k in range(0, members, _GROUP)]
-    if len(groups) == 1:  # nothing to keep: one angle after the other
-        for angle, (_, total, rotations) in zip(angles, groups[0], strict=False):
+    parts = list(_parts(members, radians, weight, settings))
+    if len(parts) == 1:  # nothing to keep: one angle after the other
+        for angle, (_, total, rotations) in zip(angles, parts[0][1], strict=False):
             yield angle, (total / members).astype(weight.dtype), rotations
         return
     sums = [np.zeros(weight.shape, order="F") for _ in angles]
     turned, reached = np.zeros(len(angles)), len(angles)
-    for number, group in enumerate(groups):
-        size, k = len(seeds[number * _GROUP : (number + 1) * _GROUP]), -1
-        for k, (_, total, rotations) in enumerate(group):
+    for size, walk in parts:
+        k = -1
+        for k, (_, total, rotations) in enumerate(walk):
             sums[k] += total
             turned[k] += rotations * size
         reached = min(reached, k + 1)
     for angle, total, rotations in zip(angles[:reached], sums, turned, strict=False):
         yield angle, (total / members).astype(weight.dtype), float(rotations / members)
+
+
+def _parts(
+    members: int, radians: list[float], weight: NDArray[Any], settings: SearchSettings
+) -> Iterator[tuple[int, Iterator[tuple[float, NDArray[np.float64], float]]]]:
+    """Yield (members, walk of `tilted_sums`) whose sums together hold all members."""
+    pairs = members // 2 if settings.antithetic else 0
+    seeds = np.random.SeedSequence(settings.seed).spawn(members - pairs)
+    for k in range(0, pairs, _GROUP):
+        group = seeds[k : min(k + _GROUP, pairs)]
+        yield 2 * len(group), tilted_sums(weight, radians, group, settings.tilt, antithetic=True)
+    for k in range(pairs, len(seeds), _GROUP):
+        group = seeds[k : k + _GROUP]
+        yield len(group), tilted_sums(weight, radians, group, settings.tilt)

@@ -10,7 +10,7 @@ from tna_onnx.crossfit import FOLDS
 from tna_onnx.data import Recipe, Source, open_source
 from tna_onnx.errors import UsageError
 from tna_onnx.evaluation import require_samples
-from tna_onnx.features import FeatureStore, Progress, check_head, collect_features, input_specs, open_probe
+from tna_onnx.features import FeatureStore, HeadTensors, Progress, check_head, collect_features, input_specs, open_probe
 from tna_onnx.graph.head import Head, choose_head
 from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.outputs import ClassOutput, output_of
@@ -27,6 +27,7 @@ class Task:
     Attributes:
         model: the source.
         head: its linear head, checked against the model's logits.
+        tensors: what the first batch showed of the head's tensors.
         class_output: the graph output behind it.
         output: path to write.
         source: calibration data.
@@ -40,6 +41,7 @@ class Task:
 
     model: Model
     head: Head
+    tensors: HeadTensors
     class_output: ClassOutput
     output: Path
     source: Source
@@ -84,8 +86,19 @@ def open_task(
     require_samples(source, bins, 0 if other else math.ceil(len(source) / FOLDS))
     if other is not None:
         require_samples(other, bins)
-    check_head(model, found, probe, source, batch_size)
+    tensors = check_head(model, found, probe, source, batch_size)
     store = collect_features(model, found, source, where, batch_size, show)
     return Task(
-        model, found, class_output, target, source, other, store, where, probe.provider, probe.fallback, batch_size
+        model,
+        found,
+        tensors,
+        class_output,
+        target,
+        source,
+        other,
+        store,
+        where,
+        probe.provider,
+        probe.fallback,
+        batch_size,
     )

@@ -79,12 +79,11 @@ def check_probabilities(
     source, head, output = task.source, task.head, task.class_output
     rows = np.unique(np.linspace(0, len(source) - 1, min(_SAMPLES, len(source))).astype(np.int64))
     parts = [session.run([output.name], batch)[0] for batch in source.batches(task.batch_size, rows)]
-    given = np.concatenate(parts).astype(np.float64).reshape(len(rows), -1)
-    found = given if output.kind == "probabilities" else _softmax(given)
+    found = output.probabilities(np.concatenate(parts))
 
     z = np.asarray(task.store.features[rows], np.float64)
     w, b = weight.astype(np.float64), head.bias.astype(np.float64)
-    expected = _softmax(apply_map(fitted, z @ w.T + b))
+    expected = _softmax(apply_map(fitted, z @ w.T + b, z))
     eps = float(max(np.finfo(head.stored_weight.value.dtype).eps, np.finfo(head.logits_type).eps))
     bound = np.minimum(_LARGEST, 1e-6 + 8 * eps * np.max(np.abs(z) @ np.abs(w).T + np.abs(b), axis=1))
     difference = np.max(np.abs(found - expected), axis=1, initial=0)

@@ -9,6 +9,7 @@ import click
 
 import tna_onnx
 from tna_onnx.cli.options import data_options, recipe_from
+from tna_onnx.cli.types import members
 from tna_onnx.errors import TnaError, UsageError
 
 __all__ = ["group"]
@@ -45,17 +46,18 @@ def group() -> None:
 @click.option("--overwrite", is_flag=True, help="Let the output replace the input.")
 @click.option(
     "--search",
-    type=click.Choice(["sparse", "none"]),
+    type=click.Choice(["sparse", "complete", "none"]),
     default="sparse",
     show_default=True,
-    help="Tilt and average the class vectors, then fit the map; or keep them.",
+    help="Tilt and average the class vectors, then fit the map; try all pairs of both; or keep the vectors.",
 )
 @click.option(
     "--map",
-    type=click.Choice(["none", "ts", "ets"]),
+    type=click.Choice(["none", "ts", "ets", "irova", "aar", "auto"]),
     default="ts",
     show_default=True,
-    help="Calibration map: none, temperature, ensemble temperature.",
+    help="Calibration map: none, temperature, ensemble temperature, isotonic one-vs-all, atypicality-aware; auto takes "
+    "the one with the least cross-validated NLL.",
 )
 @click.option(
     "--fold/--no-fold", default=True, show_default=True, help="Put TS into weight and bias, or append a node."
@@ -75,15 +77,21 @@ def group() -> None:
     help="Accuracy that may be lost on the calibration data, percentage points.",
 )
 @click.option(
-    "--ensemble-size", type=click.IntRange(1), default=10, show_default=True, help="Tilted weights averaged (n_e)."
+    "--ensemble-size",
+    metavar="N|inf|auto",
+    callback=members,
+    default="auto",
+    show_default=True,
+    help="Tilted weights averaged (n_e). auto: the paper's 10, more if accuracy asks for it; inf: the limit of many.",
 )
 @click.option(
     "--max-ensemble-size",
     type=click.IntRange(1),
     default=2560,
     show_default=True,
-    help="Cap on them when the accuracy constraint asks for more.",
+    help="Cap on them under auto.",
 )
+@click.option("--antithetic", is_flag=True, help="Average pairs of a rotation and its transpose.")
 @click.option(
     "--angle-step",
     type=click.FloatRange(0, 90, min_open=True, max_open=True),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-__all__ = ["numbers", "size"]
+__all__ = ["members", "numbers", "size"]
 
 
 def numbers(_ctx: click.Context, _param: click.Parameter, text: str | None) -> tuple[float, ...] | None:
@@ -17,6 +17,15 @@ def numbers(_ctx: click.Context, _param: click.Parameter, text: str | None) -> t
         raise click.BadParameter(
             f"expected numbers with commas between them, such as 0.485,0.456,0.406, got '{text}'"
         ) from None
+
+
+def members(_ctx: click.Context, _param: click.Parameter, text: str) -> int | str:
+    """Parse a number of members, inf or auto."""
+    if text in ("inf", "auto"):
+        return text
+    if text.isdecimal() and int(text) > 0:
+        return int(text)
+    raise click.BadParameter(f"expected a positive number, inf or auto, got '{text}'")
 
 
 def size(_ctx: click.Context, _param: click.Parameter, text: str | None) -> int | tuple[int, int] | None:

@@ -81,9 +81,14 @@ class Head:
     logits_type: str
 
     @property
+    def binary(self) -> bool:
+        """One logit with a Sigmoid: its two classes have the logits 0 and s, so the first class vector is zero."""
+        return self.activation == "sigmoid" and self._class_vectors.shape[0] == 1
+
+    @property
     def n_classes(self) -> int:
-        """Number of class vectors C."""
-        return int(self._class_vectors.shape[0])
+        """Number of classes C; 2 for a binary head."""
+        return 2 if self.binary else int(self._class_vectors.shape[0])
 
     @property
     def n_features(self) -> int:
@@ -98,6 +103,8 @@ class Head:
     def weight(self) -> NDArray[Any]:
         """(C, n) class vectors with the constant scale in them; float32, or float64 where the file has that."""
         value = self._class_vectors.astype(np.float64) * _column(self.weight_scale)
+        if self.binary:
+            value = np.concatenate([np.zeros_like(value), value])
         return np.ascontiguousarray(value, self.working_type)
 
     @cached_property
@@ -105,8 +112,23 @@ class Head:
         """(C,) bias with the constant scale in it, zeros where the head has none."""
         if self.stored_bias is None:
             return np.zeros(self.n_classes, self.working_type)
-        flat = np.broadcast_to(self.stored_bias.value.astype(np.float64).reshape(-1), (self.n_classes,))
-        return np.asarray(flat * self.bias_scale, self.working_type)
+        flat = self.stored_bias.value.astype(np.float64).reshape(-1) * self.bias_scale
+        if self.binary:
+            flat = np.append(0.0, flat)
+        return np.array(np.broadcast_to(flat, (self.n_classes,)), self.working_type)
+
+    def class_logits(self, raw: NDArray[Any]) -> NDArray[Any]:
+        """Return the logits tensor as (N, C): (N,) or (N, 1) of a binary head gets its zero column.
+
+        Raises:
+            ValueError: another shape.
+        """
+        if self.binary:
+            column = raw.reshape(len(raw), 1)
+            return np.concatenate([np.zeros_like(column), column], axis=1)
+        if raw.ndim != 2 or raw.shape[1] != self.n_classes:
+            raise ValueError(f"logits have shape {raw.shape}")
+        return raw
 
     @property
     def working_type(self) -> type[np.floating[Any]]:
@@ -115,7 +137,8 @@ class Head:
 
     def as_read(self, weight: NDArray[Any]) -> NDArray[np.float64]:
         """Return a (C, n) weight, in the scale of `weight`, as the node reads it."""
-        value: NDArray[np.float64] = weight.astype(np.float64) / _column(self.weight_scale)
+        own = weight[1:] if self.binary else weight
+        value: NDArray[np.float64] = own.astype(np.float64) / _column(self.weight_scale)
         return value.T if self.weight_transposed else value
 
 

@@ -13,6 +13,8 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from tna_onnx.errors import UnsupportedModel
+
 __all__ = ["PREFIX", "NodeOps"]
 
 PREFIX = "tna_onnx"
@@ -23,10 +25,19 @@ class NodeOps:
 
     Args:
         dtype: NumPy name of the logits' dtype.
-        opset: the model's opset; Clip takes its bounds as attributes before 11.
+        opset: the model's opset; Clip takes its bounds as attributes before 11, reductions their axes before 18.
+
+    Raises:
+        UnsupportedModel: the opset is too old.
     """
 
     def __init__(self, dtype: str, opset: int) -> None:
+        lowest = 12 if dtype == "float64" else 7  # Mul and Add broadcast from 7 on, Clip knows float64 from 12 on
+        if opset < lowest:
+            raise UnsupportedModel(
+                f"the model has opset {opset}, too old for an appended map in {dtype}; convert it to opset {lowest} or "
+                "newer, or use --map ts, which needs no new nodes"
+            )
         self._dtype, self._opset = np.dtype(dtype), opset
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: list[onnx.TensorProto] = []
@@ -83,6 +94,12 @@ class NodeOps:
     def sum_square(self, a: str) -> str:
         """Write ReduceSumSquare over axis 1."""
         return self._reduced("ReduceSumSquare", a)
+
+    def reshape(self, a: str, shape: list[int]) -> str:
+        """Write Reshape; not a word of the maps, but what a binary head with logits of shape (N,) needs around them."""
+        name = f"{PREFIX}/shape_{len(self.initializers)}"
+        self.initializers.append(numpy_helper.from_array(np.array(shape, np.int64), name))
+        return self._node("Reshape", [a, name])
 
     def _reduced(self, op_type: str, a: str) -> str:
         if self._opset < 18:

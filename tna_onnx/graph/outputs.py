@@ -6,6 +6,10 @@ The graph says so (what follows the head), or the provenance that this tool wrot
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.head import Head, choose_head
@@ -14,16 +18,44 @@ from tna_onnx.graph.rewrite import provenance
 
 __all__ = ["ClassOutput", "class_output", "output_of"]
 
-_KINDS = {"none": "logits", "softmax": "probabilities", "log_softmax": "log_probabilities"}
+_KINDS = {
+    "none": "logits",
+    "softmax": "probabilities",
+    "log_softmax": "log_probabilities",
+    "sigmoid": "positive_probability",
+}
 
 
 @dataclass(frozen=True)
 class ClassOutput:
-    """The graph output that classifies: its name, `logits`, `log_probabilities` or `probabilities`, and C."""
+    """The graph output that classifies.
+
+    Attributes:
+        name: of the graph output.
+        kind: `logits`, `log_probabilities` or `probabilities` of all classes, or `positive_probability`, one number a
+            sample, of a binary head.
+        n_classes: number of classes C.
+    """
 
     name: str
     kind: str
     n_classes: int
+
+    @property
+    def width(self) -> int:
+        """Numbers per sample."""
+        return 1 if self.kind == "positive_probability" else self.n_classes
+
+    def probabilities(self, values: NDArray[Any]) -> NDArray[np.float64]:
+        """Return (N, C) probabilities from what the output gives."""
+        values = np.asarray(values, np.float64).reshape(len(values), self.width)
+        if self.kind == "positive_probability":
+            return np.concatenate([1 - values, values], axis=1)
+        if self.kind == "probabilities":
+            return values
+        weights = np.exp(values - values.max(axis=1, keepdims=True))
+        result: NDArray[np.float64] = weights / weights.sum(axis=1, keepdims=True)
+        return result
 
     @property
     def provenance(self) -> dict[str, str]:
@@ -35,12 +67,12 @@ def output_of(model: Model, head: Head) -> ClassOutput:
     """Return the output behind a head.
 
     Raises:
-        UnsupportedModel: a Sigmoid follows the head.
+        UnsupportedModel: a Sigmoid follows several logits.
     """
-    if head.activation not in _KINDS:
+    if head.activation == "sigmoid" and not head.binary:
         raise UnsupportedModel(
-            f"{model.path}: head '{head.node}' is followed by a Sigmoid; binary heads with one logit and multi-label "
-            "heads are not supported, expected one logit per class with or without a Softmax"
+            f"{model.path}: head '{head.node}' has {head.n_classes} logits with a Sigmoid: multi-label classifiers are "
+            "not supported, expected one logit with a Sigmoid, or one per class with or without a Softmax"
         )
     return ClassOutput(head.output, _KINDS[head.activation], head.n_classes)
 
@@ -52,6 +84,6 @@ def class_output(model: Model, head: str | None = None) -> ClassOutput:
         UnsupportedModel: neither tells.
     """
     known = provenance(model)
-    if known.get("output") in model.outputs and head is None:
+    if head is None and known.get("output") in model.outputs and {"output_kind", "classes"} <= set(known):
         return ClassOutput(known["output"], known["output_kind"], int(known["classes"]))
     return output_of(model, choose_head(model, head))

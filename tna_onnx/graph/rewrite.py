@@ -26,7 +26,7 @@ __all__ = ["METADATA_PREFIX", "Rewritten", "provenance", "rewrite"]
 
 METADATA_PREFIX = f"{PREFIX}."
 
-WriteMap = Callable[[NodeOps, str], str]
+WriteMap = Callable[[NodeOps, str, str], str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +53,7 @@ def rewrite(
     *,
     bias_factor: float = 1.0,
     write_map: WriteMap | None = None,
+    logits_rank: int = 2,
     metadata: Mapping[str, str],
 ) -> Rewritten:
     """Write a new weight, bias and map into a copy of the model.
@@ -62,8 +63,9 @@ def rewrite(
         head: its head.
         weight: (C, n) class vectors in the scale of `head.weight`.
         bias_factor: what the bias is multiplied by.
-        write_map: writes the map's nodes: (ops, name of the logits) -> name of the result. The block goes between the
+        write_map: writes the map's nodes: (ops, logits, features) -> result, all by name. The block goes between the
             logits and everyone who reads them and ends in their old name, so every reader sees the new ones.
+        logits_rank: axes of the logits tensor; 1 for some binary heads.
         metadata: provenance, written into metadata_props under `tna_onnx.`.
 
     Raises:
@@ -86,7 +88,7 @@ def rewrite(
             changed.add(_overwrite(proto, place, value))
     if write_map is not None:
         ops = NodeOps(head.logits_type, model.opset)
-        _insert(model, proto, head.logits, ops, write_map)
+        _insert(model, proto, head, ops, _for_binary(write_map, logits_rank) if head.binary else write_map)
         added.update(tensor.name for tensor in ops.initializers)
         nodes.update(node.name for node in ops.nodes)
     _annotate(proto, metadata)
@@ -131,9 +133,22 @@ def _give_own(proto: onnx.ModelProto, place: Stored, value: NDArray[Any], name: 
     return name
 
 
-def _insert(model: Model, proto: onnx.ModelProto, logits: str, ops: NodeOps, write_map: WriteMap) -> None:
+def _for_binary(write_map: WriteMap, rank: int) -> WriteMap:
+    """Let a map over classes work on one logit s: (0, s) goes in, and the difference of the two results comes out."""
+
+    def write(ops: NodeOps, logits: str, features: str) -> str:
+        column = ops.reshape(logits, [-1, 1]) if rank == 1 else logits
+        pair = ops.matmul(column, ops.const([[0.0, 1.0]]))
+        result = ops.matmul(write_map(ops, pair, features), ops.const([[-1.0], [1.0]]))
+        return ops.reshape(result, [-1]) if rank == 1 else result
+
+    return write
+
+
+def _insert(model: Model, proto: onnx.ModelProto, head: Head, ops: NodeOps, write_map: WriteMap) -> None:
     raw = f"{PREFIX}/logits"
-    last = write_map(ops, raw)
+    logits = head.logits
+    last = write_map(ops, raw, head.features)
     taken = {*model.producers, *model.initializers, *(node.name for node in model.proto.graph.node)}
     new = {raw, *(t.name for t in ops.initializers), *(name for n in ops.nodes for name in (n.name, *n.output))}
     if taken & new:

@@ -23,7 +23,6 @@ Source: Yuksekgonul et al. (2023), "Beyond Confidence: Reliable Models Should Al
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, ClassVar
 
 import array_api_compat
@@ -119,11 +118,14 @@ class AtypicalityAware:
         space = {name: _plain(value) for name, value in vars(self.space).items()}
         return {"polynomial": self.polynomial.tolist(), "bias": self.bias.tolist(), "space": space}
 
-    @cached_property
-    def summary(self) -> str:
-        """The polynomial and the size of the bias."""
-        p = ", ".join(f"{v:.4g}" for v in self.polynomial)
-        return f"p0, p1, p2 {p}; |v| {np.linalg.norm(self.bias):.3g}; OAS shrinkage {self.space.shrinkage:.3g}"
+    @property
+    def brief(self) -> dict[str, Any]:
+        """The polynomial (p_0, p_1, p_2), the bias, and the shrinkage of the covariance."""
+        return {
+            "polynomial": self.polynomial.tolist(),
+            "bias": self.bias.tolist(),
+            "shrinkage": self.space.shrinkage,
+        }
 
     @classmethod
     def from_parameters(cls, parameters: dict[str, Any]) -> AtypicalityAware:

@@ -45,8 +45,8 @@ class CalibrationMap(Protocol):
         """Fitted values by name, JSON-able."""
 
     @property
-    def summary(self) -> str:
-        """The parameters in a few words."""
+    def brief(self) -> dict[str, Any]:
+        """What a reader wants to know of the parameters, JSON-able."""
 
     def forward(self, op: Ops, logits: Any, features: Any = None) -> Any:
         """Return calibrated logits (N, C), written in the words of `op`."""

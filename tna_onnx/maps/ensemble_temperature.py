@@ -44,9 +44,9 @@ class EnsembleTemperature:
         return {"temperature": self.temperature, "weights": list(self.weights), "n_classes": self.n_classes}
 
     @property
-    def summary(self) -> str:
+    def brief(self) -> dict[str, Any]:
         """Temperature and weights."""
-        return f"T {self.temperature:.4g}, weights {', '.join(f'{w:.4g}' for w in self.weights)}"
+        return {"temperature": self.temperature, "weights": list(self.weights)}
 
     @classmethod
     def from_parameters(cls, parameters: dict[str, Any]) -> EnsembleTemperature:

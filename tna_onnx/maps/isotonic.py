@@ -43,10 +43,10 @@ class IsotonicOneVsAll:
         return {"knots": [[list(x), list(y)] for x, y in self.knots]}
 
     @property
-    def summary(self) -> str:
-        """How many knots."""
+    def brief(self) -> dict[str, Any]:
+        """How many knots there are, and how many a class has at most."""
         sizes = [len(x) for x, _ in self.knots]
-        return f"{sum(sizes)} knots, at most {max(sizes)} a class"
+        return {"knots": sum(sizes), "most_knots_of_a_class": max(sizes)}
 
     @classmethod
     def from_parameters(cls, parameters: dict[str, Any]) -> IsotonicOneVsAll:

@@ -43,9 +43,9 @@ class Temperature:
         return {"temperature": self.temperature}
 
     @property
-    def summary(self) -> str:
+    def brief(self) -> dict[str, Any]:
         """The temperature."""
-        return f"T {self.temperature:.4g}"
+        return self.parameters
 
     @classmethod
     def from_parameters(cls, parameters: dict[str, Any]) -> Temperature:

@@ -151,6 +151,7 @@ class TiltPath:
         self._pair_draws = np.random.default_rng(pairs)
         self._angle_draws = np.random.default_rng(angles)
         self._run: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]] = []
+        self._applied: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]] = []
         self.rotations = 0
         self.angle = 0.0
 
@@ -158,6 +159,18 @@ class TiltPath:
     def tilted(self) -> FloatArray:
         """(C, n) view of the tilted class vectors, in the dtype of the weight."""
         return self._tilted.T
+
+    def counterpart(self) -> FloatArray:
+        """Return the (C, n) class vectors turned by the transpose of this path's rotation; mRC is the same.
+
+        The path holds V = R^T W; this is R W = R_1 (R_2 (... (R_k W))), from the last rotation to the first.
+        """
+        turned = self._start.copy()
+        for first, second, turn in reversed(self._applied):
+            cos, sin = np.cos(turn).astype(turned.dtype)[:, None], np.sin(turn).astype(turned.dtype)[:, None]
+            old_i, old_j = turned[first], turned[second]
+            turned[first], turned[second] = cos * old_i - sin * old_j, sin * old_i + cos * old_j
+        return turned.T
 
     def advance(self, angle: float) -> bool:
         """Rotate until mRC exceeds `angle` (radians); the loop of Algorithm 1. False: the path has ended before."""
@@ -204,6 +217,7 @@ class TiltPath:
             passed = np.flatnonzero(self._mrc(np.cumsum(lost, axis=0)) > target)
             done = min(int(passed[0]) + 1, done) if len(passed) else done
         self._tilted[first[:done]], self._tilted[second[:done]] = new_i[:done], new_j[:done]
+        self._applied.append((first[:done], second[:done], turn[:done]))
         # NumPy sums rows in order, but a single column pairwise
         self._deficit = np.sum(lost[:done], axis=0) if lost.shape[1] > 1 else np.cumsum(lost[:done], axis=0)[-1]
         self.angle = float(self._mrc(self._deficit[None])[0])
@@ -235,6 +249,8 @@ def tilted_sums(
     angles: Sequence[float],
     seeds: Sequence[np.random.SeedSequence],
     parameters: TiltParameters,
+    *,
+    antithetic: bool = False,
 ) -> Iterator[tuple[float, NDArray[np.float64], float]]:
     """Walk one path per seed side by side; at each angle give the sum of their tilted class vectors.
 
@@ -245,6 +261,7 @@ def tilted_sums(
         angles: ascending mRC targets in radians, in [0, pi/2).
         seeds: one per member.
         parameters: distribution of the rotations.
+        antithetic: add each path's counterpart, so that a seed gives two members whose antisymmetric noise cancels.
 
     Yields:
         (angle, (C, n) float64 sum over members, mean number of rotations). Ends early, after the last angle that
@@ -263,4 +280,6 @@ def tilted_sums(
         total = np.zeros(weight.shape, order="F")
         for path in paths:
             total += path.tilted
+            if antithetic:
+                total += path.counterpart()
         yield angle, total, float(np.mean([path.rotations for path in paths]))

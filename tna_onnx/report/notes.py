@@ -8,7 +8,8 @@ import numpy as np
 
 from tna_onnx.crossfit import FOLDS
 from tna_onnx.report.report import Comparison
-from tna_onnx.search import Candidate, SearchSettings
+from tna_onnx.search import SearchSettings
+from tna_onnx.strategy import Outcome
 from tna_onnx.task import Task
 
 __all__ = ["notes_on", "worse_text"]
@@ -16,8 +17,7 @@ __all__ = ["notes_on", "worse_text"]
 
 def notes_on(
     task: Task,
-    candidates: tuple[Candidate, ...],
-    chosen: Candidate,
+    found: Outcome,
     settings: SearchSettings,
     search: str,
     comparison: Comparison,
@@ -26,7 +26,7 @@ def notes_on(
     notes, classes = [], task.head.n_classes
     if task.fallback:
         notes.append(f"device auto: CUDA was not obtained, ran on the CPU: {task.fallback}")
-    accuracy, chance = float(np.mean(candidates[0].scores.hit)), 1 / classes
+    accuracy, chance = float(np.mean(found.before.hit)), 1 / classes
     if accuracy < chance + 3 * math.sqrt(chance * (1 - chance) / len(task.source)):
         notes.append(
             f"accuracy on the calibration data is {accuracy:.1%}, near chance (1 in {classes}): check the order of the "
@@ -36,7 +36,11 @@ def notes_on(
     if recipe is not None:
         used = ", ".join(f"{key} {_plain(value)}" for key, value in recipe.items() if value is not None)
         notes.append(f"preprocessing: {used}; accuracy of the input model with it {accuracy:.2%}")
-    if search == "sparse" and chosen.angle == 0:
+    if found.map_nll:
+        listing = ", ".join(f"{name} {value:.4f}" for name, value in found.map_nll.items())
+        notes.append(f"map auto took {found.map}: least cross-validated NLL ({listing})")
+    chosen = found.chosen
+    if search != "none" and chosen.angle == 0:
         notes.append("no tilted weight was better than the original within the accuracy constraint")
     elif chosen.ensemble_size > settings.ensemble_size:
         notes.append(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from tna_onnx.numerics.metrics import Interval, Metrics, paired_differences
 from tna_onnx.numerics.stats import SampleScores
@@ -51,13 +51,14 @@ def compare_scores(data: str, how: How, before: SampleScores, after: SampleScore
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """One candidate of the search: its angle in degrees, members, mean rotations n_r, and what it scored."""
+    """One candidate of the search: angle in degrees, members, mean rotations n_r, scores, and what was fitted for it."""
 
     angle: float
     ensemble_size: int
     rotations: float
     objective: float
     accuracy: float
+    parameters: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -71,12 +72,13 @@ class Report:
         head: label of the head's node.
         classes: number of classes C.
         features: length n of the features.
-        search: `sparse` or `none`.
-        map: `none`, `ts` or `ets`.
+        search: `sparse`, `complete` or `none`.
+        map: `none`, `ts`, `ets`, `irova` or `aar`.
         folded: whether the map went into weight and bias.
         parameters: fitted parameters of the map.
+        map_nll: cross-validated NLL per map, if `auto` compared them.
         angle: chosen mRC in degrees; 0 is the original weight.
-        ensemble_size: members averaged.
+        ensemble_size: members averaged; 0 is the limit of many.
         rotations: mean rotations of a member.
         objective: metric that the search minimised.
         curve: all candidates, in the order in which they were scored.
@@ -99,7 +101,8 @@ class Report:
     search: str
     map: str
     folded: bool
-    parameters: dict[str, float | list[float]]
+    parameters: dict[str, Any]
+    map_nll: dict[str, float]
     angle: float
     ensemble_size: int
     rotations: float

@@ -28,7 +28,14 @@ def report_text(report: Report) -> RenderableType:
     weight = (
         "original weight"
         if report.angle == 0
-        else (f"mRC {report.angle:g} degrees, {report.ensemble_size} members, {report.rotations:.0f} rotations each")
+        else (
+            f"mRC {report.angle:g} degrees, "
+            + (
+                f"{report.ensemble_size} members, {report.rotations:.0f} rotations each"
+                if report.ensemble_size
+                else "the limit of many members"
+            )
+        )
     )
     fitted = ", ".join(f"{k} {_short(v)}" for k, v in report.parameters.items())
     how = "" if report.map == "none" else (", folded into weight and bias" if report.folded else ", appended as nodes")
@@ -108,4 +115,6 @@ def _value(metrics: Metrics, name: str) -> str:
 
 
 def _short(value: float | list[float]) -> str:
+    if isinstance(value, list) and len(value) > 4:
+        return f"of {len(value)} values"
     return ", ".join(f"{v:.4g}" for v in value) if isinstance(value, list) else f"{value:.4g}"

@@ -1,0 +1,164 @@
+"""What `calibrate` looks for: a weight, and a map on top, by one of three searches; and its honest estimate.
+
+- `none`: the map on the original weight.
+- `sparse`: the weight first, then the map.
+- `complete`: every pair of a weight and the map fitted for it.
+
+With `auto` the map is the one with the least cross-validated NLL: on the chosen weight in a sparse search, on the
+original weight otherwise. A complete search without a map is the sparse one.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tna_onnx.crossfit import choose_map, cross_fit, cross_score
+from tna_onnx.engine.logits import HeadLogits
+from tna_onnx.features import FeatureStore
+from tna_onnx.maps import MAPS, CalibrationMap, Reduce
+from tna_onnx.numerics.stats import SampleScores
+from tna_onnx.search import (
+    Candidate,
+    SearchSettings,
+    candidate_weight,
+    choose,
+    search_complete,
+    search_sparse,
+)
+
+__all__ = ["Outcome", "Strategy"]
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What was found.
+
+    Attributes:
+        candidates: all that were scored, the original weight first.
+        chosen: the one that was chosen.
+        weight: its (C, n) weight.
+        map: name of the map, after `auto`.
+        fitted: the map, None for none.
+        before: scores of the input model on the calibration data.
+        logits: logits of the calibration data under `weight`, before the map.
+        map_nll: cross-validated NLL per map, if `auto` compared them.
+    """
+
+    candidates: tuple[Candidate, ...]
+    chosen: Candidate
+    weight: NDArray[Any]
+    map: str
+    fitted: CalibrationMap | None
+    before: SampleScores
+    logits: HeadLogits
+    map_nll: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Strategy:
+    """A search, a map and their settings, on one feature store.
+
+    Attributes:
+        store: features and labels of the calibration data.
+        weight: (C, n) original class vectors.
+        bias: (C,).
+        search: `none`, `sparse` or `complete`.
+        map: `none`, `auto` or a name in `MAPS`.
+        settings: of the search.
+    """
+
+    store: FeatureStore
+    weight: NDArray[Any]
+    bias: NDArray[Any]
+    search: str
+    map: str
+    settings: SearchSettings
+
+    def run(self, progress: Callable[[int, int], None]) -> Outcome:
+        """Search and fit on all calibration data.
+
+        Raises:
+            ValueError: the weight cannot be tilted.
+            DataError: the map cannot be fitted.
+        """
+        original = self._logits(self.weight)
+        before, name = original.scores(), self.map
+        nll: dict[str, float] = {}
+        if name == "auto" and self.search != "sparse":
+            name, nll = self._auto(original)
+        if self.search == "none":
+            candidates: tuple[Candidate, ...] = (Candidate(0.0, 1, 0.0, before),)
+        elif self._pairs(name):
+            candidates = search_complete(self.weight, self._score_fit(name, None), self.settings, progress)
+        else:
+            candidates = search_sparse(
+                self.weight, lambda w: self._logits(w).scores(), self.settings, progress, original.scaled_scores
+            )
+        chosen = candidates[choose(candidates, self.settings)]
+        weight = candidate_weight(self.weight, chosen, self.settings)
+        logits = self._logits(weight)
+        if name == "auto":
+            name, nll = self._auto(logits)
+        fitted = chosen.fitted if self._pairs(name) else _fit(name, logits.reduce(features=_needs_features(name)))
+        return Outcome(candidates, chosen, weight, name, fitted, before, logits, nll)
+
+    def cross_fitted(self, outcome: Outcome) -> tuple[SampleScores, SampleScores]:
+        """Scores before and after, each sample scored with what was chosen and fitted without it.
+
+        A complete search is done again for every fold. `auto` is not: its choice among maps is taken as given.
+        """
+        name = outcome.map
+        if not self._pairs(name):
+            return cross_fit(
+                outcome.candidates,
+                lambda candidate: self._logits(candidate_weight(self.weight, candidate, self.settings)),
+                functools.partial(_fit, name),
+                self.settings,
+                features=_needs_features(name),
+            )
+
+        def propose(train: NDArray[np.bool_]) -> tuple[HeadLogits, CalibrationMap | None]:
+            score = self._score_fit(name, train)
+            candidates = search_complete(self.weight, score, self.settings, lambda done, total: None)  # noqa: ARG005
+            chosen = candidates[choose(candidates, self.settings)]
+            return self._logits(candidate_weight(self.weight, chosen, self.settings)), chosen.fitted
+
+        after, rows = cross_score(len(self.store), self.settings.seed, propose)
+        return outcome.before.take(rows), after
+
+    def _pairs(self, name: str) -> bool:
+        return self.search == "complete" and name != "none"
+
+    def _logits(self, weight: NDArray[Any]) -> HeadLogits:
+        return HeadLogits(self.store, weight, self.bias)
+
+    def _auto(self, logits: HeadLogits) -> tuple[str, dict[str, float]]:
+        fits = {name: functools.partial(_fit, name) for name in ("none", *MAPS)}
+        nll = choose_map(len(self.store), logits, fits, self.settings.seed)
+        return next(iter(nll)), nll
+
+    def _score_fit(
+        self, name: str, rows: NDArray[np.bool_] | None
+    ) -> Callable[[NDArray[Any], Any], tuple[SampleScores, Any]]:
+        """Fit the map for a weight and score it, on the rows chosen."""
+
+        def score(weight: NDArray[Any], start: Any) -> tuple[SampleScores, Any]:
+            logits = self._logits(weight)
+            fitted = _fit(name, logits.reduce(rows, features=_needs_features(name)), start)
+            return logits.mapped_scores(fitted, rows), fitted
+
+        return score
+
+
+def _fit(name: str, reduce: Reduce, start: Any = None) -> CalibrationMap | None:
+    return None if name == "none" else MAPS[name].fit(reduce, start=start)
+
+
+def _needs_features(name: str) -> bool:
+    return name in MAPS and MAPS[name].needs_features
