@@ -206,8 +206,8 @@ def _check_features(task: Task, found: Outcome) -> None:
     """
     if found.fitted is not None and found.fitted.needs_features and not task.tensors.plain_features:
         raise UnsupportedModel(
-            f"{task.model.path}: map {found.map} reads the features '{task.head.features}' in the graph and expects (N, n) "
-            "in the dtype of the logits, which they are not; choose another --map"
+            f"{task.model.path}: map {found.map} reads the features '{task.head.features}' in the graph and expects "
+            "(N, n) in the dtype of the logits; choose another --map"
         )
 
 

@@ -155,32 +155,26 @@ class AtypicalityAware:
 
         atypicality = _atypicalities(space, reduce)
 
-        def loss(theta: FloatArray) -> tuple[float, FloatArray]:
-            sums = reduce(lambda logits, labels, _, a: _loss_sums(theta, logits, labels, a), atypicality)
-            count, bias = sums[0], theta[3:]
-            value = sums[1] / count + _RIDGE * float(bias @ bias) / len(bias)
-            gradient = sums[2:] / count
-            gradient[3:] += 2 * _RIDGE * bias / len(bias)
-            return value, gradient
+        size, classes, spread = reduce(lambda logits, *_: _shape_sums(logits)).tolist()
+        classes = round(classes / size)
+        # one unit of p moves the loss as much as one unit of v: a fifth of the steps
+        unit = np.r_[np.full(3, 1 / max(np.sqrt(spread / size), 1e-12)), np.ones(classes)]
 
-        classes = reduce(lambda logits, *_: _Width(logits.shape[1])).value
+        def loss(theta: FloatArray) -> tuple[float, FloatArray]:
+            p_and_v = theta * unit
+            sums = reduce(lambda logits, labels, _, a: _loss_sums(p_and_v, logits, labels, a), atypicality)
+            bias, gradient = p_and_v[3:], sums[1:] / size
+            gradient[4:] += 2 * _RIDGE * bias / classes
+            return float(gradient[0]) + _RIDGE * float(bias @ bias) / classes, gradient[1:] * unit
+
         first = np.r_[start.polynomial, start.bias] if start else np.r_[1.0, np.zeros(2 + classes)]
         # stops far below what matters, so that the end does not depend on how the data were cut into chunks
         stop: Any = {"maxiter": 1000, "maxfun": 2000, "gtol": 1e-8, "ftol": 1e-13}
-        result = minimize(loss, first, jac=True, method="L-BFGS-B", options=stop)
+        result = minimize(loss, first / unit, jac=True, method="L-BFGS-B", options=stop)
         if not np.all(np.isfinite(result.x)):
             raise DataError("aar: the fit does not end in finite values; use another map")
-        return cls(np.array(result.x[:3]), np.array(result.x[3:]), space)
-
-
-@dataclass(frozen=True)
-class _Width:
-    """Number of classes; the same in every chunk."""
-
-    value: int
-
-    def __add__(self, other: _Width) -> _Width:
-        return self
+        p_and_v = result.x * unit
+        return cls(p_and_v[:3], p_and_v[3:], space)
 
 
 @dataclass(frozen=True, eq=False)
@@ -249,6 +243,14 @@ def _atypicalities(space: FeatureSpace, reduce: Reduce) -> FloatArray:
 
     values: FloatArray = reduce(of).values
     return values
+
+
+def _shape_sums(logits: Any) -> FloatArray:
+    """Sums over samples of (1, C, mean over classes of (s - mean s)^2)."""
+    xp = array_api_compat.array_namespace(logits)
+    centred = logits - xp.mean(logits, axis=1, keepdims=True)
+    n, classes = logits.shape
+    return np.array([n, n * classes, float(xp.sum(centred * centred, dtype=xp.float64)) / classes])
 
 
 def _loss_sums(theta: FloatArray, logits: Any, labels: NDArray[np.int64], atypicality: NDArray[Any]) -> FloatArray:

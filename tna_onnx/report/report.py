@@ -51,7 +51,7 @@ def compare_scores(data: str, how: How, before: SampleScores, after: SampleScore
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """One candidate of the search: angle in degrees, members, mean rotations n_r, scores, and what was fitted for it."""
+    """One candidate of the search: angle in degrees, members, mean rotations n_r, scores, and what was fitted."""
 
     angle: float
     ensemble_size: int
