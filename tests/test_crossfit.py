@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tna_onnx.crossfit import FOLDS, cross_fit
+from tna_onnx.crossfit import FOLDS, choose_map, cross_fit, cross_score, folds
 from tna_onnx.engine.logits import HeadLogits
 from tna_onnx.errors import DataError
 from tna_onnx.features import FeatureStore
@@ -28,11 +28,6 @@ def data(samples: int = 600, n: int = 16, classes: int = 4) -> tuple[Array, NDAr
     honest = 2 * rng.normal(size=(classes, n)) / math.sqrt(n)
     labels = (features @ honest.T + rng.gumbel(size=(samples, classes))).argmax(axis=1)
     return features.astype(np.float32), labels, (2 * honest).astype(np.float32), np.zeros(classes, np.float32)
-
-
-def folds(n: int, seed: int) -> Array:
-    """The folds that `cross_fit` draws."""
-    return np.random.default_rng(seed).permutation(n) % FOLDS
 
 
 class Run:
@@ -211,3 +206,54 @@ def test_a_fold_that_cannot_be_fitted() -> None:
     labels[7] = (features @ weight.T).argmin(axis=1)[7]
     with pytest.raises(DataError, match="every calibration sample is classified right"):
         Run(features, labels, weight, bias)
+
+
+@pytest.mark.parametrize("n", [1, 4, 5, 17, 1000])
+def test_folds_are_of_nearly_equal_size_and_drawn_by_the_seed(n: int) -> None:
+    fold = folds(n, 3)
+    sizes = np.bincount(fold, minlength=FOLDS)
+    assert sizes.sum() == n
+    assert sizes.max() - sizes.min() <= 1
+    np.testing.assert_array_equal(folds(n, 3), fold)
+    assert n < 17 or not np.array_equal(folds(n, 4), fold)
+
+
+def test_cross_score_asks_for_each_fold_with_the_others() -> None:
+    features, labels, weight, bias = data(603)
+    logits = HeadLogits(FeatureStore(features, labels), weight, bias)
+    asked: list[Array] = []
+
+    def propose(train: Array) -> tuple[HeadLogits, None]:
+        asked.append(train)
+        return logits, None
+
+    scores, rows = cross_score(603, 9, propose)
+    assert len(asked) == FOLDS
+    np.testing.assert_array_equal(np.sum(asked, axis=0), FOLDS - 1)  # each sample is left out once
+    np.testing.assert_array_equal(rows, np.concatenate([np.flatnonzero(~train) for train in asked]))
+    assert equal(scores, logits.scores().take(rows))
+
+
+def test_maps_are_compared_by_their_cross_validated_nll() -> None:
+    features, labels, weight, bias = data()
+    logits = HeadLogits(FeatureStore(features, labels), weight, bias)
+
+    def refuse(reduce: Reduce) -> CalibrationMap | None:
+        raise DataError("no")
+
+    fits = {"none": lambda _: None, "refused": refuse, "ts": MAPS["ts"].fit}
+    values = choose_map(600, logits, fits, seed=4)
+    assert list(values) == ["ts", "none"]  # the best first: logits are twice too large
+    assert values["ts"] < values["none"]
+    nll = logits.scores().nll
+    assert values["none"] == pytest.approx(float(np.mean(nll, dtype=np.float64)), rel=1e-12)  # 600 terms of float64
+    held = folds(600, 4)
+    by_hand = np.concatenate(
+        [
+            logits.mapped_scores(MAPS["ts"].fit(logits.reduce(held != k, features=True)), held == k).nll
+            for k in range(FOLDS)
+        ]
+    )
+    assert values["ts"] == float(np.mean(by_hand, dtype=np.float64))
+    with pytest.raises(DataError, match="no map can be fitted"):
+        choose_map(600, logits, {"refused": refuse}, seed=4)

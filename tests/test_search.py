@@ -16,10 +16,19 @@ from numpy.typing import NDArray
 
 from tna_onnx.engine.logits import HeadLogits
 from tna_onnx.features import FeatureStore
+from tna_onnx.maps import Temperature
 from tna_onnx.numerics.metrics import Objective, objective_value
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.numerics.tilt import TiltParameters, angles_between, tilted_sums
-from tna_onnx.search import Candidate, SearchSettings, candidate_weight, choose, search_sparse
+from tna_onnx.search import (
+    LIMIT,
+    Candidate,
+    SearchSettings,
+    candidate_weight,
+    choose,
+    search_complete,
+    search_sparse,
+)
 
 Array = NDArray[Any]
 QUICK = SearchSettings(angle_step=6.0, max_ensemble_size=40)
@@ -126,7 +135,7 @@ def test_any_grid_ascends_between_0_and_90(step: float) -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"ensemble_size": 0},
+        {"ensemble_size": -1},
         {"max_ensemble_size": 9},
         {"angle_step": 0.0},
         {"angle_step": 90.0},
@@ -381,6 +390,9 @@ def test_a_level_of_more_members_lies_near_the_target() -> None:
         (6, SearchSettings(angle_step=12.0, max_ensemble_size=100, max_accuracy_drop=0.0, seed=1)),
         (24, SearchSettings(angle_step=12.0, ensemble_size=16, max_ensemble_size=17, max_accuracy_drop=0.0)),
         (24, SearchSettings(angle_step=12.0, ensemble_size=1, max_ensemble_size=33, tilt=TiltParameters(n_t=7))),
+        (24, SearchSettings(angle_step=12.0, ensemble_size=LIMIT, max_ensemble_size=LIMIT)),
+        (24, SearchSettings(angle_step=12.0, ensemble_size=10, max_ensemble_size=10, antithetic=True)),
+        (24, SearchSettings(angle_step=12.0, ensemble_size=37, max_ensemble_size=37, antithetic=True)),
     ],
 )
 def test_a_candidate_can_be_made_again_bit_for_bit(n: int, settings: SearchSettings) -> None:
@@ -402,6 +414,110 @@ def test_a_weight_is_the_mean_of_its_members(members: int) -> None:
     assert made.dtype == np.float32
     # sums of up to 40 float64 terms in another order, then one rounding to float32
     np.testing.assert_allclose(made, total / members, rtol=2.0**-23, atol=1e-9)
+
+
+@pytest.mark.parametrize("members", [1, 2, 5, 33, 40])
+def test_antithetic_members_come_in_pairs_and_one_alone(members: int) -> None:
+    weight, settings = Classifier.make(24).weight, SearchSettings(seed=5, antithetic=True)
+    seeds, pairs = np.random.SeedSequence(5).spawn(members - members // 2), members // 2
+    total = np.zeros(weight.shape)
+    for antithetic, group in ((True, seeds[:pairs]), (False, seeds[pairs:])):
+        if not group:
+            continue
+        for _, part, _ in tilted_sums(weight, [math.radians(40)], group, settings.tilt, antithetic=antithetic):
+            total += part
+    made = candidate_weight(weight, Candidate(40, members, 0, make_scores([True], 1)), settings)
+    # as above
+    np.testing.assert_allclose(made, total / members, rtol=2.0**-23, atol=1e-9)
+
+
+# ---- the limit of many members ----
+
+
+@pytest.mark.parametrize("cap", [LIMIT, 2560])
+def test_in_the_limit_the_weight_is_scaled(cap: int) -> None:
+    settings = SearchSettings(ensemble_size=LIMIT, max_ensemble_size=cap, angle_step=6.0)
+    classifier, candidates, _ = searched(6, settings)
+    assert {c.ensemble_size for c in candidates[1:]} == {LIMIT}
+    assert {c.rotations for c in candidates} == {0.0}
+    chosen = candidates[choose(candidates, settings)]
+    assert chosen.angle > 0
+    assert value(chosen, settings) == min(value(c, settings) for c in candidates if drop(candidates, c) <= 0.003)
+    scaled = candidate_weight(classifier.weight, chosen, settings)
+    expected = classifier.weight.astype(np.float64) * math.cos(math.radians(chosen.angle))
+    np.testing.assert_allclose(scaled, expected, rtol=2.0**-22)  # the factor and the product are rounded to float32
+    assert scaled.dtype == np.float32
+
+
+def test_many_members_come_near_the_limit() -> None:
+    weight, settings = Classifier.make(24).weight, SearchSettings()
+    none = make_scores([True], 1)
+    limit, many = (candidate_weight(weight, Candidate(30, size, 0, none), settings) for size in (LIMIT, 1000))
+    # tan(30 degrees) / sqrt(1000) = 0.018, and the angle is passed by up to a rotation
+    assert np.linalg.norm(many - limit) < 0.05 * np.linalg.norm(limit)
+
+
+# ---- the complete search ----
+
+
+class Fitting:
+    """Fits a temperature for a weight and scores with it; keeps what it was asked for."""
+
+    def __init__(self, classifier: Classifier) -> None:
+        self._classifier = classifier
+        self.calls: list[tuple[Array, Any, SampleScores, Temperature]] = []
+
+    def __call__(self, weight: Array, start: Any) -> tuple[SampleScores, Temperature]:
+        logits = self._classifier.logits(weight)
+        fitted = Temperature.fit(logits.reduce(), start=start)
+        scores = logits.mapped_scores(fitted)
+        self.calls.append((weight, start, scores, fitted))
+        return scores, fitted
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_the_complete_search_scores_pairs(objective: Objective) -> None:
+    classifier = Classifier.make(64)
+    settings = SearchSettings(angle_step=12.0, objective=objective, max_accuracy_drop=0.01)
+    fit, progress = Fitting(classifier), []
+    candidates = search_complete(classifier.weight, fit, settings, lambda *call: progress.append(call))
+    assert len(fit.calls) == len(candidates)
+    for candidate, (weight, _, scores, fitted) in zip(candidates, fit.calls, strict=True):
+        np.testing.assert_array_equal(candidate_weight(classifier.weight, candidate, settings), weight, strict=True)
+        assert candidate.scores is scores
+        assert candidate.fitted is fitted
+    assert candidates[0].angle == 0
+    assert [c.angle for c in candidates[1:]][: len(settings.grid)] == pytest.approx(settings.grid)
+    # the ensemble keeps its size, and nothing is said about more
+    assert {c.ensemble_size for c in candidates[1:]} == {settings.ensemble_size}
+    chosen = candidates[choose(candidates, settings)]
+    assert value(chosen, settings) <= value(candidates[0], settings)
+    assert drop(candidates, chosen) <= settings.max_accuracy_drop + 1e-12  # a difference of two means
+    assert progress[-1] == (len(candidates), len(candidates))
+    assert [done for done, _ in progress] == sorted(done for done, _ in progress)
+
+
+def test_fits_start_from_a_neighbour() -> None:
+    classifier, settings = Classifier.make(64), SearchSettings(angle_step=12.0, max_accuracy_drop=0.1, seed=1)
+    fit = Fitting(classifier)
+    candidates = search_complete(classifier.weight, fit, settings, lambda *_: None)
+    assert fit.calls[0][1] is None
+    grid = len(settings.grid)
+    for k in range(1, 1 + grid):
+        assert fit.calls[k][1] is candidates[k - 1].fitted
+    best = candidates[choose(candidates[: 1 + grid], settings)]
+    if best.angle > 0:
+        assert fit.calls[1 + grid][1] is best.fitted
+        around = [best.angle + k for k in (-9, -6, -3, 3, 6, 9)]
+        assert [c.angle for c in candidates[1 + grid :]] == [angle for angle in around if 0 < angle < 90]
+
+
+def test_the_complete_search_repeats_itself() -> None:
+    classifier, settings = Classifier.make(24), SearchSettings(angle_step=15.0, seed=3)
+    one, two = (search_complete(classifier.weight, Fitting(classifier), settings, lambda *_: None) for _ in range(2))
+    for a, b in zip(one, two, strict=True):
+        assert (a.angle, a.rotations, a.fitted) == (b.angle, b.rotations, b.fitted)
+        assert equal(a.scores, b.scores)
 
 
 def test_the_seed_decides() -> None:

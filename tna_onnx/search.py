@@ -236,7 +236,7 @@ def _target(original: Candidate, score_scaled: Callable[[float], SampleScores], 
 
 def _cap(level: Sequence[Candidate], target: float, classes: int, settings: SearchSettings) -> int:
     """Members that the search may average: as set, and no more than 2^30 turned class vectors a candidate."""
-    turned = max((c.rotations for c in level if c.angle <= target), default=1.0) * classes
+    turned = max([1.0, *(c.rotations for c in level if c.angle <= target)]) * classes  # none in the limit
     return max(settings.ensemble_size, min(settings.max_ensemble_size, int(_MOST_TURNED / turned)))
 
 
