@@ -19,7 +19,7 @@ from tna_onnx.features import FeatureStore
 from tna_onnx.maps import Temperature
 from tna_onnx.numerics.metrics import Objective, objective_value
 from tna_onnx.numerics.stats import SampleScores
-from tna_onnx.numerics.tilt import TiltParameters, angles_between, tilted_sums
+from tna_onnx.numerics.tilt import TiltParameters, TiltPath, angles_between, tilted_sums
 from tna_onnx.search import (
     LIMIT,
     Candidate,
@@ -429,6 +429,24 @@ def test_antithetic_members_come_in_pairs_and_one_alone(members: int) -> None:
     made = candidate_weight(weight, Candidate(40, members, 0, make_scores([True], 1)), settings)
     # as above
     np.testing.assert_allclose(made, total / members, rtol=2.0**-23, atol=1e-9)
+
+
+@pytest.mark.parametrize("antithetic", [False, True])
+@pytest.mark.parametrize("members", [5, 37])
+def test_rotations_are_the_mean_over_members(members: int, antithetic: bool) -> None:
+    settings = SearchSettings(
+        angle_step=30.0, ensemble_size=members, max_ensemble_size=members, antithetic=antithetic, seed=5
+    )
+    classifier, candidates, _ = searched(24, settings)
+    pairs = members // 2 if antithetic else 0
+    seeds = np.random.SeedSequence(5).spawn(members - pairs)
+    for candidate in candidates[1:3]:
+        total = 0
+        for k, seed in enumerate(seeds):
+            path = TiltPath(classifier.weight, seed, settings.tilt)
+            assert path.advance(math.radians(candidate.angle))
+            total += path.rotations * (2 if k < pairs else 1)
+        assert candidate.rotations == pytest.approx(total / members, rel=1e-14)  # a few float64 operations
 
 
 # ---- the limit of many members ----

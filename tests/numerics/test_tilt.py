@@ -122,7 +122,7 @@ def test_stops_at_the_first_rotation_past_the_target(classes: int, n: int, seed:
     sparse=st.booleans(),
     target=st.floats(0, 2),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_no_rotation_past_the_target_is_missed(n: int, seed: int, theta_s: float, sparse: bool, target: float) -> None:
     """Class vectors along the axes turn by anything between 0 and 180 degrees while their mean is still small."""
     weight = np.eye(n) if sparse else gaussian(5, n, seed=seed)
