@@ -74,7 +74,8 @@ def latency(a: argparse.Namespace) -> None:
         labels = np.argmax(logits / 2 + rng.gumbel(size=logits.shape), axis=1)  # overconfident by a temperature of 2
         labels[:classes] = np.arange(classes)
         np.savez(Path(folder) / "data.npz", **{info.name: x, "labels": labels})
-        for name, extra in (("none", {}), ("ts", {}), ("ts", {"fold": False}), ("ets", {}), ("irova", {}), ("aar", {})):
+        kinds = [("none", {}), ("ts", {}), ("ts", {"fold": False}), ("ets", {}), ("irova", {}), ("aar", {})]
+        for name, extra in kinds:
             path = Path(folder) / "written.onnx"
             search_of = "sparse" if name == "none" else "none"
             data = Path(folder) / "data.npz"

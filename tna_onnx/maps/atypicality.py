@@ -110,7 +110,6 @@ class AtypicalityAware:
     space: FeatureSpace
 
     needs_features: ClassVar[bool] = True
-    keeps_ranking: ClassVar[bool] = False
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -193,7 +192,7 @@ class _Moments:
     def of(cls, features: Any, labels: NDArray[np.int64], classes: int) -> _Moments:
         z = np.asarray(array_api_compat.to_device(features, "cpu"), np.float64)
         origin = z.mean(axis=0)
-        z -= origin
+        z = z - origin  # a new array: float64 features are the caller's
         total = np.zeros((classes, z.shape[1]))
         np.add.at(total, labels, z)
         return cls(origin, np.bincount(labels, minlength=classes).astype(np.float64), total, z.T @ z)

@@ -37,9 +37,6 @@ class CalibrationMap(Protocol):
     needs_features: ClassVar[bool]
     """Whether the formula reads the features."""
 
-    keeps_ranking: ClassVar[bool]
-    """Whether every prediction stays the same."""
-
     @property
     def parameters(self) -> dict[str, Any]:
         """Fitted values by name, JSON-able."""

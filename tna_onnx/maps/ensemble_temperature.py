@@ -36,7 +36,6 @@ class EnsembleTemperature:
     n_classes: int
 
     needs_features: ClassVar[bool] = False
-    keeps_ranking: ClassVar[bool] = True
 
     @property
     def parameters(self) -> dict[str, Any]:

@@ -35,7 +35,6 @@ class IsotonicOneVsAll:
     knots: tuple[tuple[tuple[float, ...], tuple[float, ...]], ...]
 
     needs_features: ClassVar[bool] = False
-    keeps_ranking: ClassVar[bool] = False
 
     @property
     def parameters(self) -> dict[str, Any]:

@@ -35,7 +35,6 @@ class Temperature:
     temperature: float
 
     needs_features: ClassVar[bool] = False
-    keeps_ranking: ClassVar[bool] = True
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -78,7 +77,9 @@ class Temperature:
                 )
             return float(sums[0] / sums[2]), float(sums[1] / sums[2])
 
-        root = increasing_root(slope, _LOW, _HIGH, start=1 / start.temperature if start else 1.0)
+        first = 1 / start.temperature if start else 1.0
+        # float32 logits place T no finer than this
+        root = increasing_root(slope, _LOW, _HIGH, start=first, tolerance=1e-7)
         if root.status == "upper":
             raise DataError(
                 f"temperature: the NLL falls all the way to T = {1 / _HIGH:g}: the logits hardly differ from one "

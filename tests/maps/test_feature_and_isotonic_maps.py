@@ -1,0 +1,262 @@
+"""IROvA and AAR: the laws of `maps/base.py`, and oracles from scikit-learn, SciPy and the definitions."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
+from scipy.optimize import minimize
+from scipy.special import log_softmax
+from sklearn.covariance import oas
+from sklearn.isotonic import IsotonicRegression
+
+from tna_onnx.engine.local import reduce_chunks
+from tna_onnx.errors import DataError
+from tna_onnx.graph.nodes import NodeOps
+from tna_onnx.maps import AtypicalityAware, IsotonicOneVsAll, apply_map
+from tna_onnx.maps.atypicality import FeatureSpace
+from tna_onnx.numerics.isotonic import CELL, TOLERANCE, isotonic_knots
+from tna_onnx.numerics.ops import ArrayOps
+
+Array = np.ndarray
+MAPS = {"irova": IsotonicOneVsAll, "aar": AtypicalityAware}
+
+
+def sample(classes: int = 5, n: int = 12, size: int = 900, seed: int = 0, scale: float = 3.0) -> tuple[Array, ...]:
+    """Return (logits, labels, features): classes drawn at the softmax, reported `scale` times too sharp."""
+    rng = np.random.default_rng(seed)
+    features = rng.standard_normal((size, n)) * rng.gamma(3, 0.4, (size, 1))
+    logits = features @ rng.standard_normal((n, classes)) * 0.7
+    labels = np.argmax(logits + rng.gumbel(size=logits.shape), axis=1)
+    return scale * logits, labels.astype(np.int64), features
+
+
+def reduce_of(logits: Array, labels: Array, features: Array, cuts: tuple[int, ...] = ()) -> Callable[..., Any]:
+    """Reduce over chunks that end at `cuts`."""
+    borders = [0, *cuts, len(labels)]
+
+    def run(of: Callable[..., Any], *aligned: Array) -> Any:
+        arrays = (logits, labels, features, *aligned)
+        return reduce_chunks(of, [tuple(x[a:b] for x in arrays) for a, b in itertools.pairwise(borders)])
+
+    return run
+
+
+def softmax(logits: Array) -> Array:
+    """Probabilities."""
+    return np.exp(log_softmax(np.asarray(logits, np.float64), axis=1))
+
+
+@pytest.fixture(scope="module", params=sorted(MAPS))
+def fitted(request: pytest.FixtureRequest) -> tuple[Any, tuple[Array, ...]]:
+    """Return a map and the data that it was fitted on."""
+    data = sample()
+    return MAPS[request.param].fit(reduce_of(*data)), data
+
+
+def graph_of(fitted: Any, classes: int, n: int, opset: int) -> bytes:
+    """Write the map as a model of its own: logits, features -> y."""
+    ops = NodeOps("float32", opset)
+    result = fitted.forward(ops, "logits", "features")
+    ops.nodes.append(helper.make_node("Identity", [result], ["y"]))
+    inputs = [
+        helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["N", classes]),
+        helper.make_tensor_value_info("features", TensorProto.FLOAT, ["N", n]),
+    ]
+    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", classes])
+    graph = helper.make_graph(ops.nodes, "map", inputs, [output], ops.initializers)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    onnx.checker.check_model(model, full_check=True)
+    return bytes(model.SerializeToString())
+
+
+@pytest.mark.parametrize("opset", [9, 13, 18])
+def test_all_faces_agree(fitted: tuple[Any, tuple[Array, ...]], opset: int) -> None:
+    fitted_map, (logits, _, features) = fitted
+    exact = softmax(apply_map(fitted_map, logits, features))
+    np.testing.assert_allclose(exact.sum(axis=1), 1, atol=1e-12)
+    single = logits.astype(np.float32), features.astype(np.float32)
+    # Rounding of p (6e-8) behind ramps of slope up to 1024; AAR: float32 logits of about 30 resolve 2e-6.
+    bound = 1e-4 if isinstance(fitted_map, IsotonicOneVsAll) else 2e-5
+    np.testing.assert_allclose(softmax(apply_map(fitted_map, *single)), exact, atol=bound)
+    model = graph_of(fitted_map, logits.shape[1], features.shape[1], opset)
+    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    feed = {"logits": single[0], "features": single[1]}
+    feed = {i.name: feed[i.name] for i in session.get_inputs()}
+    np.testing.assert_allclose(softmax(session.run(None, feed)[0]), exact, atol=bound)
+    np.testing.assert_allclose(softmax(ReferenceEvaluator(model).run(None, feed)[0]), exact, atol=bound)
+    torch = pytest.importorskip("torch")
+    tensors = [torch.from_numpy(x) for x in single]
+    np.testing.assert_allclose(softmax(apply_map(fitted_map, *tensors).numpy()), exact, atol=bound)
+
+
+@pytest.mark.parametrize("name", sorted(MAPS))
+def test_the_fit_of_chunks_is_the_fit_of_the_whole(name: str) -> None:
+    data = sample()
+    whole = MAPS[name].fit(reduce_of(*data))
+    for cuts in ((1,), (450,), (100, 101, 700)):
+        parts = MAPS[name].fit(reduce_of(*data, cuts=cuts))
+        # sums in another order, and where L-BFGS then stops
+        np.testing.assert_allclose(
+            softmax(apply_map(parts, data[0], data[2])), softmax(apply_map(whole, data[0], data[2])), atol=1e-5
+        )
+
+
+def test_parameters_give_the_map_back_through_json(fitted: tuple[Any, tuple[Array, ...]]) -> None:
+    fitted_map, (logits, _, features) = fitted
+    again = type(fitted_map).from_parameters(json.loads(json.dumps(fitted_map.parameters)))
+    np.testing.assert_array_equal(apply_map(again, logits, features), apply_map(fitted_map, logits, features))
+    json.dumps(fitted_map.brief)
+
+
+@pytest.mark.parametrize("name", sorted(MAPS))
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
+def test_logits_of_any_size_give_finite_results(name: str, scale: float) -> None:
+    logits, labels, features = sample(scale=scale)
+    logits = logits.astype(np.float32)
+    result = apply_map(MAPS[name].fit(reduce_of(logits, labels, features)), logits, features.astype(np.float32))
+    assert np.all(np.isfinite(result))
+
+
+@pytest.mark.parametrize("name", sorted(MAPS))
+def test_an_absent_class_and_two_classes_are_fine(name: str) -> None:
+    logits, labels, features = sample()
+    labels = np.where(labels == 3, 2, labels)
+    p = softmax(apply_map(MAPS[name].fit(reduce_of(logits, labels, features)), logits, features))
+    assert p[:, 3].mean() < 0.05
+    two = sample(classes=2)
+    assert np.all(np.isfinite(apply_map(MAPS[name].fit(reduce_of(*two)), two[0], two[2])))
+
+
+@pytest.mark.parametrize("name", sorted(MAPS))
+def test_overconfident_logits_become_calibrated(name: str) -> None:
+    logits, labels, features = sample(size=4000)
+    result = apply_map(MAPS[name].fit(reduce_of(logits, labels, features)), logits, features)
+    rows = np.arange(len(labels))
+    before, after = (-log_softmax(x, axis=1)[rows, labels].mean() for x in (logits, result))
+    assert after < 0.75 * before
+    p = softmax(result).max(axis=1)
+    # 4,000 samples: the standard error of the mean hit rate is 0.8 points
+    assert abs(p.mean() - np.mean(result.argmax(axis=1) == labels)) < 0.02
+
+
+# IROvA
+
+
+def by_scikit_learn(x: Array, outcome: Array) -> IsotonicRegression:
+    return IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip").fit(x, outcome)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(2, 300))
+def test_on_separated_points_knots_are_scikit_learns_function(seed: int, size: int) -> None:
+    rng = np.random.default_rng(seed)
+    cells = rng.choice(round(1 / CELL) // 2, size, replace=False)
+    x = (2 * cells + 1) * CELL  # at least two cells apart: nothing is merged
+    outcome = rng.random(size) < x
+    knots_x, knots_y = isotonic_knots(x, outcome)
+    model, grid = by_scikit_learn(x, outcome), np.linspace(0, 1, 2001)
+    assert np.max(np.abs(np.interp(grid, knots_x, knots_y) - model.predict(grid))) <= TOLERANCE + 1e-12
+    assert np.all(np.diff(knots_y) >= 0)
+    assert np.all(np.diff(knots_x) >= CELL)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 2000), st.sampled_from([0.05, 0.5, 1.0, 5.0]))
+def test_crowded_points_stay_within_a_cell_of_isotonic_regression(seed: int, size: int, shape: float) -> None:
+    rng = np.random.default_rng(seed)
+    x = rng.beta(shape, shape, size)
+    outcome = rng.random(size) < x
+    knots_x, knots_y = isotonic_knots(x, outcome)
+    assert np.all(np.diff(knots_y) >= 0)
+    assert np.all(np.diff(knots_x) >= CELL - 1e-12)
+    assert knots_y.min() >= 0
+    assert knots_y.max() <= 1
+    # isotonic regression keeps the mean; merging keeps it, thinning moves it by no more than its tolerance
+    assert abs(np.interp(x, knots_x, knots_y).mean() - outcome.mean()) <= TOLERANCE + 2 * CELL + 1 / 1024
+
+
+def test_the_map_is_scikit_learns_per_class_and_renormalised() -> None:
+    rng = np.random.default_rng(3)
+    first = (2 * rng.choice(512, 300, replace=False) + 1) / 1024  # at least two cells apart: nothing is merged
+    p = np.stack([first, 1 - first], axis=1)
+    labels = (rng.random(300) > first).astype(np.int64)
+    fitted_map = IsotonicOneVsAll.fit(reduce_of(np.log(p), labels, p))
+    raw = np.stack([by_scikit_learn(p[:, c], labels == c).predict(p[:, c]) for c in range(2)], axis=1) + 1e-6 * p
+    # either class is off by the thinning's tolerance at most, and their sum is 1
+    expected = raw / raw.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(softmax(apply_map(fitted_map, np.log(p))), expected, atol=2 * TOLERANCE)
+
+
+def test_no_row_vanishes() -> None:
+    fitted_map = IsotonicOneVsAll(knots=(((0.0, 1.0), (0.0, 0.0)),) * 3)
+    logits = np.log(np.array([[0.2, 0.3, 0.5]]))
+    np.testing.assert_allclose(softmax(apply_map(fitted_map, logits)), [[0.2, 0.3, 0.5]], atol=1e-9)
+
+
+def test_thousand_classes_stay_small() -> None:
+    logits, labels, features = sample(classes=1000, n=40, size=3000, scale=2.0)
+    fitted_map = IsotonicOneVsAll.fit(reduce_of(logits, labels, features))
+    assert len(graph_of(fitted_map, 1000, 40, 17)) < 3_000_000
+
+
+# AAR
+
+
+def mahalanobis(features: Array, labels: Array) -> Array:
+    """Least squared Mahalanobis distance to a class mean, from the definition, standardised."""
+    classes = np.unique(labels)
+    means = {c: features[labels == c].mean(axis=0) for c in classes}
+    centred = features - np.stack([means[c] for c in labels])
+    covariance, _ = oas(centred, assume_centered=True)
+    inverse = np.linalg.inv(covariance)
+    distance = np.array([min((z - m) @ inverse @ (z - m) for m in means.values()) for z in features])
+    return (distance - distance.mean()) / distance.std()
+
+
+@pytest.mark.parametrize("size", [30, 900])
+def test_atypicality_is_the_mahalanobis_distance(size: int) -> None:
+    logits, labels, features = sample(size=size, n=20)
+    features = features + 100.0  # far from the origin: sums of squares there would lose digits
+    space = FeatureSpace.fit(reduce_of(logits, labels, features, cuts=(size // 3,)))
+    found = space.atypicality(ArrayOps(features), features)[:, 0]
+    np.testing.assert_allclose(found, mahalanobis(features, labels), atol=1e-6)
+
+
+def test_polynomial_and_bias_are_the_minimum_of_the_penalised_nll() -> None:
+    logits, labels, features = sample(size=600, classes=4)
+    fitted_map = AtypicalityAware.fit(reduce_of(logits, labels, features))
+    a, rows = mahalanobis(features, labels)[:, None], np.arange(600)
+
+    def loss(theta: Array) -> float:
+        scores = (theta[2] * a**2 + theta[1] * a + theta[0]) * logits + theta[3:]
+        return float(-log_softmax(scores, axis=1)[rows, labels].mean() + 1e-3 * theta[3:] @ theta[3:] / 4)
+
+    found = np.r_[fitted_map.polynomial, fitted_map.bias]
+    best = minimize(loss, found + 0.05, method="Powell", options={"xtol": 1e-10, "ftol": 1e-14, "maxiter": 100_000})
+    assert loss(found) <= best.fun + 1e-9
+    np.testing.assert_allclose(found[:3], best.x[:3], atol=1e-3)
+
+
+def test_a_warm_start_ends_in_the_same_place() -> None:
+    data = sample()
+    cold = AtypicalityAware.fit(reduce_of(*data))
+    other = AtypicalityAware(cold.polynomial + 0.1, cold.bias - 0.2, cold.space)
+    warm = AtypicalityAware.fit(reduce_of(*data), start=other)
+    np.testing.assert_allclose(warm.polynomial, cold.polynomial, atol=1e-5)
+
+
+def test_features_without_variation_are_refused() -> None:
+    logits, labels, features = sample()
+    with pytest.raises(DataError, match="do not vary within the classes"):
+        AtypicalityAware.fit(reduce_of(logits, labels, np.zeros_like(features)))
