@@ -54,8 +54,8 @@ def search(a: argparse.Namespace) -> None:
         found = strategy.run(lambda *_: None)
         total = time.perf_counter() - start
         print(
-            f"{name:<6} complete {total:6.1f} s for {len(found.candidates)} pairs, bare products {seconds:5.1f} s, ratio "
-            f"{total / seconds:5.2f}; one cold fit {cold:5.1f} s; peak {peak_gb():.2f} GB"
+            f"{name:<6} complete {total:6.1f} s for {len(found.candidates)} pairs, bare products {seconds:5.1f} s, "
+            f"ratio {total / seconds:5.2f}; one cold fit {cold:5.1f} s; peak {peak_gb():.2f} GB"
         )
 
 
