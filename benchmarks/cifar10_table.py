@@ -202,22 +202,28 @@ def count_table(tables: list[Table]) -> str:
         for sign in (-1, 1):
             side = [change for change in changes if sign * change.mean() > 0]
             yield f"{len(side)} of {len(changes)}"
-            yield str(sum(bool(abs(change.mean()) > change.std(ddof=1)) for change in side))
+            yield str(sum(map(is_clear, side)))
 
     header = ["Metric, search", "Lower", "by more than 1 SD", "Higher", "by more than 1 SD"]
     return grid(header, (cells(search, key) for key in ERRORS for search in ("sparse", "complete")))
 
 
-def summary(tables: list[Table]) -> str:
-    """Write the balance of ECE over all models, maps and searches in one sentence."""
-    changes = [table.change(row, "ece") for table in tables for row in TILTED if row[1] in MAPS]
-    clear = [change.mean() for change in changes if abs(change.mean()) > change.std(ddof=1)]
-    lower, higher = (sum(bool(sign * change.mean() > 0) for change in changes) for sign in (-1, 1))
-    return (
-        f"On top of a map, TNA lowers the mean ECE in {lower} of {len(changes)} cases (model, map and search) and "
-        f"raises it in {higher}; by more than one standard deviation of the paired difference it lowers it in "
-        f"{sum(c < 0 for c in clear)} and raises it in {sum(c > 0 for c in clear)}."
-    )
+def summary(tables: list[Table]) -> Iterator[str]:
+    """Yield the balance of ECE and NLL over all models, maps and searches, and the cases that stand out."""
+    cases = [(table, row) for table in tables for row in TILTED if row[1] in MAPS]
+    for key in ("ece", "nll"):
+        parts = []
+        for sign, verb in ((-1, "lowers"), (1, "raises")):
+            side = [(t, row) for t, row in cases if sign * t.change(row, key).mean() > 0]
+            clear = [f"{ROWS[row]} on `{t.model}`" for t, row in side if is_clear(t.change(row, key))]
+            names = f" ({', '.join(clear)})" if clear else ""
+            parts.append(f"{verb} it in {len(side)} of {len(cases)} cases, by more than 1 SD in {len(clear)}{names}")
+        yield f"Mean {METRICS[key][0].removesuffix(' %')} on top of a map: TNA {parts[0]}; it {parts[1]}."
+
+
+def is_clear(change: np.ndarray) -> bool:
+    """Whether the mean of paired differences is larger than their standard deviation."""
+    return bool(abs(change.mean()) > change.std(ddof=1))
 
 
 def findings(table: Table) -> Iterator[str]:
@@ -226,7 +232,7 @@ def findings(table: Table) -> Iterator[str]:
     ece = [pm(table.values(row, "ece"), "ece") for row in (plain, tna, ts)]
     versus = [pm(table.change(tna, key, ts), key, "+") for key in ("ece", "nll")]
     accuracy = [100 * table.change(row, "accuracy").mean() for row in TILTED]
-    low = 100 * np.mean([run["floor"] for run in table.runs if "floor" in run])
+    left = 100 * np.mean([run["floor"] for run in table.runs if "floor" in run])
     yield (
         f"ECE is {ece[0]} % as it comes, {ece[1]} % with TNA alone, {ece[2]} % with TS alone. TNA alone minus TS "
         f"alone, paired: ECE {versus[0]} %, NLL {versus[1]}."
@@ -240,10 +246,11 @@ def findings(table: Table) -> Iterator[str]:
             )
         yield text + "."
     yield (
-        f"A model that is perfectly calibrated at the confidences of TS would show an ECE of {low:.2f} % on as many "
-        "samples: what lies within about that of zero cannot be told from calibrated."
+        f"A model that is perfectly calibrated at the confidences of TS would show an ECE of {left:.2f} % on as many "
+        "samples; rows near that value cannot be told from calibrated ones."
     )
-    yield f"Mean accuracy changes by {min(accuracy):+.2f} to {max(accuracy):+.2f} points under TNA."
+    low, high = (f"{round(value, 2) + 0.0:+.2f}" for value in (min(accuracy), max(accuracy)))  # + 0.0: no "-0.00"
+    yield f"Mean accuracy changes by {low} to {high} points under TNA."
 
 
 def paper_figures() -> dict[Row, list[tuple[str, str, str]]]:
@@ -270,9 +277,7 @@ def paper_counts() -> Iterator[str]:
 def document(tables: list[Table], head: dict[str, Any]) -> str:
     """Write the page."""
     n, repeats = tables[0].runs[0]["n"], head["repeats"]
-    items = f"- {summary(tables)}\n" + "\n".join(
-        f"- `{table.model}`: {text}" for table in tables for text in findings(table)
-    )
+    items = [*summary(tables), *(f"`{table.model}`: {text}" for table in tables for text in findings(table))]
     paper = grid(
         ["Method", *PAPER_MODELS],
         ([ROWS[row], *(" / ".join(x) for x in figures)] for row, figures in paper_figures().items()),
@@ -295,9 +300,10 @@ def document(tables: list[Table], head: dict[str, Any]) -> str:
         sections += [f"## {table.model}", result_table(table)]
     sections += [
         "## What it shows",
-        items,
+        "A case is a model, a map and a search; SD is the standard deviation of the paired difference over the splits.",
+        "\n".join(f"- {item}" for item in items),
         "Over maps and models (the row without a map left out), how often TNA lowers a mean and how often it raises "
-        "it, and how often by more than one standard deviation of the paired difference:",
+        "it, before rounding:",
         count_table(tables),
     ]
     for table in tables:

@@ -5,8 +5,9 @@ it accepts the source; ONNX Runtime computes from it, on calibration samples, th
 
 Bound on the probabilities. Rounding moves a logit of sample i by at most k eps a_i, with
 a_i = max_c sum_f |z_if||w_cf| + |b_c| and k = 16 for the order of summation, and a softmax moves by at most half of
-what its logits move. So |p - p'| <= 8 eps a_i + 1e-6. A map behind the logits can magnify that (isotonic ramps are up to 1024 steep), so four
-times what such a rounding of logits and features, with random signs, does to the numerics is added. Never above 0.05.
+what its logits move. So |p - p'| <= 8 eps a_i + 1e-6. A map behind the logits can magnify that (isotonic ramps are up
+to 1024 steep), so four times what such a rounding of logits and features, with random signs, does to the numerics is
+added. Never above 0.05.
 """
 
 from __future__ import annotations
