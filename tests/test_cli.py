@@ -265,3 +265,20 @@ def test_data_that_the_model_has_mastered_gives_advice(small: Small, tmp_path: P
     result = cli("calibrate", small.model, "--calib", data, "-o", tmp_path / "o.onnx", "--search", "none", *FAST)
     assert (result.exit_code, "every calibration sample is classified right" in result.output) == (4, True)
     assert not (tmp_path / "o.onnx").exists()
+
+
+def test_held_out_data_must_be_other_data(small: Small, tmp_path: Path) -> None:
+    result = cli("calibrate", small.model, "--calib", small.calib, "--eval", small.calib, "-o", tmp_path / "o.onnx")
+    assert (result.exit_code, "held-out data must be other samples" in result.output) == (2, True), result.output
+
+
+def test_no_file_of_the_command_is_overwritten(small: Small, tmp_path: Path) -> None:
+    model, data = tmp_path / "m.onnx", tmp_path / "d.npz"
+    model.write_bytes(small.model.read_bytes())
+    data.write_bytes(small.calib.read_bytes())
+    for flags in (["-o", data], ["--json", model], ["--json", data], ["--json", tmp_path], ["-o", model]):
+        result = cli("calibrate", model, "--calib", data, *flags)
+        assert result.exit_code == 2, result.output
+    assert model.read_bytes() == small.model.read_bytes()
+    assert data.read_bytes() == small.calib.read_bytes()
+    assert len(list(tmp_path.iterdir())) == 2

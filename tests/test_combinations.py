@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from conftest import Small
+from conftest import Demo, Small
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
@@ -89,7 +89,8 @@ def test_the_limit_of_many_members_is_the_scaled_weight(small: Small, tmp_path: 
 
 
 def test_a_number_of_members_is_taken_as_given(small: Small, tmp_path: Path) -> None:
-    report = tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "o.onnx", ensemble_size=7, device="cpu")
+    settings = {"ensemble_size": 7, "device": "cpu", "max_accuracy_drop": 100.0}  # seven are few for 32 features
+    report = tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "o.onnx", **settings)
     assert {c.ensemble_size for c in report.curve} <= {1, 7}
 
 
@@ -233,3 +234,72 @@ def test_float16_heads_take_every_map(small: Small, tmp_path: Path) -> None:
         )
         assert report.comparison.after.nll <= report.comparison.before.nll + 0.01
         assert json.loads(json.dumps(report.parameters)) == report.parameters
+
+
+def test_a_label_read_in_front_of_the_logits_would_miss_the_map(small: Small, tmp_path: Path) -> None:
+    proto = onnx.load(small.model)
+    proto.graph.node[-1].output[0] = "raw"
+    proto.graph.node.extend(
+        [
+            helper.make_node("Identity", ["raw"], ["logits"], name="identity"),
+            helper.make_node("ArgMax", ["raw"], ["label"], axis=1, keepdims=0),
+        ]
+    )
+    proto.graph.output.append(helper.make_tensor_value_info("label", TensorProto.INT64, ["N"]))
+    onnx.save(proto, tmp_path / "m.onnx")
+    output = tmp_path / "o.onnx"
+    with pytest.raises(tna_onnx.UnsupportedModel, match=r"'raw'.* is read "):
+        tna_onnx.calibrate(tmp_path / "m.onnx", small.calib, map="irova", search="none", output=output, **FAST)
+    assert not output.exists()
+    tna_onnx.calibrate(tmp_path / "m.onnx", small.calib, output=output, **FAST)  # folded: every reader sees it
+    logits, label = outputs(output, np.load(small.test)["x"])
+    np.testing.assert_array_equal(label, logits.argmax(axis=1))
+
+
+def test_a_significant_loss_of_accuracy_is_not_written(demo: Demo, tmp_path: Path) -> None:
+    few = {key: value[:100] for key, value in np.load(demo.calib).items()}  # ten samples a class
+    np.savez(tmp_path / "few.npz", **few)
+    output = tmp_path / "o.onnx"
+    with pytest.raises(tna_onnx.CheckFailed, match=r"worse on 2,000 held-out samples: accuracy"):
+        tna_onnx.calibrate(
+            demo.model, tmp_path / "few.npz", eval=demo.test, output=output, map="irova", search="none", device="cpu"
+        )
+    assert not output.exists()
+
+
+def test_an_appended_softmax_is_read_from_the_graph_not_from_the_metadata(small: Small, tmp_path: Path) -> None:
+    tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "o.onnx", map="ets", **FAST)
+    before = tna_onnx.evaluate(tmp_path / "o.onnx", small.test)
+    proto = onnx.load(tmp_path / "o.onnx")
+    proto.graph.node[-1].output[0] = "raw"
+    proto.graph.node.append(helper.make_node("Softmax", ["raw"], ["logits"], axis=1))
+    onnx.save(proto, tmp_path / "p.onnx")
+    after = tna_onnx.evaluate(tmp_path / "p.onnx", small.test)
+    assert (before.output_kind, after.output_kind) == ("logits", "probabilities")
+    assert after.metrics.ece == pytest.approx(before.metrics.ece, abs=1e-5)
+
+
+def test_ets_weights_by_nll_have_no_higher_nll(small: Small, tmp_path: Path) -> None:
+    reports = [
+        tna_onnx.calibrate(
+            small.model, small.calib, output=tmp_path / loss, map="ets", search="none", ets_loss=loss, **FAST
+        )
+        for loss in ("squared", "nll")
+    ]
+    assert reports[1].calibration.after.nll <= reports[0].calibration.after.nll + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"search": "complet"}, "search 'complet' is not known"),
+        ({"map": "TS"}, "map 'TS' is not known"),
+        ({"objective": "ECE"}, "objective 'ECE' is not known"),
+        ({"ensemble_size": "all"}, "ensemble size 'all' is not known"),
+        ({"theta_s": 1e-6}, "raise theta_s"),
+    ],
+)
+def test_misspelt_choices_are_refused(small: Small, tmp_path: Path, wrong: dict[str, object], message: str) -> None:
+    with pytest.raises(tna_onnx.TnaError, match=message):
+        tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "o.onnx", device="cpu", **wrong)  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []

@@ -72,11 +72,12 @@ def cross_fit(
     Raises:
         DataError: a fold's map cannot be fitted.
     """
-    kept: dict[int, HeadLogits] = {}
+    kept: dict[int, HeadLogits] = {}  # of the last fold only: most choose the same candidate
 
     def propose(train: NDArray[np.bool_]) -> tuple[HeadLogits, CalibrationMap | None]:
         chosen = choose(candidates, settings, train)
         if chosen not in kept:
+            kept.clear()
             kept[chosen] = logits_of(candidates[chosen])
         return kept[chosen], fit(kept[chosen].reduce(train, features=features))
 

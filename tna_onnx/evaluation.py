@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data import Recipe, Source, open_source
-from tna_onnx.errors import DataError
+from tna_onnx.errors import DataError, UsageError
 from tna_onnx.features import Progress, input_specs, silent
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.outputs import ClassOutput, class_output
@@ -114,6 +114,8 @@ def require_samples(source: Source, bins: int, held_out: int = 0) -> None:
     Raises:
         DataError: too few samples.
     """
+    if bins < 1:
+        raise UsageError(f"bins must be at least 1, got {bins}")
     if len(source) - held_out < bins:
         rest = f" outside a fold of {held_out}" if held_out else ""
         raise DataError(

@@ -13,9 +13,10 @@ from tna_onnx.data import Recipe
 from tna_onnx.errors import CheckFailed, UnsupportedModel, UsageError
 from tna_onnx.evaluation import score_models
 from tna_onnx.features import Progress, silent
+from tna_onnx.graph.nodes import NodeOps, can_append
 from tna_onnx.graph.rewrite import rewrite
 from tna_onnx.graph.save import pending
-from tna_onnx.maps import Temperature
+from tna_onnx.maps import MAPS, Temperature
 from tna_onnx.numerics.metrics import Objective, objective_value
 from tna_onnx.numerics.tilt import TiltParameters
 from tna_onnx.provenance import provenance_entries, versions
@@ -39,6 +40,7 @@ def calibrate(
     search: Literal["sparse", "complete", "none"] = "sparse",
     map: Literal["none", "ts", "ets", "irova", "aar", "auto"] = "ts",  # noqa: A002 - the word of the command line
     fold: bool = True,
+    ets_loss: Literal["squared", "nll"] = "squared",
     objective: Objective = "ece",
     max_accuracy_drop: float = 0.3,
     ensemble_size: int | Literal["auto", "inf"] = "auto",
@@ -70,6 +72,7 @@ def calibrate(
         map: `none`, `ts` (temperature), `ets` (ensemble temperature), `irova` (isotonic one-vs-all), `aar`
             (atypicality-aware), or `auto`: the one with the least cross-validated NLL.
         fold: put TS into weight and bias, so that the graph stays as it is.
+        ets_loss: what the weights of ETS minimise.
         objective: metric that the search minimises: `ece`, `adaece` or `nll`.
         max_accuracy_drop: percentage points of accuracy that the new weight may lose on the calibration data.
         ensemble_size: tilted weights averaged, n_e. `auto` starts at the paper's 10 and takes more if accuracy asks for
@@ -98,6 +101,7 @@ def calibrate(
         CheckFailed: the file does not verify, or is significantly worse on the honest numbers. Nothing is written.
     """
     show = progress or silent
+    _check_words(search=search, map=map, objective=objective, ets_loss=ets_loss)
     if search == "none" and map == "none":
         raise UsageError("search none with map none changes nothing; choose another --search or another --map")
     settings = _settings(
@@ -114,13 +118,15 @@ def calibrate(
         model, calib, eval, output, head=head, recipe=preprocessing, device=device, batch_size=batch_size,
         overwrite=overwrite, bins=bins, show=show,
     )  # fmt: skip
-    strategy = Strategy(task.store, task.head.weight, task.head.bias, search, map, settings)
+    allowed = _allowed_maps(task)
+    if map not in ("auto", *allowed):
+        _refuse_map(task, map)
+    strategy = Strategy(task.store, task.head.weight, task.head.bias, search, map, settings, allowed, ets_loss)
     try:
         found = strategy.run(functools.partial(show, "search"))
     except ValueError as error:
         raise UnsupportedModel(f"{task.model.path}: head '{task.head.node}': {error}; use --search none") from error
     fitted, chosen = found.fitted, found.chosen
-    _check_features(task, found)
     factor = 1 / fitted.temperature if fold and isinstance(fitted, Temperature) else None
     rewritten = rewrite(
         task.model,
@@ -136,8 +142,8 @@ def calibrate(
         session = open_session(path, str(task.output), task.device)
         verification = check_probabilities(session, task, found.weight, fitted, checker=checker)
         comparison = _compare(task, strategy, found, session, show)
-        if comparison.is_worse(objective):
-            raise CheckFailed(worse_text(comparison, objective))
+        if worse := comparison.worse_in(objective, settings.max_accuracy_drop):
+            raise CheckFailed(worse_text(comparison, worse))
     after = found.logits.mapped_scores(fitted)
     return Report(
         model=str(task.model.path),
@@ -152,6 +158,7 @@ def calibrate(
         parameters=fitted.brief if fitted else {},
         map_nll=found.map_nll,
         angle=chosen.angle,
+        reached=chosen.reached,
         ensemble_size=chosen.ensemble_size,
         rotations=chosen.rotations,
         objective=objective,
@@ -198,17 +205,47 @@ def _settings(*, tilt: dict[str, Any], **values: Any) -> SearchSettings:
         raise UsageError(str(error)) from error
 
 
-def _check_features(task: Task, found: Outcome) -> None:
-    """Refuse a map that reads features which the graph does not hold as a plain matrix.
+_WORDS = {
+    "search": ("sparse", "complete", "none"),
+    "map": ("none", *MAPS, "auto"),
+    "objective": ("ece", "adaece", "nll"),
+    "ets_loss": ("squared", "nll"),
+}
+
+
+def _check_words(**given: str) -> None:
+    """Refuse a misspelt choice.
 
     Raises:
-        UnsupportedModel: see above.
+        UsageError: a word that is not known.
     """
-    if found.fitted is not None and found.fitted.needs_features and not task.tensors.plain_features:
-        raise UnsupportedModel(
-            f"{task.model.path}: map {found.map} reads the features '{task.head.features}' in the graph and expects "
-            "(N, n) in the dtype of the logits; choose another --map"
-        )
+    for name, word in given.items():
+        if word not in _WORDS[name]:
+            raise UsageError(f"{name} '{word}' is not known; expected {', '.join(_WORDS[name])}")
+
+
+def _allowed_maps(task: Task) -> tuple[str, ...]:
+    """Maps that the model's graph can hold: new nodes need its opset, `aar` its features as a plain matrix."""
+    if not can_append(task.head.logits_type, task.model.opset):
+        return ("none", "ts")
+    return tuple(name for name in ("none", *MAPS) if task.tensors.plain_features or not _reads_features(name))
+
+
+def _reads_features(name: str) -> bool:
+    return name in MAPS and MAPS[name].needs_features
+
+
+def _refuse_map(task: Task, name: str) -> None:
+    """Say why the graph cannot hold a map.
+
+    Raises:
+        UnsupportedModel: always.
+    """
+    NodeOps(task.head.logits_type, task.model.opset)  # raises, if that is the reason
+    raise UnsupportedModel(
+        f"{task.model.path}: map {name} reads the features '{task.head.features}' in the graph and expects (N, n) in "
+        "the dtype of the logits; choose another --map"
+    )
 
 
 def _compare(task: Task, strategy: Strategy, found: Outcome, session: Session, show: Progress) -> Comparison:
@@ -229,4 +266,6 @@ def _point(candidate: Candidate, settings: SearchSettings) -> CurvePoint:
     value = objective_value(candidate.scores, settings.objective, settings.bins)
     accuracy = float(np.mean(candidate.scores.hit))
     parameters = candidate.fitted.brief if candidate.fitted else {}
-    return CurvePoint(candidate.angle, candidate.ensemble_size, candidate.rotations, value, accuracy, parameters)
+    return CurvePoint(
+        candidate.angle, candidate.ensemble_size, candidate.rotations, value, accuracy, parameters, candidate.reached
+    )

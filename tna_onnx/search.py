@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tna_onnx.errors import DataError
 from tna_onnx.numerics.metrics import Objective, objective_value
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.numerics.tilt import TiltParameters, tilted_sums
@@ -100,7 +101,8 @@ class Candidate:
     """A weight that was scored.
 
     Attributes:
-        angle: mRC in degrees; 0 is the original weight.
+        angle: target of mRC in degrees; 0 is the original weight.
+        reached: mean mRC of the members in degrees, past the target by a part of one rotation.
         ensemble_size: members averaged.
         rotations: mean number of rotations n_r of a member.
         scores: of all calibration samples; in a complete search after the map.
@@ -112,6 +114,7 @@ class Candidate:
     rotations: float
     scores: SampleScores
     fitted: Any = None
+    reached: float = 0.0
 
 
 def search_sparse(
@@ -138,8 +141,8 @@ def search_sparse(
 
     def extend(angles: Sequence[float], members: int) -> list[Candidate]:
         new = []
-        for angle, average, rotations in _averages(weight, angles, members, settings):
-            new.append(Candidate(angle, members, rotations, score(average)))
+        for angle, average, rotations, reached in _averages(weight, angles, members, settings):
+            new.append(Candidate(angle, members, rotations, score(average), reached=reached))
             progress(len(pool) + len(new), max(expected, len(pool) + len(new)))
         pool.extend(new)
         return new
@@ -182,9 +185,12 @@ def search_complete(
     expected, members = 1 + len(settings.grid) + 6, settings.ensemble_size
 
     def extend(angles: Sequence[float], start: Any) -> None:
-        for angle, average, rotations in _averages(weight, angles, members, settings):
-            scores, start = score(average, start)
-            pool.append(Candidate(angle, members, rotations, scores, start))
+        for angle, average, rotations, reached in _averages(weight, angles, members, settings):
+            try:
+                scores, start = score(average, start)
+            except DataError:  # no map for this weight: it is no candidate
+                continue
+            pool.append(Candidate(angle, members, rotations, scores, start, reached))
             progress(len(pool), max(expected, len(pool)))
 
     extend(settings.grid, fitted)
@@ -264,31 +270,31 @@ def _objective(scores: SampleScores, settings: SearchSettings) -> float:
 
 def _averages(
     weight: NDArray[Any], angles: Sequence[float], members: int, settings: SearchSettings
-) -> Iterator[tuple[float, NDArray[Any], float]]:
-    """Yield (angle in degrees, averaged weight in the dtype of `weight`, mean rotations) for ascending angles.
+) -> Iterator[tuple[float, NDArray[Any], float, float]]:
+    """Yield (target in degrees, averaged weight, mean rotations, mean mRC reached in degrees) for ascending angles.
 
     Member k is the path of the k-th child of the seed, whatever the number of members.
     """
     if members == LIMIT:
         for angle in angles:
-            yield angle, (weight * math.cos(math.radians(angle))).astype(weight.dtype), 0.0
+            yield angle, (weight * math.cos(math.radians(angle))).astype(weight.dtype), 0.0, angle
         return
     radians = [math.radians(a) for a in angles]
     parts = list(_parts(members, radians, weight, settings))
     if len(parts) == 1:  # nothing to keep: one angle after the other
-        for angle, (_, total, rotations) in zip(angles, parts[0][1], strict=False):
-            yield angle, (total / members).astype(weight.dtype), rotations
+        for angle, (reached, total, rotations) in zip(angles, parts[0][1], strict=False):
+            yield angle, (total / members).astype(weight.dtype), rotations, math.degrees(reached)
         return
     sums = [np.zeros(weight.shape, order="F") for _ in angles]
-    turned, reached = np.zeros(len(angles)), len(angles)
+    means, steps = np.zeros((len(angles), 2)), len(angles)
     for size, walk in parts:
         k = -1
-        for k, (_, total, rotations) in enumerate(walk):
+        for k, (reached, total, rotations) in enumerate(walk):
             sums[k] += total
-            turned[k] += rotations * size
-        reached = min(reached, k + 1)
-    for angle, total, rotations in zip(angles[:reached], sums, turned, strict=False):
-        yield angle, (total / members).astype(weight.dtype), float(rotations / members)
+            means[k] += np.array([rotations, reached]) * size / members
+        steps = min(steps, k + 1)
+    for angle, total, (rotations, reached) in zip(angles[:steps], sums, means.tolist(), strict=False):
+        yield angle, (total / members).astype(weight.dtype), rotations, math.degrees(reached)
 
 
 def _parts(

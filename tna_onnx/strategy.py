@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from tna_onnx.crossfit import choose_map, cross_fit, cross_score
 from tna_onnx.engine.logits import HeadLogits
 from tna_onnx.features import FeatureStore
-from tna_onnx.maps import MAPS, CalibrationMap, Reduce
+from tna_onnx.maps import MAPS, CalibrationMap, EnsembleTemperature, Reduce
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.search import (
     Candidate,
@@ -71,6 +71,8 @@ class Strategy:
         search: `none`, `sparse` or `complete`.
         map: `none`, `auto` or a name in `MAPS`.
         settings: of the search.
+        allowed: maps that `auto` may take.
+        ets_loss: what the weights of ETS minimise, `squared` or `nll`.
     """
 
     store: FeatureStore
@@ -79,6 +81,8 @@ class Strategy:
     search: str
     map: str
     settings: SearchSettings
+    allowed: tuple[str, ...] = ("none", *MAPS)
+    ets_loss: str = "squared"
 
     def run(self, progress: Callable[[int, int], None]) -> Outcome:
         """Search and fit on all calibration data.
@@ -105,7 +109,7 @@ class Strategy:
         logits = self._logits(weight)
         if name == "auto":
             name, nll = self._auto(logits)
-        fitted = chosen.fitted if self._pairs(name) else _fit(name, logits.reduce(features=_needs_features(name)))
+        fitted = chosen.fitted if self._pairs(name) else self._fit(name, logits.reduce(features=_needs_features(name)))
         return Outcome(candidates, chosen, weight, name, fitted, before, logits, nll)
 
     def cross_fitted(self, outcome: Outcome) -> tuple[SampleScores, SampleScores]:
@@ -118,7 +122,7 @@ class Strategy:
             return cross_fit(
                 outcome.candidates,
                 lambda candidate: self._logits(candidate_weight(self.weight, candidate, self.settings)),
-                functools.partial(_fit, name),
+                functools.partial(self._fit, name),
                 self.settings,
                 features=_needs_features(name),
             )
@@ -135,11 +139,18 @@ class Strategy:
     def _pairs(self, name: str) -> bool:
         return self.search == "complete" and name != "none"
 
+    def _fit(self, name: str, reduce: Reduce, start: Any = None) -> CalibrationMap | None:
+        if name == "none":
+            return None
+        if name == "ets":
+            return EnsembleTemperature.fit(reduce, start=start, loss=self.ets_loss)
+        return MAPS[name].fit(reduce, start=start)
+
     def _logits(self, weight: NDArray[Any]) -> HeadLogits:
         return HeadLogits(self.store, weight, self.bias)
 
     def _auto(self, logits: HeadLogits) -> tuple[str, dict[str, float]]:
-        fits = {name: functools.partial(_fit, name) for name in ("none", *MAPS)}
+        fits = {name: functools.partial(self._fit, name) for name in self.allowed}
         nll = choose_map(len(self.store), logits, fits, self.settings.seed)
         return next(iter(nll)), nll
 
@@ -150,14 +161,10 @@ class Strategy:
 
         def score(weight: NDArray[Any], start: Any) -> tuple[SampleScores, Any]:
             logits = self._logits(weight)
-            fitted = _fit(name, logits.reduce(rows, features=_needs_features(name)), start)
+            fitted = self._fit(name, logits.reduce(rows, features=_needs_features(name)), start)
             return logits.mapped_scores(fitted, rows), fitted
 
         return score
-
-
-def _fit(name: str, reduce: Reduce, start: Any = None) -> CalibrationMap | None:
-    return None if name == "none" else MAPS[name].fit(reduce, start=start)
 
 
 def _needs_features(name: str) -> bool:

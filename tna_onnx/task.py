@@ -77,6 +77,9 @@ def open_task(
     where, model = parse_device(device), load_model(path)
     target = Path(output) if output is not None else model.path.with_suffix(".tna.onnx")
     check_output(model, target, overwrite=overwrite)
+    for data in (calib, held_out):
+        if data is not None and target.exists() and Path(data).exists() and target.samefile(data):
+            raise UsageError(f"{target}: output is the data file; choose another --output")
     found = choose_head(model, head)
     class_output = output_of(model, found)
     probe = open_probe(model, found, where)
@@ -86,6 +89,11 @@ def open_task(
     require_samples(source, bins, 0 if other else math.ceil(len(source) / FOLDS))
     if other is not None:
         require_samples(other, bins)
+        if other.digest() == source.digest():
+            raise UsageError(
+                f"{held_out}: the same data as {calib}; held-out data must be other samples. Leave --eval away to have "
+                "the result cross-fitted"
+            )
     tensors = check_head(model, found, probe, source, batch_size)
     store = collect_features(model, found, source, where, batch_size, show)
     return Task(

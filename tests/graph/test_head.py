@@ -415,10 +415,13 @@ def test_class_output(case: str, expected: ClassOutput, tmp_path: Path) -> None:
 def test_a_head_by_name_comes_before_the_provenance(tmp_path: Path) -> None:
     """A written file says which output classifies; who names another head means that one."""
     proto = _two_heads()
-    helper.set_model_props(proto, {f"tna_onnx.{k}": v for k, v in ClassOutput("first", "logits", 9).provenance.items()})
+    helper.set_model_props(
+        proto, {f"tna_onnx.{k}": v for k, v in ClassOutput("second", "logits", 9).provenance.items()}
+    )
     (tmp_path / "model.onnx").write_bytes(proto.SerializeToString())
     model = load_model(tmp_path / "model.onnx")
-    assert class_output(model) == ClassOutput("first", "logits", 9)
+    assert class_output(model) == ClassOutput("second", "probabilities", CLASSES)  # what it means, the graph says
+    assert class_output(model, "coarse").name == "first"
     assert class_output(model, "fine") == ClassOutput("second", "probabilities", CLASSES)
 
 
@@ -434,7 +437,7 @@ def test_sigmoid_is_a_head_that_no_output_reads_classes_from(tmp_path: Path) -> 
     head = choose_head(model)
     assert head.activation == "sigmoid"
     for call in (lambda: output_of(model, head), lambda: class_output(model)):
-        with pytest.raises(UnsupportedModel, match="'head' is followed by a Sigmoid"):
+        with pytest.raises(UnsupportedModel, match="'head' has 3 logits with a Sigmoid: multi-label"):
             call()
 
 
@@ -443,6 +446,6 @@ def test_one_logit_with_a_sigmoid_is_found_too(tmp_path: Path) -> None:
     b.node("Sigmoid", b.linear("scores"), out="y")
     model = b.sample({"y": "sigmoid"}, bias_scale=1.0).write(tmp_path)
     head = choose_head(model)
-    assert (head.activation, head.n_classes) == ("sigmoid", 1)
-    with pytest.raises(UnsupportedModel, match="binary heads"):
-        output_of(model, head)
+    assert (head.activation, head.n_classes, head.binary) == ("sigmoid", 2, True)
+    assert not head.weight[0].any()  # the logits of the two classes are 0 and s
+    assert output_of(model, head) == ClassOutput("y", "positive_probability", 2)

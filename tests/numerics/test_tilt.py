@@ -156,8 +156,8 @@ def test_members_are_averaged_as_algorithm_1_prints_it() -> None:
     for seed in seeds:
         matrices = matrices_of_algorithm_1(12, draws_of(seed, 12, PAPER, PAPER.max_rotations(12)))
         mean += next(r for r in matrices if mrc_as_printed(weight, r) > target) / len(seeds)
-    ((angle, total, _),) = tilted_sums(weight, [target], seeds, PAPER)
-    assert angle == target
+    ((reached, total, _),) = tilted_sums(weight, [target], seeds, PAPER)
+    assert reached > target
     np.testing.assert_allclose(total / 6, weight @ mean, rtol=0, atol=1e-12)  # as above
 
 
@@ -359,7 +359,7 @@ def test_antithetic_sums_add_each_counterpart() -> None:
             expected += path.counterpart()
             # acos(1 - x) of two products of 16 terms: 1e-15 over the sine of an angle above 0.01
             assert mean_rotation(weight, path.counterpart()) == pytest.approx(path.angle, abs=1e-12)
-        assert reached == angle
+        assert reached == np.mean([path.angle for path in paths]) > angle
         np.testing.assert_array_equal(total, expected, strict=True)
         assert rotations == np.mean([path.rotations for path in paths])
 
@@ -413,7 +413,8 @@ def test_sums_end_after_the_last_angle_that_every_member_reaches() -> None:
     counts = [reached(seed) for seed in seeds]
     assert 0 < min(counts) < max(counts)  # the case that is tested
     together = list(tilted_sums(weight, angles, seeds, PAPER))
-    assert [angle for angle, _, _ in together] == angles[: min(counts)]
+    assert len(together) == min(counts)
+    assert all(one[0] > angle for one, angle in zip(together, angles, strict=False))
     short = list(tilted_sums(weight, angles[: min(counts)], seeds, PAPER))
     for one, other in zip(together, short, strict=True):
         np.testing.assert_array_equal(one[1], other[1])
@@ -422,8 +423,10 @@ def test_sums_end_after_the_last_angle_that_every_member_reaches() -> None:
 
 def test_sums_at_some_angles_are_the_same_without_the_others() -> None:
     weight, seeds = gaussian(6, 16), np.random.SeedSequence(4).spawn(3)
-    every = {angle: total for angle, total, _ in tilted_sums(weight, [0.1, 0.3, 0.5, 0.9], seeds, PAPER)}
-    for angle, total, rotations in tilted_sums(weight, [0.3, 0.9], seeds, PAPER):
+    angles = [0.1, 0.3, 0.5, 0.9]
+    walk = tilted_sums(weight, angles, seeds, PAPER)
+    every = {angle: total for angle, (_, total, _) in zip(angles, walk, strict=True)}
+    for angle, (_, total, rotations) in zip([0.3, 0.9], tilted_sums(weight, [0.3, 0.9], seeds, PAPER), strict=True):
         np.testing.assert_array_equal(total, every[angle], strict=True)
         assert rotations == np.mean([_rotations(weight, seed, angle) for seed in seeds])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,13 @@ def group() -> None:
     "--fold/--no-fold", default=True, show_default=True, help="Put TS into weight and bias, or append a node."
 )
 @click.option(
+    "--ets-loss",
+    type=click.Choice(["squared", "nll"]),
+    default="squared",
+    show_default=True,
+    help="What the weights of ETS minimise.",
+)
+@click.option(
     "--objective",
     type=click.Choice(["ece", "adaece", "nll"], case_sensitive=False),
     default="ece",
@@ -82,7 +90,8 @@ def group() -> None:
     callback=members,
     default="auto",
     show_default=True,
-    help="Tilted weights averaged (n_e). auto: the paper's 10, more if accuracy asks for it; inf: the limit of many.",
+    help="Tilted weights averaged (n_e). auto: the paper's 10, more if accuracy asks for it "
+    "(10 in a complete search); inf: the limit of many.",
 )
 @click.option(
     "--max-ensemble-size",
@@ -118,7 +127,7 @@ def calibrate(preset: str | None, json_file: str | None, quiet: bool, **given: A
     from tna_onnx.recalibration import calibrate as run  # noqa: PLC0415
     from tna_onnx.report.text import report_text  # noqa: PLC0415
 
-    _check_json(json_file)
+    _check_json(json_file, given["model"], given["calib"], given["eval"], given["output"])
     recipe = recipe_from(preset, given)
     with progress_bars(quiet) as progress:
         report = run(preprocessing=recipe, progress=progress, **given)
@@ -135,7 +144,7 @@ def evaluate(preset: str | None, json_file: str | None, quiet: bool, **given: An
     from tna_onnx.evaluation import evaluate as run  # noqa: PLC0415
     from tna_onnx.report.text import evaluation_text  # noqa: PLC0415
 
-    _check_json(json_file)
+    _check_json(json_file, given["model"], given["data"])
     recipe = recipe_from(preset, given)
     with progress_bars(quiet) as progress:
         evaluation = run(preprocessing=recipe, progress=progress, **given)
@@ -161,7 +170,14 @@ def inspect(model: str, as_json: bool) -> None:
     inspection.require_head()
 
 
-def _check_json(path: str | None) -> None:
-    """Refuse a JSON path before the work, not after."""
-    if path is not None and not Path(path).absolute().parent.is_dir():
-        raise UsageError(f"{path}: folder {Path(path).absolute().parent} does not exist; create it or choose another")
+def _check_json(path: str | None, *others: str | None) -> None:
+    """Refuse a JSON path before the work, not after: a missing folder, a directory, one of the other files."""
+    if path is None:
+        return
+    file = Path(path).absolute()
+    if not file.parent.is_dir():
+        raise UsageError(f"{path}: folder {file.parent} does not exist; create it or choose another")
+    if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
+        raise UsageError(f"{path}: cannot be written; expected the name of a JSON file")
+    if any(other is not None and file.resolve() == Path(other).resolve() for other in others):
+        raise UsageError(f"{path}: is one of the other files of this command; choose another name for the JSON file")

@@ -37,11 +37,12 @@ _ACTIVATIONS = {"Softmax": "softmax", "LogSoftmax": "log_softmax", "Sigmoid": "s
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why the walk from a graph output found no head."""
+    """Why the walk from a graph output found no head: at which node, and what followed that node."""
 
     output: str
     node: str
     reason: str
+    activation: str = "none"
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,7 +155,7 @@ def find_heads(model: Model) -> tuple[tuple[Head, ...], tuple[Refusal, ...]]:
         try:
             heads.append(walk.run())
         except Refused as refused:
-            refusals.append(Refusal(output, walk.where, str(refused)))
+            refusals.append(Refusal(output, walk.where, str(refused), walk.activation))
     return tuple(heads), tuple(refusals)
 
 

@@ -15,9 +15,18 @@ from onnx import helper, numpy_helper
 
 from tna_onnx.errors import UnsupportedModel
 
-__all__ = ["PREFIX", "NodeOps"]
+__all__ = ["PREFIX", "NodeOps", "can_append"]
 
 PREFIX = "tna_onnx"
+
+
+def can_append(dtype: str, opset: int) -> bool:
+    """Whether a model's opset has the operators that an appended map needs."""
+    return opset >= _lowest_opset(dtype)
+
+
+def _lowest_opset(dtype: str) -> int:
+    return 12 if dtype == "float64" else 7  # Mul and Add broadcast from 7 on, Clip knows float64 from 12 on
 
 
 class NodeOps:
@@ -32,8 +41,8 @@ class NodeOps:
     """
 
     def __init__(self, dtype: str, opset: int) -> None:
-        lowest = 12 if dtype == "float64" else 7  # Mul and Add broadcast from 7 on, Clip knows float64 from 12 on
-        if opset < lowest:
+        if not can_append(dtype, opset):
+            lowest = _lowest_opset(dtype)
             raise UnsupportedModel(
                 f"the model has opset {opset}, too old for an appended map in {dtype}; convert it to opset {lowest} or "
                 "newer, or use --map ts, which needs no new nodes"

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.errors import UnsupportedModel
-from tna_onnx.graph.head import Head, choose_head
+from tna_onnx.graph.head import Head, choose_head, find_heads
 from tna_onnx.graph.load import Model
+from tna_onnx.graph.nodes import PREFIX
 from tna_onnx.graph.rewrite import provenance
 
 __all__ = ["ClassOutput", "class_output", "output_of"]
@@ -60,7 +61,7 @@ class ClassOutput:
     @property
     def provenance(self) -> dict[str, str]:
         """The entries from which `class_output` reads this again."""
-        return {"output": self.name, "output_kind": self.kind, "classes": str(self.n_classes)}
+        return {"output": self.name, "classes": str(self.n_classes)}
 
 
 def output_of(model: Model, head: Head) -> ClassOutput:
@@ -78,12 +79,23 @@ def output_of(model: Model, head: Head) -> ClassOutput:
 
 
 def class_output(model: Model, head: str | None = None) -> ClassOutput:
-    """Return the output that classifies, from the graph or from this tool's provenance.
+    """Return the output that classifies.
+
+    What it means is always read from the graph. Which output it is, and behind an appended map the number of classes,
+    is read from this tool's provenance, if there is any.
 
     Raises:
-        UnsupportedModel: neither tells.
+        UnsupportedModel: the graph does not tell.
     """
     known = provenance(model)
-    if head is None and known.get("output") in model.outputs and {"output_kind", "classes"} <= set(known):
-        return ClassOutput(known["output"], known["output_kind"], int(known["classes"]))
+    name, classes = known.get("output"), known.get("classes", "")
+    heads, refusals = find_heads(model)
+    if head is None and name is not None:
+        for found in heads:
+            if found.output == name:
+                return output_of(model, found)
+        for refusal in refusals:
+            behind_map = refusal.output == name and refusal.node.startswith(f"{PREFIX}/")
+            if behind_map and refusal.activation in _KINDS and classes.isdecimal():
+                return ClassOutput(name, _KINDS[refusal.activation], int(classes))
     return output_of(model, choose_head(model, head))

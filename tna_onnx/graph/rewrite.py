@@ -18,7 +18,7 @@ from onnx import helper, numpy_helper
 
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.head import Head
-from tna_onnx.graph.load import Model
+from tna_onnx.graph.load import Model, node_label
 from tna_onnx.graph.nodes import PREFIX, NodeOps
 from tna_onnx.graph.stored import Stored
 
@@ -145,9 +145,28 @@ def _for_binary(write_map: WriteMap, rank: int) -> WriteMap:
     return write
 
 
+def _no_other_readers(model: Model, head: Head) -> None:
+    """Refuse a map behind tensors that others read too: they would see logits without the map.
+
+    Raises:
+        UnsupportedModel: such a tensor lies between the head and its logits.
+    """
+    tensor, at = head.logits, model.producers[head.logits]
+    while node_label(model, at) != head.node:
+        node = model.proto.graph.node[at]
+        tensor = next(name for name in node.input if name in model.producers and model.constant_tensor(name) is None)
+        at = model.producers[tensor]
+        if model.uses.get(tensor, 0) > 1:
+            raise UnsupportedModel(
+                f"{model.path}: '{tensor}', between head '{head.node}' and its logits '{head.logits}', is read "
+                "elsewhere too and would miss an appended map; use --map ts or none, which need no new nodes"
+            )
+
+
 def _insert(model: Model, proto: onnx.ModelProto, head: Head, ops: NodeOps, write_map: WriteMap) -> None:
     raw = f"{PREFIX}/logits"
     logits = head.logits
+    _no_other_readers(model, head)
     last = write_map(ops, raw, head.features)
     taken = {*model.producers, *model.initializers, *(node.name for node in model.proto.graph.node)}
     new = {raw, *(t.name for t in ops.initializers), *(name for n in ops.nodes for name in (n.name, *n.output))}

@@ -6,7 +6,9 @@ T is the temperature of TS. The weights minimise the squared error sum_i |p_i - 
 
     G_kl = sum_i <P_k, P_l>_i        t_k = sum_i (P_k)_iy
 
-over the three distributions P_k: one pass over the data, then a 3 x 3 problem on the simplex. The result is log p.
+over the three distributions P_k: one pass over the data, then a 3 x 3 problem on the simplex. Or they minimise the
+NLL -sum_i log sum_k w_k q_ik with q_ik = (P_k)_iy, by w_k <- mean_i w_k q_ik / sum_l w_l q_il (expectation maximisation
+of a mixture: the NLL never rises, the weights stay on the simplex, the problem is convex). The result is log p.
 Source: Zhang, Kailkhura & Han (2020), "Mix-n-Match", section 3.3.
 """
 
@@ -21,7 +23,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.maps.base import Reduce
 from tna_onnx.maps.temperature import Temperature
-from tna_onnx.numerics.fitting import simplex_weights
+from tna_onnx.numerics.fitting import mixture_weights, simplex_weights
 from tna_onnx.numerics.ops import ArrayOps, Ops
 
 __all__ = ["EnsembleTemperature"]
@@ -62,8 +64,15 @@ class EnsembleTemperature:
         return op.log(op.clip(p, op.tiny, 1.0))
 
     @classmethod
-    def fit(cls, reduce: Reduce, *, start: EnsembleTemperature | None = None) -> EnsembleTemperature:
-        """Fit T by NLL, then the weights by squared error.
+    def fit(
+        cls, reduce: Reduce, *, start: EnsembleTemperature | None = None, loss: str = "squared"
+    ) -> EnsembleTemperature:
+        """Fit T by NLL, then the weights by squared error, or by NLL too.
+
+        Args:
+            reduce: runs over chunks of (logits, labels).
+            start: a map whose T is tried first.
+            loss: `squared` or `nll`.
 
         Raises:
             DataError: as `Temperature.fit`.
@@ -73,7 +82,30 @@ class EnsembleTemperature:
         sums = reduce(lambda logits, labels, *_: _quadratic(logits, labels, temperature))
         count, n_classes = sums[12], round(sums[13] / sums[12])
         weights = simplex_weights(sums[:9].reshape(3, 3) / count, sums[9:12] / count)
+        if loss == "nll":
+            weights = mixture_weights(
+                reduce(lambda logits, labels, *_: _Likelihoods.of(logits, labels, temperature)).values
+            )
         return cls(temperature, (float(weights[0]), float(weights[1]), float(weights[2])), n_classes)
+
+
+@dataclass(frozen=True, eq=False)
+class _Likelihoods:
+    """Probability of the label under each of the three distributions, (N, 3); `+` joins."""
+
+    values: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, logits: Any, labels: NDArray[np.int64], temperature: float) -> _Likelihoods:
+        xp, op = array_api_compat.array_namespace(logits), ArrayOps(logits)
+        own = xp.asarray(labels)[:, None]
+        parts = [op.softmax(logits / temperature), op.softmax(logits)]
+        columns = [np.asarray(array_api_compat.to_device(xp.take_along_axis(p, own, axis=1), "cpu")) for p in parts]
+        columns.append(np.full((len(labels), 1), 1 / logits.shape[1]))
+        return cls(np.concatenate(columns, axis=1).astype(np.float64))
+
+    def __add__(self, other: _Likelihoods) -> _Likelihoods:
+        return _Likelihoods(np.concatenate([self.values, other.values]))
 
 
 def _quadratic(logits: Any, labels: NDArray[np.int64], temperature: float) -> NDArray[np.float64]:

@@ -55,12 +55,13 @@ class IsotonicOneVsAll:
     def forward(self, op: Ops, logits: Any, features: Any = None) -> Any:  # noqa: ARG002
         """Return log p'."""
         p = op.softmax(logits)
-        total = op.add(op.mul(p, op.const(_LEAST)), op.const(np.array([y[0] for _, y in self.knots])))
+        least = max(_LEAST, 16 * op.tiny)  # float16 holds nothing smaller to full precision
+        total = op.add(op.mul(p, op.const(least)), op.const(np.array([y[0] for _, y in self.knots])))
         for slope, offset, height in self._ramps():
             ramp = op.clip(op.add(op.mul(p, op.const(slope)), op.const(offset)), 0.0, 1.0)
             total = op.add(total, op.mul(ramp, op.const(height)))
-        # sum over classes = C times their mean
-        share = op.div(total, op.mul(op.mean(total), op.const(float(len(self.knots)))))
+        # sum over classes = mean of C times the values; the mean first would underflow in float16
+        share = op.div(total, op.mean(op.mul(total, op.const(float(len(self.knots))))))
         return op.log(op.clip(share, op.tiny, 1.0))
 
     def _ramps(self) -> list[tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]]:

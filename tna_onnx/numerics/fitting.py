@@ -17,7 +17,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Root", "increasing_root", "simplex_weights"]
+__all__ = ["Root", "increasing_root", "mixture_weights", "simplex_weights"]
 
 
 @dataclass(frozen=True)
@@ -113,3 +113,26 @@ def simplex_weights(gram: NDArray[np.float64], target: NDArray[np.float64]) -> N
             if value < best - slack:
                 best, weights = value, w
     return weights
+
+
+def mixture_weights(likelihoods: NDArray[np.float64], *, max_iterations: int = 10_000) -> NDArray[np.float64]:
+    """Maximise sum_i log(likelihoods_i . w) over the probability simplex, by expectation maximisation.
+
+    Args:
+        likelihoods: (N, k) non-negative, a positive one in every row.
+        max_iterations: steps at most; the last ones change less than 1e-12.
+
+    Returns:
+        (k,) weights. Source: Dempster, Laird & Rubin (1977), section 4.3.
+
+    >>> mixture_weights(np.array([[0.9, 0.1], [0.2, 0.1]])).round(6).tolist()
+    [1.0, 0.0]
+    """
+    weights = np.full(likelihoods.shape[1], 1 / likelihoods.shape[1])
+    for _ in range(max_iterations):
+        following = weights * np.mean(likelihoods / (likelihoods @ weights)[:, None], axis=0)
+        if np.max(np.abs(following - weights)) < 1e-12:
+            break
+        weights = following
+    result: NDArray[np.float64] = weights / weights.sum()
+    return result

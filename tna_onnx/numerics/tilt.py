@@ -36,6 +36,9 @@ FloatArray = NDArray[np.floating[Any]]
 # A path ends when the expected cosine has fallen to this: 89.4 degrees, where nothing but noise is left.
 _LAST_COSINE = 0.01
 
+# A path that would take longer is refused: n = 100,000 at the paper's parameters takes 850,000.
+_MOST_ROTATIONS = 2_000_000
+
 
 @dataclass(frozen=True)
 class TiltParameters:
@@ -54,8 +57,8 @@ class TiltParameters:
     n_t: int = 50
 
     def __post_init__(self) -> None:
-        if not (self.alpha > 0 and self.beta > 0):
-            raise ValueError(f"alpha and beta must be positive, got {self.alpha} and {self.beta}")
+        if not (0 < self.alpha < math.inf and 0 < self.beta < math.inf):
+            raise ValueError(f"alpha and beta must be positive and finite, got {self.alpha} and {self.beta}")
         if not 0 < self.theta_s <= math.pi:
             raise ValueError(f"theta_s must lie in (0, pi] radians, got {self.theta_s}")
         if self.n_t < 1:
@@ -65,7 +68,13 @@ class TiltParameters:
         """Rotations after which the expected cosine E<w, R w> = (1 - 2/n (1 - E cos t))^k is below 0.01."""
         quantiles = special.betaincinv(self.alpha, self.beta, (np.arange(256) + 0.5) / 256)
         turned = float(np.mean(1 - np.cos(self.theta_s * quantiles)))
-        return 4 + math.ceil(math.log(_LAST_COSINE) / math.log1p(-min(2 / n * max(turned, 1e-9), 0.99)))
+        needed = 4 + math.ceil(math.log(_LAST_COSINE) / math.log1p(-min(2 / n * max(turned, 1e-9), 0.99)))
+        if needed > _MOST_ROTATIONS:
+            raise ValueError(
+                f"theta_s {self.theta_s}, alpha {self.alpha} and beta {self.beta} turn so little that {needed:,} "
+                f"rotations would be needed; at most {_MOST_ROTATIONS:,} are made, raise theta_s"
+            )
+        return needed
 
 
 def mean_rotation(weight: FloatArray, tilted: FloatArray) -> float:
@@ -264,8 +273,9 @@ def tilted_sums(
         antithetic: add each path's counterpart, so that a seed gives two members whose antisymmetric noise cancels.
 
     Yields:
-        (angle, (C, n) float64 sum over members, mean number of rotations). Ends early, after the last angle that
-        every member can reach.
+        (mean mRC reached in radians, (C, n) float64 sum over members, mean number of rotations). The angle reached
+        lies past the target by a part of one rotation, which for short features is many degrees. Ends early, after
+        the last angle that every member can reach.
 
     Raises:
         ValueError: angles are not ascending, or weight is refused by `TiltPath`.
@@ -282,4 +292,4 @@ def tilted_sums(
             total += path.tilted
             if antithetic:
                 total += path.counterpart()
-        yield angle, total, float(np.mean([path.rotations for path in paths]))
+        yield float(np.mean([path.angle for path in paths])), total, float(np.mean([path.rotations for path in paths]))

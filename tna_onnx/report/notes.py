@@ -46,14 +46,22 @@ def notes_on(
         notes.append(
             f"averaged {chosen.ensemble_size} members, not {settings.ensemble_size}: fewer cost too much accuracy"
         )
+    for name, sign, label in (("accuracy", -1, "accuracy"), ("nll", 1, "NLL")):
+        if comparison.changed(name) == sign:
+            notes.append(f"{label} is significantly worse than the input's")
     if comparison.how == "cross-fitted":
         notes.append(f"no --eval data: before and after are cross-fitted on the calibration data ({FOLDS} folds)")
+        if search == "sparse" or found.map_nll:
+            shared = [
+                ("the angles tried and the members", search == "sparse"),
+                ("the choice of the map", bool(found.map_nll)),
+            ]
+            notes.append(" and ".join(text for text, used in shared if used) + " come from all calibration data")
     return tuple(notes)
 
 
-def worse_text(comparison: Comparison, objective: str) -> str:
+def worse_text(comparison: Comparison, metric: str) -> str:
     """Say by how much a result is worse."""
-    metric = objective if comparison.changed(objective) > 0 else "nll"
     d = comparison.differences[metric]
     return (
         f"the result is worse on {comparison.before.n:,} {comparison.how} samples: {metric} changes by "

@@ -38,9 +38,17 @@ class Comparison:
         interval = self.differences[metric]
         return (interval.low > 0) - (interval.high < 0)
 
-    def is_worse(self, objective: str) -> bool:
-        """Whether the objective is worse, or the NLL is and the objective is not better (intervals exclude zero)."""
-        return self.changed(objective) > 0 or (self.changed("nll") > 0 and self.changed(objective) >= 0)
+    def worse_in(self, objective: str, max_accuracy_drop: float) -> str:
+        """Name of the metric that makes the result worse than the input, or an empty string.
+
+        The objective is worse; or the NLL is, and the objective is not better; or accuracy fell by more than
+        `max_accuracy_drop` (a fraction). Each by its whole interval.
+        """
+        if self.changed(objective) > 0:
+            return objective
+        if self.changed("nll") > 0 and self.changed(objective) >= 0:
+            return "nll"
+        return "accuracy" if self.differences["accuracy"].high < -max_accuracy_drop else ""
 
 
 def compare_scores(data: str, how: How, before: SampleScores, after: SampleScores, bins: int, seed: int) -> Comparison:
@@ -51,7 +59,7 @@ def compare_scores(data: str, how: How, before: SampleScores, after: SampleScore
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """One candidate of the search: angle in degrees, members, mean rotations n_r, scores, and what was fitted."""
+    """One candidate of the search: target and reached mRC in degrees, members, mean n_r, scores, what was fitted."""
 
     angle: float
     ensemble_size: int
@@ -59,6 +67,7 @@ class CurvePoint:
     objective: float
     accuracy: float
     parameters: dict[str, Any] = field(default_factory=dict)
+    reached: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -77,7 +86,8 @@ class Report:
         folded: whether the map went into weight and bias.
         parameters: fitted parameters of the map.
         map_nll: cross-validated NLL per map, if `auto` compared them.
-        angle: chosen mRC in degrees; 0 is the original weight.
+        angle: chosen target of mRC in degrees; 0 is the original weight.
+        reached: mean mRC of the members in degrees.
         ensemble_size: members averaged; 0 is the limit of many.
         rotations: mean rotations of a member.
         objective: metric that the search minimised.
@@ -104,6 +114,7 @@ class Report:
     parameters: dict[str, Any]
     map_nll: dict[str, float]
     angle: float
+    reached: float
     ensemble_size: int
     rotations: float
     objective: str

@@ -29,7 +29,7 @@ def report_text(report: Report) -> RenderableType:
         "original weight"
         if report.angle == 0
         else (
-            f"mRC {report.angle:g} degrees, "
+            f"mRC {report.reached:.3g} degrees, "
             + (
                 f"{report.ensemble_size} members, {report.rotations:.0f} rotations each"
                 if report.ensemble_size
