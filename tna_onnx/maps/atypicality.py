@@ -1,7 +1,7 @@
 """Atypicality-aware recalibration (AAR): the temperature depends on how unusual a sample's features are.
 
     a(x) = -max_c log N(z; mu_c, Sigma), standardised on the calibration data
-    s'   = (p_2 a^2 + p_1 a + p_0) s + v                      v: one bias per class
+    s'   = (p_2 a^2 + p_1 a + p_0) s + v                      v: one bias per class; the result is log softmax(s')
 
 With one covariance for all classes, a is half the least squared Mahalanobis distance up to a constant, which
 standardising takes away. With Sigma^-1 = L L' and u = (z - m) L (m the overall mean, nu_c = (mu_c - m) L):
@@ -133,11 +133,12 @@ class AtypicalityAware:
         return cls(np.array(parameters["polynomial"]), np.array(parameters["bias"]), FeatureSpace(**space))
 
     def forward(self, op: Ops, logits: Any, features: Any = None) -> Any:
-        """Return s'."""
+        """Return log softmax(s'), cut at the smallest normal number of the dtype."""
         a = self.space.atypicality(op, features)
         p0, p1, p2 = (op.const(float(p)) for p in self.polynomial)
         factor = op.add(op.mul(op.add(op.mul(a, p2), p1), a), p0)  # Horner
-        return op.add(op.mul(logits, factor), op.const(self.bias))
+        p = op.softmax(op.add(op.mul(logits, factor), op.const(self.bias)))
+        return op.log(op.clip(p, op.tiny, 1.0))
 
     @classmethod
     def fit(cls, reduce: Reduce, *, start: AtypicalityAware | None = None) -> AtypicalityAware:
