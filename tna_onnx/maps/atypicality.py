@@ -169,7 +169,7 @@ class AtypicalityAware:
 
         first = np.r_[start.polynomial, start.bias] if start else np.r_[1.0, np.zeros(2 + classes)]
         # stops far below what matters, so that the end does not depend on how the data were cut into chunks
-        stop: Any = {"maxiter": 1000, "maxfun": 2000, "gtol": 1e-8, "ftol": 1e-13}
+        stop: Any = {"maxiter": 1000, "maxfun": 2000, "gtol": 1e-6, "ftol": 1e-10}
         result = minimize(loss, first / unit, jac=True, method="L-BFGS-B", options=stop)
         if not np.all(np.isfinite(result.x)):
             raise DataError("aar: the fit does not end in finite values; use another map")
