@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.engine.logits import HeadLogits
+from tna_onnx.engine.logits import Logits
 from tna_onnx.errors import DataError
 from tna_onnx.maps import CalibrationMap, Reduce
 from tna_onnx.numerics.stats import SampleScores
@@ -22,7 +22,7 @@ __all__ = ["FOLDS", "choose_map", "cross_fit", "cross_score", "folds"]
 
 FOLDS = 5
 
-Propose = Callable[[NDArray[np.bool_]], tuple[HeadLogits, CalibrationMap | None]]
+Propose = Callable[[NDArray[np.bool_]], tuple[Logits, CalibrationMap | None]]
 """(N,) mask of training samples -> logits of all samples under the chosen weight, and the fitted map."""
 
 Fit = Callable[[Reduce], CalibrationMap | None]
@@ -51,7 +51,7 @@ def cross_score(n: int, seed: int, propose: Propose) -> tuple[SampleScores, NDAr
 
 def cross_fit(
     candidates: tuple[Candidate, ...],
-    logits_of: Callable[[Candidate], HeadLogits],
+    logits_of: Callable[[Candidate], Logits],
     fit: Fit,
     settings: SearchSettings,
     *,
@@ -72,9 +72,9 @@ def cross_fit(
     Raises:
         DataError: a fold's map cannot be fitted.
     """
-    kept: dict[int, HeadLogits] = {}  # of the last fold only: most choose the same candidate
+    kept: dict[int, Logits] = {}  # of the last fold only: most choose the same candidate
 
-    def propose(train: NDArray[np.bool_]) -> tuple[HeadLogits, CalibrationMap | None]:
+    def propose(train: NDArray[np.bool_]) -> tuple[Logits, CalibrationMap | None]:
         chosen = choose(candidates, settings, train)
         if chosen not in kept:
             kept.clear()
@@ -85,7 +85,7 @@ def cross_fit(
     return candidates[0].scores.take(rows), after
 
 
-def choose_map(n: int, logits: HeadLogits, fits: Mapping[str, Fit], seed: int) -> dict[str, float]:
+def choose_map(n: int, logits: Logits, fits: Mapping[str, Fit], seed: int) -> dict[str, float]:
     """Return the cross-validated NLL of each map on n samples, the best first; maps that cannot be fitted are left out.
 
     Raises:
@@ -94,7 +94,7 @@ def choose_map(n: int, logits: HeadLogits, fits: Mapping[str, Fit], seed: int) -
     values = {}
     for name, fit in fits.items():
 
-        def propose(train: NDArray[np.bool_], fit: Fit = fit) -> tuple[HeadLogits, CalibrationMap | None]:
+        def propose(train: NDArray[np.bool_], fit: Fit = fit) -> tuple[Logits, CalibrationMap | None]:
             return logits, fit(logits.reduce(train, features=True))
 
         try:

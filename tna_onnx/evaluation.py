@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data import Recipe, Source, open_source
 from tna_onnx.errors import DataError, UsageError
-from tna_onnx.features import Progress, input_specs, silent
-from tna_onnx.graph.load import load_model
+from tna_onnx.features import Progress, input_specs, open_model, silent
+from tna_onnx.graph.load import ModelSource, load_model
 from tna_onnx.graph.outputs import ClassOutput, class_output
 from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.numerics.stats import SampleScores
-from tna_onnx.runtime import Session, open_session, parse_device
+from tna_onnx.runtime import Session, parse_device
 
 __all__ = ["Evaluation", "evaluate", "require_samples", "score_models"]
 
@@ -37,10 +37,12 @@ class Evaluation:
 
 
 def evaluate(
-    model: str | Path,
+    model: ModelSource,
     data: str | Path,
     *,
     head: str | None = None,
+    output_name: str | None = None,
+    output_kind: Literal["logits", "probabilities"] | None = None,
     bins: int = 15,
     preprocessing: Recipe | None = None,
     device: str = "auto",
@@ -50,9 +52,11 @@ def evaluate(
     """Measure a classifier on labelled data: accuracy, ECE, AdaECE, NLL, Brier.
 
     Args:
-        model: path of an ONNX file, written by this package or not.
+        model: an ONNX model as for `calibrate`, written by this package or not.
         data: image folder or `.npz`.
         head: node of the head, where the model has several.
+        output_name: graph output, where the model has several.
+        output_kind: what it holds, where the graph does not tell.
         bins: bins of ECE and AdaECE.
         preprocessing: recipe for images.
         device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
@@ -66,13 +70,13 @@ def evaluate(
         DeviceError: ONNX Runtime or the device is missing.
     """
     loaded = load_model(model)
-    output = class_output(loaded, head)
-    session = open_session(loaded.path, str(loaded.path), parse_device(device))
+    output = class_output(loaded, head, output_name, output_kind)
+    session = open_model(loaded, parse_device(device))
     source = open_source(data, input_specs(session), output.n_classes, preprocessing)
     require_samples(source, bins)
     scores = score_models([(session, output)], source, batch_size, progress or silent)[0]
     return Evaluation(
-        model=str(loaded.path),
+        model=loaded.name,
         model_sha256=loaded.sha256,
         output=output.name,
         output_kind=output.kind,
@@ -132,10 +136,16 @@ def _score(
             f"{source.describe()}: output '{output.name}' has shape {values.shape} for {len(labels)} samples; expected "
             f"({len(labels)}, {output.width})"
         )
-    values = values.reshape(len(labels), output.width)
+    values = output.in_order(values)
     if not np.all(np.isfinite(values)):
         row = start + int(np.flatnonzero(~np.isfinite(values).all(axis=1))[0])
         raise DataError(f"{source.describe()}: output '{output.name}' of sample {row} holds NaN or infinite values")
     if output.kind in ("probabilities", "positive_probability"):
-        return SampleScores.of_probabilities(output.probabilities(values), labels)
+        return SampleScores.of_probabilities(_widened(values, output), labels)
     return SampleScores.of_logits(values, labels)
+
+
+def _widened(values: NDArray[Any], output: ClassOutput) -> NDArray[np.float64]:
+    """Return (N, C) probabilities of values in the model's order of classes."""
+    values = np.asarray(values, np.float64)
+    return np.concatenate([1 - values, values], axis=1) if output.kind == "positive_probability" else values

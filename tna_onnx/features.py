@@ -1,37 +1,45 @@
 """Data x session -> penultimate features in a memory-mapped store, with the check that the head is the right one.
 
-Only the sub-graph up to the feature tensor runs over the data. On the first batch the whole model runs too, and
+Only the sub-graph up to the feature tensor runs over the data. On the first batch the whole model runs too. Where
+everything after the linear layer is linear,
 
     features @ weight.T + bias == logits
 
-must hold within rounding, or the head is not what the graph walk took it for.
+must hold within rounding, or the head is not what the graph walk took it for. Elsewhere (`Tail`) the sub-graph from the
+features to the logits must give the logits, and a changed class vector must change the logit of its class alone. A
+model without a head has its logits collected in place of features.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.data import InputSpec, Source
+from tna_onnx.data import Batch, InputSpec, Source
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
-from tna_onnx.graph.cut import cut_at
-from tna_onnx.graph.head import Head
+from tna_onnx.graph.cut import cut_at, cut_between, read_beside
+from tna_onnx.graph.floats import epsilon
 from tna_onnx.graph.load import Model
+from tna_onnx.graph.readout import Head, Readout
+from tna_onnx.graph.rewrite import rewrite
 from tna_onnx.runtime import Device, Session, open_session
 
 __all__ = [
     "FeatureStore",
-    "HeadTensors",
+    "Probed",
     "Progress",
-    "check_head",
+    "Tail",
+    "check_readout",
     "collect_features",
     "input_specs",
+    "open_model",
     "open_probe",
     "silent",
 ]
@@ -53,17 +61,28 @@ _BLOCK = 2**22
 _ROUNDINGS = 16
 
 
+# Classes whose vectors are changed to see that only their own logits follow.
+_PROBED_CLASSES = 8
+
+R = TypeVar("R", bound=Readout)
+
+
 @dataclass(frozen=True, eq=False)
 class FeatureStore:
     """Features and labels of N samples.
 
     Attributes:
-        features: (N, n), mapped from an unnamed temporary file, in the model's dtype.
+        features: (N, n), mapped from an unnamed temporary file, in the model's dtype. Where only the graph computes the
+            logits, (N, ...), all that one sample has. Logits (N, C) for a model without a head.
         labels: (N,) int64.
+        batch_size: samples per batch when they were collected.
+        beside: per batch, what else of the data goes into the nodes after the linear layer.
     """
 
     features: NDArray[Any]
     labels: NDArray[np.int64]
+    batch_size: int = 0
+    beside: tuple[Batch, ...] = ()
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -77,120 +96,267 @@ class FeatureStore:
             block = slice(start, start + rows)
             yield np.asarray(self.features[block], dtype), self.labels[block]
 
+    def batches(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64], Batch]]:
+        """Yield (features, labels, beside) in the batches in which they were collected, as they were."""
+        for k, start in enumerate(range(0, len(self), self.batch_size)):
+            block = slice(start, start + self.batch_size)
+            yield np.asarray(self.features[block]), self.labels[block], self.beside[k] if self.beside else {}
+
 
 def input_specs(session: Session) -> tuple[InputSpec, ...]:
     """What a data source has to fill, from the session's inputs."""
     return tuple(InputSpec(i.name, i.shape, i.dtype) for i in session.inputs)
 
 
-def open_probe(model: Model, head: Head, device: Device) -> Session:
-    """Open the whole model with the features and the logits as outputs."""
-    made = [name for name in (head.features, head.logits) if name in model.producers]
-    return _open(model, [*dict.fromkeys(made)], device)
+def open_probe(model: Model, readout: Readout, device: Device) -> Session:
+    """Open the whole model with the logits, and the features if there are any, as outputs."""
+    wanted = [readout.features, readout.logits] if isinstance(readout, Head) else [readout.logits]
+    return _open(model, [*dict.fromkeys(name for name in wanted if name in model.producers)], device)
+
+
+def open_model(model: Model, device: Device) -> Session:
+    """Open the source model itself.
+
+    Raises:
+        DeviceError, UnsupportedModel: see `tna_onnx.runtime.open_session`.
+    """
+    if model.path is not None:
+        return open_session(model.path, model.name, device)
+    return open_session(model.proto.SerializeToString(), model.name, device)
+
+
+class Tail:
+    """The sub-graph from the features to the logits, for heads that only the graph can compute.
+
+    Every weight is written into the model as it will be shipped, so that what is scored is what ships.
+    """
+
+    def __init__(self, model: Model, head: Head, device: Device, sample: Batch, fixed_batch: int | None) -> None:
+        self._model, self._head, self._device, self._fixed_batch = model, head, device, fixed_batch
+        self._feeds = {name: array.dtype for name, array in sample.items()}
+
+    def logits(self, weight: NDArray[Any] | None) -> Callable[[Batch], NDArray[Any]]:
+        """Return the function from {features, beside} of a batch to its (N, C) logits, under a weight."""
+        written = rewrite(self._model, self._head, weight, metadata={})
+        cut = cut_between(written.proto, self._feeds, self._head.logits)
+        folder = self._model.folder if self._model.external_files else None
+        session = open_session(
+            cut.SerializeToString(), self._model.name, self._device, folder=folder, fixed_batch=self._fixed_batch
+        )
+
+        def run(batch: Batch) -> NDArray[Any]:
+            return self._head.class_logits(session.run([self._head.logits], batch)[0])
+
+        return run
 
 
 @dataclass(frozen=True)
-class HeadTensors:
-    """What the first batch showed of a head's tensors.
+class Probed:
+    """What the first batch showed of a head or of a model without one.
 
     Attributes:
+        readout: with what was found put in: whether the head is linear, the dtype of the logits.
         logits_rank: axes of the logits: 2, or 1 for some binary heads.
         plain_features: the feature tensor is (N, n) in the dtype of the logits, so that appended nodes can read it.
+        tail: where only the graph computes the logits.
     """
 
+    readout: Readout
     logits_rank: int
     plain_features: bool
+    tail: Tail | None = None
 
 
-def check_head(model: Model, head: Head, probe: Session, source: Source, batch_size: int) -> HeadTensors:
-    """Compare features @ weight.T + bias with the model's logits on the first batch.
+def check_readout(
+    model: Model, readout: Readout, probe: Session, source: Source, batch_size: int, device: Device
+) -> Probed:
+    """Compare what the head computes with the model's logits on the first batch.
 
     Raises:
-        UnsupportedModel: shapes or values differ: the head is not a plain linear layer of these features.
+        UnsupportedModel: shapes or values differ: the head is not what the graph walk took it for.
         DataError: the logits hold NaN or infinite values.
     """
     batch = next(source.batches(batch_size))
-    features, raw = _two(head, probe, batch)
-    try:
-        logits = head.class_logits(raw)
-    except ValueError as mismatch:
-        raise UnsupportedModel(
-            f"{model.path}: logits '{head.logits}' have shape {raw.shape}; expected (N, {head.n_classes}) for head "
-            f"'{head.node}'"
-        ) from mismatch
+    names = [readout.features] if isinstance(readout, Head) and readout.features not in batch else []
+    *found, raw = probe.run([*names, readout.logits], batch)
+    logits = _class_logits(model, readout, raw, len(next(iter(batch.values()))))
     if not np.all(np.isfinite(logits)):
         row = int(np.flatnonzero(~np.isfinite(logits).all(axis=1))[0])
-        raise DataError(f"{model.path}: logits '{head.logits}' of sample {row} hold NaN or infinite values")
-    z, w = _matrix(model, head, features).astype(np.float64), head.weight.astype(np.float64)
-    size = np.abs(z) @ np.abs(w).T + np.abs(head.bias)
-    coarse = max(np.finfo(head.stored_weight.value.dtype).eps, np.finfo(features.dtype).eps, np.finfo(logits.dtype).eps)
-    error = np.abs(z @ w.T + head.bias - logits)
-    if np.any(error > _ROUNDINGS * float(coarse) * size):
-        raise UnsupportedModel(
-            f"{model.path}: head '{head.node}' does not give the model's logits: features @ weight.T + bias differs "
-            f"from '{head.logits}' by up to {error.max():.3g} (largest logit {np.abs(logits).max():.3g}); choose "
-            "another with --head NODE"
-        )
-    plain = features.ndim == 2 and not head.features_transposed and features.dtype == raw.dtype
-    return HeadTensors(raw.ndim, plain)
+        raise DataError(f"{model.name}: logits '{readout.logits}' of sample {row} hold NaN or infinite values")
+    if not isinstance(readout, Head):
+        return Probed(replace(readout, logits_type=raw.dtype.name), raw.ndim, plain_features=False)
+    head, features = readout, found[0] if found else batch[readout.features]
+    if head.linear and features.size == len(logits) * head.n_features:
+        _check_linear(model, head, features, logits)
+        plain = features.ndim == 2 and not head.features_transposed and features.dtype == raw.dtype
+        return Probed(head, raw.ndim, plain)
+    head = replace(head, linear=False)
+    _check_batch_axis(model, head, features, len(logits))
+    sample = _with_beside(model, head, batch, features, device)
+    tail = Tail(model, head, device, sample, probe.fixed_batch)
+    _check_tail(model, head, tail, sample, logits)
+    return Probed(head, raw.ndim, plain_features=False, tail=tail)
 
 
 def collect_features(
-    model: Model, head: Head, source: Source, device: Device, batch_size: int, progress: Progress
+    model: Model, readout: Readout, source: Source, device: Device, batch_size: int, progress: Progress
 ) -> FeatureStore:
-    """Run the sub-graph up to the features over all samples.
+    """Run the sub-graph up to the features over all samples; up to the logits if there is no head.
 
     Raises:
         DataError: features of the wrong shape, or with NaN or infinite values.
         UsageError: no room for the features in the temporary folder.
     """
-    session = _open(model, [head.features], device) if head.features in model.producers else None
+    head = readout if isinstance(readout, Head) else None
+    wanted = head.features if head else readout.logits
+    beside = read_beside(model, head) if head and not head.linear else []
+    computed = [name for name in (wanted, *beside) if name in model.producers]
+    session = _open(model, computed, device) if computed else None
     store: NDArray[Any] | None = None
+    kept: list[Batch] = []
     done = 0
     for batch in source.batches(batch_size):
-        raw = batch[head.features] if session is None else session.run([head.features], batch)[0]
-        features = _matrix(model, head, raw)
+        results = dict(zip(computed, session.run(computed, batch), strict=True)) if session else {}
+        results = {**batch, **results}
+        features = _rows(model, readout, results[wanted], len(next(iter(batch.values()))))
         if not np.all(np.isfinite(features)):
-            row = done + int(np.flatnonzero(~np.isfinite(features).all(axis=1))[0])
+            bad = ~np.isfinite(features).reshape(len(features), -1).all(axis=1)
+            row = done + int(np.flatnonzero(bad)[0])
             raise DataError(f"{source.describe()}: features of sample {row} hold NaN or infinite values")
         if store is None:
-            store = _allocate((len(source), head.n_features), features.dtype)
+            store = _allocate((len(source), *features.shape[1:]), features.dtype)
+        if features.shape[1:] != store.shape[1:]:
+            raise DataError(
+                f"{source.describe()}: features of samples from {done} on have shape {features.shape[1:]}, those "
+                f"before {store.shape[1:]}; give all samples the same length (padding)"
+            )
         store[done : done + len(features)] = features
+        kept += [{name: results[name] for name in beside}] if beside else []
         done += len(features)
         progress("collect features", done, len(source))
     if store is None or done != len(source):
         raise DataError(f"{source.describe()}: {done} samples read; expected {len(source)}")
-    return FeatureStore(store, source.labels)
+    return FeatureStore(store, source.labels, batch_size, tuple(kept))
 
 
 def _open(model: Model, outputs: list[str], device: Device) -> Session:
     cut = cut_at(model, outputs).SerializeToString()
-    return open_session(cut, str(model.path), device, folder=model.path.parent if model.external_files else None)
+    return open_session(cut, model.name, device, folder=model.folder if model.external_files else None)
 
 
-def _two(head: Head, probe: Session, batch: dict[str, NDArray[Any]]) -> tuple[NDArray[Any], NDArray[Any]]:
-    if head.features in batch:
-        return batch[head.features], probe.run([head.logits], batch)[0]
-    features, logits = probe.run([head.features, head.logits], batch)
-    return features, logits
-
-
-def _matrix(model: Model, head: Head, features: NDArray[Any]) -> NDArray[Any]:
-    """Return features as (N, n): transposed for transA, middle axes of length one dropped."""
-    if head.features_transposed:
-        features = features.T
-    n = head.n_features
-    if features.ndim < 2 or features.shape[-1] != n or features.size != len(features) * n:
+def _class_logits(model: Model, readout: Readout, raw: NDArray[Any], samples: int) -> NDArray[Any]:
+    where = f"head '{readout.node}'" if isinstance(readout, Head) else f"output '{readout.output}'"
+    try:
+        if len(raw) != samples:
+            raise ValueError(f"logits have shape {raw.shape} for {samples} samples")
+        return readout.class_logits(raw)
+    except (TypeError, ValueError) as mismatch:
+        what = "" if "probabilities" not in str(mismatch) else f"; {mismatch}"
         raise UnsupportedModel(
-            f"{model.path}: features '{head.features}' have shape {features.shape}; expected (N, {n}), one vector a "
+            f"{model.name}: logits '{readout.logits}' have shape {raw.shape} for {samples} samples; expected (N, "
+            f"{readout.n_classes}) for {where}{what}"
+        ) from mismatch
+
+
+def _check_linear(model: Model, head: Head, features: NDArray[Any], logits: NDArray[Any]) -> None:
+    matrix = features.T if head.features_transposed else features
+    if len(matrix) != len(logits):
+        raise UnsupportedModel(
+            f"{model.name}: features '{head.features}' have shape {features.shape}; expected (N, {head.n_features}), "
+            "one vector a sample"
+        )
+    z, w = matrix.reshape(len(logits), -1).astype(np.float64), head.weight.astype(np.float64)
+    size = np.abs(z) @ np.abs(w).T + np.abs(head.bias)
+    expected = z @ w.T + head.bias
+    if head.holds == "probabilities":  # logits are known up to a constant per row, and no finer than p near 1 is
+        expected = expected - np.log(np.sum(np.exp(expected - expected.max(axis=1, keepdims=True)), axis=1))[:, None]
+        expected -= expected.max(axis=1, keepdims=True) - logits.max(axis=1, keepdims=True)
+        low = float(np.log(np.finfo(np.float32).tiny)) + 5
+        expected, logits = np.maximum(expected, low), np.maximum(logits, low)
+        size = size + size.max(axis=1, keepdims=True) + 64 * np.exp(-np.minimum(logits, 0) / 2).clip(1, 1e4)
+    coarse = max(epsilon(head.stored_weight.value.dtype.name), epsilon(features.dtype.name), epsilon(logits.dtype.name))
+    error = np.abs(expected - logits)
+    if np.any(error > _ROUNDINGS * coarse * size + head.step):
+        raise UnsupportedModel(
+            f"{model.name}: head '{head.node}' does not give the model's logits: features @ weight.T + bias differs "
+            f"from '{head.logits}' by up to {error.max():.3g} (largest logit {np.abs(logits).max():.3g}); choose "
+            "another with --head NODE"
+        )
+
+
+def _check_batch_axis(model: Model, head: Head, features: NDArray[Any], samples: int) -> None:
+    if head.features_transposed or features.ndim < 2 or len(features) != samples:
+        raise UnsupportedModel(
+            f"{model.name}: features '{head.features}' have shape {features.shape} for {samples} samples; expected the "
+            "samples along axis 0"
+        )
+
+
+def _with_beside(model: Model, head: Head, batch: Batch, features: NDArray[Any], device: Device) -> Batch:
+    """Return what the nodes from the linear layer to the logits read of one batch."""
+    beside = read_beside(model, head)
+    computed = [name for name in beside if name in model.producers]
+    results = _open(model, computed, device).run(computed, batch) if computed else []
+    values = {**batch, **dict(zip(computed, results, strict=True))}
+    return {head.features: features, **{name: values[name] for name in beside}}
+
+
+def _check_tail(model: Model, head: Head, tail: Tail, sample: Batch, logits: NDArray[Any]) -> None:
+    """Check the sub-graph after the features: it gives the logits, and class vector k moves logit k alone.
+
+    Raises:
+        UnsupportedModel: one of them does not hold.
+    """
+    found = tail.logits(None)(sample)
+    tolerance = 1e-3 * max(1.0, float(np.abs(logits).max())) + 2 * head.step
+    if found.shape != logits.shape or np.any(np.abs(found - logits) > tolerance):
+        raise UnsupportedModel(
+            f"{model.name}: the nodes from head '{head.node}' to '{head.logits}' do not give the model's logits; "
+            "choose another with --head NODE"
+        )
+    original = tail.logits(head.weight)(sample)
+    seen = 0
+    first = 1 if np.all(head.weight[0] == 0) else 0
+    for k in range(first, min(head.n_classes, first + _PROBED_CLASSES)):
+        changed = head.weight.copy()
+        changed[k] = 0.5 * np.roll(changed[k], 1) - changed[k]
+        moved = tail.logits(changed)(sample).astype(np.float64) - original
+        if head.holds == "probabilities":  # dividing by the sum moves all others by the same
+            others = np.delete(moved, k, axis=1)
+            moved -= others[:, :1] if others.shape[1] else 0
+        own, rest = np.abs(moved[:, k]).max(), np.abs(np.delete(moved, k, axis=1)).max(initial=0)
+        if rest > 1e-3 * max(own, float(np.abs(logits).max())) + 2 * head.step:
+            raise UnsupportedModel(
+                f"{model.name}: class vector {k} of head '{head.node}' moves the logits of other classes too: it is "
+                "not the classifier's own layer"
+            )
+        seen += own > head.step
+    if not seen:
+        raise UnsupportedModel(
+            f"{model.name}: changing the class vectors of head '{head.node}' does not move the logits of the first "
+            f"{len(logits)} samples"
+        )
+
+
+def _rows(model: Model, readout: Readout, raw: NDArray[Any], samples: int) -> NDArray[Any]:
+    """Return what is kept of each sample, along axis 0."""
+    if not isinstance(readout, Head):
+        return _class_logits(model, readout, raw, samples)
+    if not readout.linear:
+        _check_batch_axis(model, readout, raw, samples)
+        return raw
+    features, n = raw.T if readout.features_transposed else raw, readout.n_features
+    if len(features) != samples or features.size != samples * n:
+        raise UnsupportedModel(
+            f"{model.name}: features '{readout.features}' have shape {raw.shape}; expected (N, {n}), one vector a "
             "sample"
         )
-    return features.reshape(len(features), n)
+    return features.reshape(samples, n)
 
 
-def _allocate(shape: tuple[int, int], dtype: np.dtype[Any]) -> NDArray[Any]:
+def _allocate(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
     """Map an unnamed temporary file whose blocks are reserved, so that a full disk is an error here."""
-    size = shape[0] * shape[1] * dtype.itemsize
+    size = math.prod(shape) * dtype.itemsize
     try:
         with tempfile.TemporaryFile(prefix="tna-onnx-") as file:
             if hasattr(os, "posix_fallocate"):

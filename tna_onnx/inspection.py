@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from tna_onnx.errors import UnsupportedModel
-from tna_onnx.graph.head import Head, Refusal, find_heads
-from tna_onnx.graph.load import Model, load_model, tensor_types
+from tna_onnx.graph.head import find_heads
+from tna_onnx.graph.load import Model, ModelSource, load_model, tensor_types
+from tna_onnx.graph.readout import Head, Refusal
 from tna_onnx.graph.rewrite import provenance
 
 __all__ = ["HeadInfo", "Inspection", "inspect"]
@@ -68,7 +68,7 @@ class Inspection:
         return self.heads[0]
 
 
-def inspect(model: str | Path) -> Inspection:
+def inspect(model: ModelSource) -> Inspection:
     """Find the heads of an ONNX file; nothing is run.
 
     Raises:
@@ -79,7 +79,7 @@ def inspect(model: str | Path) -> Inspection:
     heads, refusals = find_heads(loaded)
     by_node = {head.node: head for head in reversed(heads)}
     return Inspection(
-        model=str(loaded.path),
+        model=loaded.name,
         sha256=loaded.sha256,
         ir_version=loaded.proto.ir_version,
         opset=loaded.opset,

@@ -37,6 +37,7 @@ def provenance_entries(task: Task, settings: SearchSettings, search: str, found:
         "calibration_samples": len(task.source),
         **({"preprocessing": recipe} if recipe else {}),
         **task.class_output.provenance,
+        "output_kind": task.class_output.kind,
     }
     return {key: value if isinstance(value, str) else json.dumps(value) for key, value in entries.items()}
 

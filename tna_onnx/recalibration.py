@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tna_onnx.data import Recipe
 from tna_onnx.errors import CheckFailed, UnsupportedModel, UsageError
 from tna_onnx.evaluation import score_models
-from tna_onnx.features import Progress, silent
+from tna_onnx.features import Progress, open_model, silent
+from tna_onnx.graph.load import ModelSource
 from tna_onnx.graph.nodes import NodeOps, can_append
 from tna_onnx.graph.rewrite import rewrite
 from tna_onnx.graph.save import pending
@@ -25,14 +27,14 @@ from tna_onnx.report.report import Comparison, CurvePoint, Report, compare_score
 from tna_onnx.runtime import Session, open_session
 from tna_onnx.search import LIMIT, Candidate, SearchSettings
 from tna_onnx.strategy import Outcome, Strategy
-from tna_onnx.task import Task, open_task
+from tna_onnx.task import QuantizedHead, Task, open_task
 from tna_onnx.verify import check_file, check_probabilities
 
 __all__ = ["calibrate"]
 
 
 def calibrate(
-    model: str | Path,
+    model: ModelSource,
     calib: str | Path,
     *,
     eval: str | Path | None = None,  # noqa: A002 - the word of the command line
@@ -54,6 +56,9 @@ def calibrate(
     bins: int = 15,
     seed: int = 0,
     head: str | None = None,
+    output_name: str | None = None,
+    output_kind: Literal["logits", "probabilities"] | None = None,
+    quantized_head: QuantizedHead = "requantize",
     preprocessing: Recipe | None = None,
     device: str = "auto",
     batch_size: int = 64,
@@ -63,10 +68,12 @@ def calibrate(
     """Recalibrate an ONNX classifier and write it as a drop-in file.
 
     Args:
-        model: path of the ONNX file; never modified.
+        model: path of the ONNX file, its bytes, an onnx.ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph;
+            never modified.
         calib: labelled calibration data, an image folder or `.npz`.
         eval: held-out data for the report; cross-fitting on `calib` without it.
-        output: path of the new file; `NAME.tna.onnx` beside the model by default.
+        output: path of the new file; `NAME.tna.onnx` beside the model by default. Without it a model in memory gives
+            `Report.recalibrated` and no file.
         search: `sparse` (the weight first, then the map), `complete` (all pairs of a weight and its map) or `none` (the
             original weight).
         map: `none`, `ts` (temperature), `ets` (ensemble temperature), `irova` (isotonic one-vs-all), `aar`
@@ -87,6 +94,11 @@ def calibrate(
         bins: bins of ECE and AdaECE.
         seed: of all random draws.
         head: node of the head, where the model has several.
+        output_name: graph output to calibrate, where the model has several.
+        output_kind: what that output holds, where the graph does not tell; for `search` none on a model without a
+            linear head.
+        quantized_head: what becomes of a weight that is stored quantised (QDQ): quantised anew, per class, or kept in
+            float.
         preprocessing: recipe for images.
         device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
         batch_size: samples per run.
@@ -115,43 +127,45 @@ def calibrate(
         tilt={"alpha": alpha, "beta": beta, "theta_s": theta_s, "n_t": n_t},
     )
     task = open_task(
-        model, calib, eval, output, head=head, recipe=preprocessing, device=device, batch_size=batch_size,
-        overwrite=overwrite, bins=bins, show=show,
+        model, calib, eval, output, needs_head=search != "none", head=head, output_name=output_name,
+        output_kind=output_kind, quantized_head=quantized_head, recipe=preprocessing, device=device,
+        batch_size=batch_size, overwrite=overwrite, bins=bins, show=show,
     )  # fmt: skip
     allowed = _allowed_maps(task)
     if map not in ("auto", *allowed):
         _refuse_map(task, map)
-    strategy = Strategy(task.store, task.head.weight, task.head.bias, search, map, settings, allowed, ets_loss)
+    strategy = Strategy(task.logits, task.head.weight if task.head else None, search, map, settings, allowed, ets_loss)
     try:
         found = strategy.run(functools.partial(show, "search"))
     except ValueError as error:
-        raise UnsupportedModel(f"{task.model.path}: head '{task.head.node}': {error}; use --search none") from error
+        raise UnsupportedModel(f"{task.model.name}: {_where(task)}: {error}; use --search none") from error
     fitted, chosen = found.fitted, found.chosen
-    factor = 1 / fitted.temperature if fold and isinstance(fitted, Temperature) else None
+    factor = 1 / fitted.temperature if fold and isinstance(fitted, Temperature) and _foldable(task, found) else None
     rewritten = rewrite(
         task.model,
-        task.head,
-        found.weight * np.asarray(factor or 1.0, found.weight.dtype),
+        task.readout,
+        _written_weight(found, factor),
         bias_factor=factor or 1.0,
         write_map=fitted.forward if fitted and factor is None else None,
-        logits_rank=task.tensors.logits_rank,
+        keeps_order=found.map in _ORDER_KEPT,
+        logits_rank=task.probed.logits_rank,
         metadata=provenance_entries(task, settings, search, found),
     )
-    with pending(rewritten.proto, task.output) as path:
-        checker = check_file(task.model, task.head, rewritten, path)
-        session = open_session(path, str(task.output), task.device)
-        verification = check_probabilities(session, task, found.weight, fitted, checker=checker)
+    with pending(task.model, rewritten.proto, task.output) as path:
+        checker = check_file(task.model, rewritten, path)
+        session = open_session(path, str(task.output or path.name), task.device)
+        verification = check_probabilities(session, task, found.logits, fitted, checker=checker)
         comparison = _compare(task, strategy, found, session, show)
         if worse := comparison.worse_in(objective, settings.max_accuracy_drop):
             raise CheckFailed(worse_text(comparison, worse))
     after = found.logits.mapped_scores(fitted)
     return Report(
-        model=str(task.model.path),
+        model=task.model.name,
         model_sha256=task.model.sha256,
-        output=str(task.output),
-        head=task.head.node,
-        classes=task.head.n_classes,
-        features=task.head.n_features,
+        output="" if task.output is None else str(task.output),
+        head=task.head.node if task.head else "",
+        classes=task.readout.n_classes,
+        features=task.head.n_features if task.head else 0,
         search=search,
         map=found.map,
         folded=factor is not None,
@@ -171,6 +185,7 @@ def calibrate(
         provider=task.provider,
         versions=versions(),
         notes=notes_on(task, found, settings, search, comparison),
+        recalibrated=None if task.output else rewritten.proto,
     )
 
 
@@ -224,11 +239,35 @@ def _check_words(**given: str) -> None:
             raise UsageError(f"{name} '{word}' is not known; expected {', '.join(_WORDS[name])}")
 
 
+# Maps that never change which class comes first.
+_ORDER_KEPT = ("none", "ts", "ets")
+
+
+def _written_weight(found: Outcome, factor: float | None) -> NDArray[Any] | None:
+    """Return the weight that goes into the file; None if it stays as it is, to the bit."""
+    if found.weight is None or (factor is None and found.chosen.angle == 0):
+        return None
+    weight: NDArray[Any] = found.weight * np.asarray(factor or 1.0, found.weight.dtype)
+    return weight
+
+
+def _foldable(task: Task, found: Outcome) -> bool:
+    """Whether a temperature can go into weight and bias; a quantised weight that stays as it is keeps its integers."""
+    head = task.head
+    if head is None or not head.homogeneous:
+        return False
+    return head.stored_weight.quantized is None or found.chosen.angle != 0
+
+
+def _where(task: Task) -> str:
+    return f"head '{task.head.node}'" if task.head else f"output '{task.readout.output}'"
+
+
 def _allowed_maps(task: Task) -> tuple[str, ...]:
     """Maps that the model's graph can hold: new nodes need its opset, `aar` its features as a plain matrix."""
-    if not can_append(task.head.logits_type, task.model.opset):
-        return ("none", "ts")
-    return tuple(name for name in ("none", *MAPS) if task.tensors.plain_features or not _reads_features(name))
+    if not can_append(task.readout.logits_type, task.model.opset):
+        return ("none", "ts") if task.head and task.head.homogeneous else ("none",)
+    return tuple(name for name in ("none", *MAPS) if task.probed.plain_features or not _reads_features(name))
 
 
 def _reads_features(name: str) -> bool:
@@ -241,10 +280,11 @@ def _refuse_map(task: Task, name: str) -> None:
     Raises:
         UnsupportedModel: always.
     """
-    NodeOps(task.head.logits_type, task.model.opset)  # raises, if that is the reason
+    NodeOps(task.readout.logits_type, task.model.opset)  # raises, if that is the reason
+    what = f"the features '{task.head.features}'" if task.head else "the features of a linear head"
     raise UnsupportedModel(
-        f"{task.model.path}: map {name} reads the features '{task.head.features}' in the graph and expects (N, n) in "
-        "the dtype of the logits; choose another --map"
+        f"{task.model.name}: map {name} reads {what} in the graph and expects (N, n) in the dtype of the logits; "
+        "choose another --map"
     )
 
 
@@ -252,11 +292,11 @@ def _compare(task: Task, strategy: Strategy, found: Outcome, session: Session, s
     """Held-out data run through both files; else cross-fitting; else, if nothing changed, the input with itself."""
     bins, seed = strategy.settings.bins, strategy.settings.seed
     if task.held_out is not None:
-        before = open_session(task.model.path, str(task.model.path), task.device)
+        before = open_model(task.model, task.device)
         models = [(before, task.class_output), (session, task.class_output)]
         old, new = score_models(models, task.held_out, task.batch_size, show)
         return compare_scores(task.held_out.describe(), "held-out", old, new, bins, seed)
-    if found.chosen.angle == 0 and found.fitted is None:
+    if found.chosen.angle == 0 and found.fitted is None:  # every bit of the output is the input's
         return compare_scores(task.source.describe(), "unchanged", found.before, found.before, bins, seed)
     old, new = strategy.cross_fitted(found)
     return compare_scores(task.source.describe(), "cross-fitted", old, new, bins, seed)

@@ -76,46 +76,57 @@ class Session:
         inputs: what has to be fed.
         provider: the execution provider obtained, first of ONNX Runtime's list.
         fallback: why `auto` did not get a CUDA device that seemed to be there; empty otherwise.
+        fixed_batch: batch size that the model insists on, if any.
     """
 
-    def __init__(self, session: Any, name: str, fallback: str = "") -> None:
+    def __init__(self, session: Any, name: str, fallback: str = "", fixed_batch: int | None = None) -> None:
         self._session, self._name = session, name
         self.provider = str(session.get_providers()[0])
         self.fallback = fallback
         self.inputs = tuple(_tensor_info(i, name) for i in session.get_inputs())
-        self._fixed = _fixed_batch(self.inputs)
+        self.fixed_batch = fixed_batch or _fixed_batch(self.inputs)
 
     def run(self, outputs: Sequence[str], feeds: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
         """Run one batch of any size; a model with a fixed batch is fed in its own portions, the last one padded.
 
         Returns:
-            One array per output, leading axis N.
+            One array per output, leading axis N. A sequence of maps gives (N, labels), columns sorted by label.
 
         Raises:
             DataError: ONNX Runtime refuses the data.
         """
         n = len(next(iter(feeds.values())))
-        size = self._fixed or n
+        size = self.fixed_batch or n
         portions = [self._portion(outputs, feeds, start, min(size, n - start), size) for start in range(0, n, size)]
         return portions[0] if len(portions) == 1 else [np.concatenate(parts) for parts in zip(*portions, strict=True)]
 
     def _portion(
         self, outputs: Sequence[str], feeds: Mapping[str, NDArray[Any]], start: int, count: int, size: int
     ) -> list[NDArray[Any]]:
-        portion = {name: array[start : start + count] for name, array in feeds.items()}
+        n = len(next(iter(feeds.values())))
+        portion = {k: a[start : start + count] if a.ndim and len(a) == n else a for k, a in feeds.items()}
         if count < size:
-            portion = {k: np.concatenate([a, np.repeat(a[-1:], size - count, axis=0)]) for k, a in portion.items()}
+            portion = {
+                k: np.concatenate([a, np.repeat(a[-1:], size - count, axis=0)]) if a.ndim and len(a) == count else a
+                for k, a in portion.items()
+            }
         try:
             results = self._session.run(list(outputs), portion)
         except Exception as error:  # onnxruntime raises its own classes, not exported as a family
             if type(error).__module__.partition(".")[0] != "onnxruntime":
                 raise
             raise DataError(f"{self._name}: ONNX Runtime could not run a batch of {count}: {error}") from error
-        return [np.asarray(result)[:count] if count < size else np.asarray(result) for result in results]
+        arrays = [_array(result) for result in results]
+        return [array[:count] for array in arrays] if count < size else arrays
 
 
 def open_session(
-    model: bytes | Path, name: str, device: Device, *, folder: Path | None = None, optimize: bool = True
+    model: bytes | Path,
+    name: str,
+    device: Device,
+    *,
+    folder: Path | None = None,
+    fixed_batch: int | None = None,
 ) -> Session:
     """Open a session and check that it runs where it was asked to.
 
@@ -124,7 +135,7 @@ def open_session(
         name: what messages call it.
         device: where to run. `auto` takes CUDA if it can be had.
         folder: where external data of a serialised model lie.
-        optimize: let ONNX Runtime rewrite the graph.
+        fixed_batch: batch size that the model insists on, where its inputs do not say so.
 
     Raises:
         DeviceError: ONNX Runtime is not installed, or CUDA was asked for and is not obtained.
@@ -145,14 +156,14 @@ def open_session(
     # TF32 keeps 10 bits of the mantissa: features would not be those of the deployed float32 model.
     cuda = (_CUDA, {"device_id": device.index, "use_tf32": 0})
     providers: list[Any] = [cuda, _CPU] if wanted else [_CPU]
-    session = _load(ort, model, name, providers, folder, optimize)
+    session = _load(ort, model, name, providers, folder)
     session.disable_fallback()  # a run that CUDA fails must not move to the CPU unseen
     if not wanted or session.get_providers()[0] == _CUDA:
-        return Session(session, name)
+        return Session(session, name, fixed_batch=fixed_batch)
     reason = _why_no_cuda(ort)
     if device.kind == "cuda":
         raise DeviceError(f"device cuda:{device.index} was asked for, but ONNX Runtime gave {_CPU}: {reason}")
-    return Session(session, name, fallback=reason)
+    return Session(session, name, reason, fixed_batch)
 
 
 def runtime_version() -> str:
@@ -171,16 +182,17 @@ def _onnxruntime() -> ModuleType:
     return onnxruntime  # type: ignore[no-any-return]
 
 
-def _load(ort: ModuleType, model: bytes | Path, name: str, providers: list[Any], folder: Path | None, opt: bool) -> Any:
+def _load(ort: ModuleType, model: bytes | Path, name: str, providers: list[Any], folder: Path | None) -> Any:
     options = ort.SessionOptions()
     options.log_severity_level = 4  # what matters is checked and raised here
-    if not opt:
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     if folder is not None:
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder.absolute()))
+    # ONNX Runtime would quantise the features of a quantised MatMul in its own way, and not say so.
+    options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
+    what = str(model) if isinstance(model, Path) else model
     try:
         with contextlib.redirect_stdout(io.StringIO()):  # it prints when it falls back to the CPU; open_session checks
-            return ort.InferenceSession(str(model) if isinstance(model, Path) else model, options, providers=providers)
+            return ort.InferenceSession(what, options, providers=providers)
     except Exception as error:
         if type(error).__module__.partition(".")[0] != "onnxruntime" and not isinstance(
             error, (RuntimeError, ValueError)
@@ -202,10 +214,17 @@ def _why_no_cuda(ort: ModuleType) -> str:
     return f"the CUDA libraries load, but no such device answers (check `nvidia-smi` and the driver); {advice}"
 
 
+def _array(result: Any) -> NDArray[Any]:
+    if isinstance(result, list) and result and isinstance(result[0], dict):
+        names = sorted(result[0])
+        return np.array([[row[name] for name in names] for row in result])
+    return np.asarray(result)
+
+
 def _tensor_info(info: Any, name: str) -> TensorInfo:
     if info.type not in _DTYPES:
         raise UnsupportedModel(f"{name}: input '{info.name}' is {info.type}; expected {', '.join(_DTYPES)}")
-    shape = tuple(d if isinstance(d, int) else None for d in info.shape)
+    shape = tuple(d if isinstance(d, int) else None for d in info.shape or ())
     return TensorInfo(str(info.name), shape, np.dtype(_DTYPES[info.type]))
 
 

@@ -19,8 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.crossfit import choose_map, cross_fit, cross_score
-from tna_onnx.engine.logits import HeadLogits
-from tna_onnx.features import FeatureStore
+from tna_onnx.engine.logits import HeadLogits, Logits
 from tna_onnx.maps import MAPS, CalibrationMap, EnsembleTemperature, Reduce
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.search import (
@@ -42,7 +41,7 @@ class Outcome:
     Attributes:
         candidates: all that were scored, the original weight first.
         chosen: the one that was chosen.
-        weight: its (C, n) weight.
+        weight: its (C, n) weight; None for a model without a head.
         map: name of the map, after `auto`.
         fitted: the map, None for none.
         before: scores of the input model on the calibration data.
@@ -52,22 +51,21 @@ class Outcome:
 
     candidates: tuple[Candidate, ...]
     chosen: Candidate
-    weight: NDArray[Any]
+    weight: NDArray[Any] | None
     map: str
     fitted: CalibrationMap | None
     before: SampleScores
-    logits: HeadLogits
+    logits: Logits
     map_nll: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
 class Strategy:
-    """A search, a map and their settings, on one feature store.
+    """A search, a map and their settings, on the calibration data.
 
     Attributes:
-        store: features and labels of the calibration data.
-        weight: (C, n) original class vectors.
-        bias: (C,).
+        logits_of: logits of the calibration data under a weight; of None for a model without a head.
+        weight: (C, n) original class vectors; None for a model without a head, which can be searched with `none` only.
         search: `none`, `sparse` or `complete`.
         map: `none`, `auto` or a name in `MAPS`.
         settings: of the search.
@@ -75,9 +73,8 @@ class Strategy:
         ets_loss: what the weights of ETS minimise, `squared` or `nll`.
     """
 
-    store: FeatureStore
-    weight: NDArray[Any]
-    bias: NDArray[Any]
+    logits_of: Callable[[Any], Logits]
+    weight: NDArray[Any] | None
     search: str
     map: str
     settings: SearchSettings
@@ -91,7 +88,7 @@ class Strategy:
             ValueError: the weight cannot be tilted.
             DataError: the map cannot be fitted.
         """
-        original = self._logits(self.weight)
+        original = self.logits_of(self.weight)
         before, name = original.scores(), self.map
         nll: dict[str, float] = {}
         if name == "auto" and self.search != "sparse":
@@ -99,14 +96,15 @@ class Strategy:
         if self.search == "none":
             candidates: tuple[Candidate, ...] = (Candidate(0.0, 1, 0.0, before),)
         elif self._pairs(name):
-            candidates = search_complete(self.weight, self._score_fit(name, None), self.settings, progress)
+            candidates = search_complete(self._vectors, self._score_fit(name, None), self.settings, progress)
         else:
+            scaled = original.scaled_scores if isinstance(original, HeadLogits) else None
             candidates = search_sparse(
-                self.weight, lambda w: self._logits(w).scores(), self.settings, progress, original.scaled_scores
+                self._vectors, lambda w: self.logits_of(w).scores(), self.settings, progress, scaled
             )
         chosen = candidates[choose(candidates, self.settings)]
-        weight = candidate_weight(self.weight, chosen, self.settings)
-        logits = self._logits(weight)
+        weight = self._weight_of(chosen)
+        logits = self.logits_of(weight)
         if name == "auto":
             name, nll = self._auto(logits)
         fitted = chosen.fitted if self._pairs(name) else self._fit(name, logits.reduce(features=_needs_features(name)))
@@ -121,20 +119,28 @@ class Strategy:
         if not self._pairs(name):
             return cross_fit(
                 outcome.candidates,
-                lambda candidate: self._logits(candidate_weight(self.weight, candidate, self.settings)),
+                lambda candidate: self.logits_of(self._weight_of(candidate)),
                 functools.partial(self._fit, name),
                 self.settings,
                 features=_needs_features(name),
             )
 
-        def propose(train: NDArray[np.bool_]) -> tuple[HeadLogits, CalibrationMap | None]:
+        def propose(train: NDArray[np.bool_]) -> tuple[Logits, CalibrationMap | None]:
             score = self._score_fit(name, train)
-            candidates = search_complete(self.weight, score, self.settings, lambda done, total: None)  # noqa: ARG005
+            candidates = search_complete(self._vectors, score, self.settings, lambda done, total: None)  # noqa: ARG005
             chosen = candidates[choose(candidates, self.settings)]
-            return self._logits(candidate_weight(self.weight, chosen, self.settings)), chosen.fitted
+            return self.logits_of(self._weight_of(chosen)), chosen.fitted
 
-        after, rows = cross_score(len(self.store), self.settings.seed, propose)
+        after, rows = cross_score(len(outcome.before), self.settings.seed, propose)
         return outcome.before.take(rows), after
+
+    @property
+    def _vectors(self) -> NDArray[Any]:
+        assert self.weight is not None  # noqa: S101 - a search needs a head, which the caller has seen to
+        return self.weight
+
+    def _weight_of(self, candidate: Candidate) -> NDArray[Any] | None:
+        return None if self.weight is None else candidate_weight(self.weight, candidate, self.settings)
 
     def _pairs(self, name: str) -> bool:
         return self.search == "complete" and name != "none"
@@ -146,12 +152,9 @@ class Strategy:
             return EnsembleTemperature.fit(reduce, start=start, loss=self.ets_loss)
         return MAPS[name].fit(reduce, start=start)
 
-    def _logits(self, weight: NDArray[Any]) -> HeadLogits:
-        return HeadLogits(self.store, weight, self.bias)
-
-    def _auto(self, logits: HeadLogits) -> tuple[str, dict[str, float]]:
+    def _auto(self, logits: Logits) -> tuple[str, dict[str, float]]:
         fits = {name: functools.partial(self._fit, name) for name in self.allowed}
-        nll = choose_map(len(self.store), logits, fits, self.settings.seed)
+        nll = choose_map(len(logits), logits, fits, self.settings.seed)
         return next(iter(nll)), nll
 
     def _score_fit(
@@ -160,7 +163,7 @@ class Strategy:
         """Fit the map for a weight and score it, on the rows chosen."""
 
         def score(weight: NDArray[Any], start: Any) -> tuple[SampleScores, Any]:
-            logits = self._logits(weight)
+            logits = self.logits_of(weight)
             fitted = self._fit(name, logits.reduce(rows, features=_needs_features(name)), start)
             return logits.mapped_scores(fitted, rows), fitted
 

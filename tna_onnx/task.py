@@ -5,19 +5,35 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
+
+from numpy.typing import NDArray
 
 from tna_onnx.crossfit import FOLDS
 from tna_onnx.data import Recipe, Source, open_source
-from tna_onnx.errors import UsageError
+from tna_onnx.engine.logits import HeadLogits, Logits, StoredLogits, TailLogits
+from tna_onnx.errors import UnsupportedModel, UsageError
 from tna_onnx.evaluation import require_samples
-from tna_onnx.features import FeatureStore, HeadTensors, Progress, check_head, collect_features, input_specs, open_probe
-from tna_onnx.graph.head import Head, choose_head
-from tna_onnx.graph.load import Model, load_model
-from tna_onnx.graph.outputs import ClassOutput, output_of
+from tna_onnx.features import (
+    FeatureStore,
+    Probed,
+    Progress,
+    check_readout,
+    collect_features,
+    input_specs,
+    open_probe,
+)
+from tna_onnx.graph.head import choose_head
+from tna_onnx.graph.load import Model, ModelSource, load_model
+from tna_onnx.graph.outputs import ClassOutput, choose_readout, output_of
+from tna_onnx.graph.readout import Head, Readout
+from tna_onnx.graph.requantize import requantized
 from tna_onnx.graph.save import check_output
 from tna_onnx.runtime import Device, parse_device
 
-__all__ = ["Task", "open_task"]
+__all__ = ["QuantizedHead", "Task", "open_task"]
+
+QuantizedHead = Literal["requantize", "float"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,10 +42,9 @@ class Task:
 
     Attributes:
         model: the source.
-        head: its linear head, checked against the model's logits.
-        tensors: what the first batch showed of the head's tensors.
+        probed: where its logits are, checked against the model itself.
         class_output: the graph output behind it.
-        output: path to write.
+        output: path to write; None for a model in memory that stays there.
         source: calibration data.
         held_out: evaluation data, if given.
         store: features of the calibration data.
@@ -40,10 +55,9 @@ class Task:
     """
 
     model: Model
-    head: Head
-    tensors: HeadTensors
+    probed: Probed
     class_output: ClassOutput
-    output: Path
+    output: Path | None
     source: Source
     held_out: Source | None
     store: FeatureStore
@@ -52,14 +66,39 @@ class Task:
     fallback: str
     batch_size: int
 
+    @property
+    def readout(self) -> Readout:
+        """The head, or else the tensor of logits or probabilities."""
+        return self.probed.readout
+
+    @property
+    def head(self) -> Head | None:
+        """The linear head, if there is one."""
+        return self.readout if isinstance(self.readout, Head) else None
+
+    def logits(self, weight: NDArray[Any] | None) -> Logits:
+        """Logits of the calibration data under a (C, n) weight, rounded as the file will have it."""
+        head = self.head
+        if head is None or weight is None:
+            return StoredLogits(self.store)
+        unchanged = weight is head.weight
+        if self.probed.tail is not None:
+            run = self.probed.tail.logits(None if unchanged else weight)
+            return TailLogits(self.store, head.features, run, head.n_classes)
+        return HeadLogits(self.store, weight if unchanged else head.as_written(weight), head.bias)
+
 
 def open_task(
-    path: str | Path,
+    source: ModelSource,
     calib: str | Path,
     held_out: str | Path | None,
     output: str | Path | None,
     *,
+    needs_head: bool,
     head: str | None,
+    output_name: str | None,
+    output_kind: str | None,
+    quantized_head: QuantizedHead,
     recipe: Recipe | None,
     device: str,
     batch_size: int,
@@ -74,35 +113,39 @@ def open_task(
     """
     if batch_size < 1:
         raise UsageError(f"batch size must be at least 1, got {batch_size}")
-    where, model = parse_device(device), load_model(path)
-    target = Path(output) if output is not None else model.path.with_suffix(".tna.onnx")
-    check_output(model, target, overwrite=overwrite)
-    for data in (calib, held_out):
-        if data is not None and target.exists() and Path(data).exists() and target.samefile(data):
-            raise UsageError(f"{target}: output is the data file; choose another --output")
-    found = choose_head(model, head)
-    class_output = output_of(model, found)
+    where, model = parse_device(device), load_model(source)
+    target = _target(model, output)
+    if target is not None:
+        check_output(model, target, overwrite=overwrite)
+        for data in (calib, held_out):
+            if data is not None and target.exists() and Path(data).exists() and target.samefile(data):
+                raise UsageError(f"{target}: output is the data file; choose another --output")
+    found = _choose(model, needs_head, head, output_name, output_kind)
+    if isinstance(found, Head):
+        found = requantized(model, found) if quantized_head == "requantize" else _in_float(found)
+    class_output = output_of(found)
     probe = open_probe(model, found, where)
     specs = input_specs(probe)
-    source = open_source(calib, specs, found.n_classes, recipe)
+    samples = open_source(calib, specs, found.n_classes, recipe)
     other = None if held_out is None else open_source(held_out, specs, found.n_classes, recipe)
-    require_samples(source, bins, 0 if other else math.ceil(len(source) / FOLDS))
+    require_samples(samples, bins, 0 if other else math.ceil(len(samples) / FOLDS))
     if other is not None:
         require_samples(other, bins)
-        if other.digest() == source.digest():
+        if other.digest() == samples.digest():
             raise UsageError(
                 f"{held_out}: the same data as {calib}; held-out data must be other samples. Leave --eval away to have "
                 "the result cross-fitted"
             )
-    tensors = check_head(model, found, probe, source, batch_size)
-    store = collect_features(model, found, source, where, batch_size, show)
+    probed = check_readout(model, found, probe, samples, batch_size, where)
+    if probed.tail is not None and probe.fixed_batch:
+        batch_size = probe.fixed_batch
+    store = collect_features(model, probed.readout, samples, where, batch_size, show)
     return Task(
         model,
-        found,
-        tensors,
+        probed,
         class_output,
         target,
-        source,
+        samples,
         other,
         store,
         where,
@@ -110,3 +153,31 @@ def open_task(
         probe.fallback,
         batch_size,
     )
+
+
+def _target(model: Model, output: str | Path | None) -> Path | None:
+    if output is not None:
+        return Path(output)
+    return None if model.path is None else model.path.with_suffix(".tna.onnx")
+
+
+def _choose(
+    model: Model, needs_head: bool, head: str | None, output_name: str | None, output_kind: str | None
+) -> Readout:
+    """Find the head; without a search, any tensor of logits or probabilities will do.
+
+    Raises:
+        UnsupportedModel: there is none.
+    """
+    if needs_head or head is not None:
+        return choose_head(model, head, output_name)
+    if output_kind is None:
+        try:
+            return choose_head(model, None, output_name)
+        except UnsupportedModel:
+            pass
+    return choose_readout(model, output_name, output_kind)
+
+
+def _in_float(head: Head) -> Head:
+    return head.kept_in_float() if head.stored_weight.quantized else head

@@ -7,7 +7,8 @@ Bound on the probabilities. Rounding moves a logit of sample i by at most k eps 
 a_i = max_c sum_f |z_if||w_cf| + |b_c| and k = 16 for the order of summation, and a softmax moves by at most half of
 what its logits move. So |p - p'| <= 8 eps a_i + 1e-6. A map behind the logits can magnify that (isotonic ramps are up
 to 1024 steep), so four times what such a rounding of logits and features, with random signs, does to the numerics is
-added. Never above 0.05.
+added. Never above 0.05. Where only the graph computes the logits, a_i = |z_i| max_c |w_c| + |b_c| over all
+positions, and a step of the quantisation after the linear layer is added, if there is one.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tna_onnx.engine.logits import Logits
 from tna_onnx.errors import CheckFailed
 from tna_onnx.graph.compare import checker_complaint, unexpected_differences
-from tna_onnx.graph.head import Head
+from tna_onnx.graph.floats import epsilon
 from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.rewrite import Rewritten
 from tna_onnx.maps import CalibrationMap, apply_map
@@ -47,7 +49,7 @@ class Verification:
     checker: bool
 
 
-def check_file(model: Model, head: Head, rewritten: Rewritten, path: Path) -> bool:
+def check_file(model: Model, rewritten: Rewritten, path: Path) -> bool:
     """Compare the file with its source, and run the ONNX checker in full.
 
     Returns:
@@ -56,44 +58,41 @@ def check_file(model: Model, head: Head, rewritten: Rewritten, path: Path) -> bo
     Raises:
         CheckFailed: an unexpected difference, or the checker refuses the file but not the source.
     """
-    found = unexpected_differences(model, head, rewritten, load_model(path).proto)
+    found = unexpected_differences(model, rewritten, load_model(path).proto)
     if found:
-        raise CheckFailed(f"verification: the written file differs from {model.path} in {'; '.join(found)}")
+        raise CheckFailed(f"verification: the written file differs from {model.name} in {'; '.join(found)}")
     complaint = checker_complaint(path)
-    if complaint and not checker_complaint(model.path):
+    if complaint and not checker_complaint(model.path or model.proto):
         raise CheckFailed(f"verification: the ONNX checker refuses the written file: {complaint}")
     return not complaint
 
 
 def check_probabilities(
-    session: Session, task: Task, weight: NDArray[Any], fitted: CalibrationMap | None, *, checker: bool
+    session: Session, task: Task, logits: Logits, fitted: CalibrationMap | None, *, checker: bool
 ) -> Verification:
-    """Run the written file on calibration samples and compare with softmax(map(features @ weight.T + bias)).
+    """Run the written file on calibration samples and compare with softmax(map(logits)).
 
     Args:
         session: on the written file.
         task: with the calibration samples and their features.
-        weight: (C, n) class vectors that were written, before a folded temperature.
+        logits: of the calibration samples under the weight that was written, before a folded temperature.
         fitted: the map, folded or not.
         checker: what `check_file` returned.
 
     Raises:
         CheckFailed: a probability is off by more than the bound, or another class is predicted.
     """
-    source, head, output = task.source, task.head, task.class_output
+    source, output = task.source, task.class_output
     rows = np.unique(np.linspace(0, len(source) - 1, min(_SAMPLES, len(source))).astype(np.int64))
     parts = [session.run([output.name], batch)[0] for batch in source.batches(task.batch_size, rows)]
     found = output.probabilities(np.concatenate(parts))
 
-    z = np.asarray(task.store.features[rows], np.float64)
-    w, b = weight.astype(np.float64), head.bias.astype(np.float64)
-    logits = z @ w.T + b
-    expected = _softmax(apply_map(fitted, logits, z))
-    eps = float(max(np.finfo(head.stored_weight.value.dtype).eps, np.finfo(head.logits_type).eps))
-    rounding = 16 * eps * np.max(np.abs(z) @ np.abs(w).T + np.abs(b), axis=1, keepdims=True)
+    z, s = np.asarray(task.store.features[rows], np.float64), np.asarray(logits.at(rows), np.float64)
+    expected = _softmax(apply_map(fitted, s, z))
+    rounding, relative = _rounding(task, z, s)
     bound = 1e-6 + rounding[:, 0] / 2
     if fitted is not None:
-        bound += 4 * _magnified(fitted, logits, z, rounding, 16 * eps)
+        bound += 4 * _magnified(fitted, s, z, rounding, relative)
     bound = np.minimum(_LARGEST, bound)
     difference = np.max(np.abs(found - expected), axis=1, initial=0)
     worst = int(np.argmax(difference - bound))
@@ -108,6 +107,21 @@ def check_probabilities(
         raise CheckFailed("verification: the written file predicts another class than the numerics")
     largest = int(np.argmax(difference))
     return Verification(len(rows), float(difference[largest]), float(bound[largest]), checker)
+
+
+def _rounding(task: Task, features: NDArray[Any], logits: NDArray[Any]) -> tuple[NDArray[np.float64], float]:
+    """Return how far rounding may move the logits of each sample, (R, 1), and a feature, relatively."""
+    head, readout = task.head, task.readout
+    eps = max(epsilon(readout.logits_type), epsilon(head.stored_weight.value.dtype.name) if head else 0.0)
+    if head is None:
+        size = np.abs(logits)
+    elif task.probed.tail is None:
+        size = np.abs(features) @ np.abs(head.weight.T.astype(np.float64)) + np.abs(head.bias)
+    else:
+        length = np.linalg.norm(features.reshape(len(features), -1), axis=1, keepdims=True)
+        size = length * np.linalg.norm(head.weight.astype(np.float64), axis=1) + np.abs(head.bias)
+    step = head.step if head else 0.0
+    return 16 * eps * np.max(size, axis=1, keepdims=True) + step, 16 * eps
 
 
 def _magnified(

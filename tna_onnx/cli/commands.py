@@ -114,6 +114,13 @@ def group() -> None:
 @click.option(
     "--n-t", type=click.IntRange(1), default=50, show_default=True, help="Rotations drawn at a time; speed only."
 )
+@click.option(
+    "--quantized-head",
+    type=click.Choice(["requantize", "float"]),
+    default="requantize",
+    show_default=True,
+    help="A weight stored quantised (QDQ): quantise the new one, or keep it in float.",
+)
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of all random draws.")
 @data_options
 def calibrate(preset: str | None, json_file: str | None, quiet: bool, **given: Any) -> None:

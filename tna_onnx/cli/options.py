@@ -50,6 +50,12 @@ def data_options(command: F) -> F:
             ),
             click.option("--bins", type=click.IntRange(1), default=15, show_default=True, help="Bins of ECE, AdaECE."),
             click.option("--head", metavar="NODE", help="Node of the head, where a model has several."),
+            click.option("--output-name", metavar="NAME", help="Graph output, where a model has several."),
+            click.option(
+                "--output-kind",
+                type=click.Choice(["logits", "probabilities"]),
+                help="What that output holds, where the graph does not tell.",
+            ),
             click.option(
                 "--device", default="auto", show_default=True, metavar="DEVICE", help="auto, cpu, cuda or cuda:INDEX."
             ),

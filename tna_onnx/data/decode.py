@@ -20,6 +20,7 @@ from tna_onnx.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from typing import BinaryIO
 
     from PIL.Image import Image
 
@@ -42,8 +43,12 @@ def require_pillow() -> None:
         ) from error
 
 
-def read_image(path: Path) -> Image:
-    """Return the image in `path` in mode "L" (grey files) or "RGB" (all others), 8 bits per channel.
+def read_image(file: Path | BinaryIO, name: str | None = None) -> Image:
+    """Return the image in `file` in mode "L" (grey files) or "RGB" (all others), 8 bits per channel.
+
+    Args:
+        file: path, or the bytes of a file.
+        name: what messages call it; None is the path.
 
     Raises:
         DataError: the file cannot be read as an image, or has pixels without a known range; the message names it.
@@ -52,8 +57,9 @@ def read_image(path: Path) -> Image:
     require_pillow()
     from PIL import Image, ImageOps  # noqa: PLC0415  (optional: extra `images`)
 
+    where = str(file) if name is None else name
     try:
-        with Image.open(path) as opened:
+        with Image.open(file) as opened:
             file_format = opened.format
             image = ImageOps.exif_transpose(opened)
         # Rule 3. Pillow would carry a transparent colour along, with a warning where a palette has several.
@@ -63,8 +69,8 @@ def read_image(path: Path) -> Image:
         if image.mode not in ("I", "F"):
             return image.convert("L" if image.mode in _GREY else "RGB")
     except Exception as error:  # on broken bytes Pillow's parsers raise nearly anything
-        raise DataError(f"{path}: cannot be read as an image ({error}); repair or remove it") from error
+        raise DataError(f"{where}: cannot be read as an image ({error}); repair or remove it") from error
     raise DataError(
-        f"{path}: expected 8 or 16 bits per channel, found pixels of mode {image.mode!r}, whose range is not known; "
+        f"{where}: expected 8 or 16 bits per channel, found pixels of mode {image.mode!r}, whose range is not known; "
         "store it with 8 bits per channel"
     )

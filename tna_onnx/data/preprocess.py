@@ -8,8 +8,8 @@ pixels.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, get_args
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
@@ -34,6 +34,9 @@ class Recipe:
     Attributes:
         resize: pixels of the shorter side, or exact (height, width); None keeps the size.
         crop: side of a centred square, or (height, width) of a centred rectangle; None keeps everything.
+        crop_pct: share of the shorter side that the crop keeps, as timm counts it: the shorter side becomes
+            floor(side of the crop / crop_pct), and `crop` is by default the size that the model takes. In place of
+            `resize`; square crops only.
         scale: factor on pixel values 0..255; None is 1/255 for floating-point inputs and 1 for integer inputs.
         mean: subtracted after scaling, one value per channel or one for all; None is 0.
         std: divisor after that, likewise; None is 1.
@@ -44,6 +47,7 @@ class Recipe:
 
     resize: int | tuple[int, int] | None = None
     crop: int | tuple[int, int] | None = None
+    crop_pct: float | None = None
     scale: float | None = None
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
@@ -70,10 +74,22 @@ class Recipe:
         color = _color(self.color, spec, layout)
         scale, mean, std = self._normalisation(spec, _CHANNELS[color])
         height, width = spec.shape[2:] if layout == "NCHW" else spec.shape[1:3]
-        crop = (self.crop, self.crop) if isinstance(self.crop, int) else self.crop
+        resize, crop = self._sizes(spec, height, width)
         return ResolvedRecipe(
-            self.resize, crop, scale, mean, std, layout, color, self.interpolation, height, width, spec.dtype
+            resize, crop, scale, mean, std, layout, color, self.interpolation, height, width, spec.dtype
         )
+
+    def override(self, **fields: Any) -> Recipe:
+        """Return the recipe with `fields` in place of its own; of `resize` and `crop_pct`, one displaces the other.
+
+        >>> PRESETS["clip"].override(resize=256).crop_pct is None
+        True
+        """
+        if fields.get("resize") is not None:
+            fields.setdefault("crop_pct", None)
+        elif fields.get("crop_pct") is not None:
+            fields.setdefault("resize", None)
+        return replace(self, **fields)
 
     def _check_choices(self) -> None:
         for flag, value, choices in [
@@ -90,6 +106,25 @@ class Recipe:
             sides = size if isinstance(size, tuple) else (1 if size is None else size,)
             if min(sides) < 1:
                 raise UsageError(f"{flag} must be at least 1 pixel on each side, got {size}")
+
+    def _sizes(
+        self, spec: InputSpec, height: int | None, width: int | None
+    ) -> tuple[int | tuple[int, int] | None, tuple[int, int] | None]:
+        """Return resize and crop, with `crop_pct` worked out."""
+        crop = (self.crop, self.crop) if isinstance(self.crop, int) else self.crop
+        if self.crop_pct is None:
+            return self.resize, crop
+        if not 0 < self.crop_pct <= 1:
+            raise UsageError(f"--crop-pct must be above 0 and at most 1, got {self.crop_pct}")
+        if self.resize is not None:
+            raise UsageError("--resize and --crop-pct both say to what size images are brought; leave one out")
+        sides = crop or (height, width)
+        if sides[0] is None or sides[1] is None or sides[0] != sides[1]:
+            raise UsageError(
+                f"--crop-pct needs the side of a square crop, but input {spec.name!r} has shape "
+                f"{shape_text(spec.shape)} and --crop is {self.crop}; give --crop SIDE, or --resize and --crop"
+            )
+        return math.floor(sides[0] / self.crop_pct), (sides[0], sides[0])
 
     def _normalisation(self, spec: InputSpec, n_channels: int) -> tuple[float, tuple[float, ...], tuple[float, ...]]:
         """Return scale, and mean and std per channel."""
@@ -114,8 +149,24 @@ class Recipe:
 
 
 PRESETS: dict[str, Recipe] = {
-    # The evaluation transform of torchvision's ImageNet classifiers (first weights of each), in RGB order.
+    # All in RGB order. The evaluation transform of torchvision's ImageNet classifiers (first weights of each).
     "imagenet": Recipe(resize=256, crop=224, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)),
+    # timm: IMAGENET_INCEPTION_MEAN and _STD (data/constants.py) with crop_pct and interpolation of `tf_inception_v3`;
+    # pixels go to -1..1. Its vision transformers have the same mean and std, but crop_pct 0.9.
+    "imagenet-inception": Recipe(crop_pct=0.875, mean=(0.5,), std=(0.5,), interpolation="bicubic"),
+    # OpenAI's CLIP (`_transform` in clip/clip.py).
+    "clip": Recipe(
+        crop_pct=1.0,
+        mean=(0.48145466, 0.4578275, 0.40821073),
+        std=(0.26862954, 0.26130258, 0.27577711),
+        interpolation="bicubic",
+    ),
+    # Mean and standard deviation of all pixels of the 50,000 training images, per channel (four places). Much CIFAR-10
+    # code has std (0.2023, 0.1994, 0.2010), the mean of the deviations of single images: then give --std.
+    "cifar10": Recipe(mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616)),
+    "cifar100": Recipe(mean=(0.5071, 0.4865, 0.4409), std=(0.2673, 0.2564, 0.2762)),
+    # pytorch/examples, mnist/main.py; the mean and standard deviation of all training pixels.
+    "mnist": Recipe(color="L", mean=(0.1307,), std=(0.3081,)),
 }
 
 

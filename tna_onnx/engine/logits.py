@@ -1,30 +1,57 @@
-"""Logits of a feature store under one weight, in chunks, for all samples or some."""
+"""Logits of a feature store under one weight, in chunks, for all samples or some.
+
+`HeadLogits` multiplies; `TailLogits` lets the model's own nodes compute them; `StoredLogits` has them in the store.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tna_onnx.data import Batch
 from tna_onnx.engine.local import reduce_chunks
 from tna_onnx.features import FeatureStore
 from tna_onnx.maps import CalibrationMap, Reduce, apply_map
 from tna_onnx.numerics.stats import SampleScores
 
-__all__ = ["HeadLogits"]
+__all__ = ["HeadLogits", "Logits", "StoredLogits", "TailLogits"]
 
 # Logits are kept in memory up to this size, and computed again on every pass above it.
 _KEPT_BYTES = 2**30
 
 
-class HeadLogits:
-    """features @ weight.T + bias over a store."""
+class Logits(ABC):
+    """Logits of all samples of a store under one weight."""
 
-    def __init__(self, store: FeatureStore, weight: NDArray[Any], bias: NDArray[Any]) -> None:
-        self._store, self._weight, self._bias = store, weight, bias
+    def __init__(self, store: FeatureStore) -> None:
+        self._store = store
         self._kept: list[NDArray[Any]] | None = None
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return len(self._store)
+
+    def at(self, rows: NDArray[np.int64]) -> NDArray[Any]:
+        """Return the logits of some samples, in ascending order, (R, C)."""
+        mask = np.zeros(len(self), bool)
+        mask[rows] = True
+        return np.concatenate([logits for logits, _, _ in self.chunks(mask)])
+
+    @abstractmethod
+    def _compute(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64], NDArray[Any]]]:
+        """Yield (logits, labels, features) in chunks."""
+
+    @abstractmethod
+    def _blocks(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
+        """Yield (features, labels) in the same chunks."""
+
+    @abstractmethod
+    def _size(self) -> int:
+        """Bytes of all logits."""
 
     def chunks(
         self, rows: NDArray[np.bool_] | None = None, *, features: bool = False
@@ -69,6 +96,23 @@ class HeadLogits:
         scores: SampleScores = reduce_chunks(SampleScores.of_logits, chunks)
         return scores
 
+    def _all(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64], NDArray[Any]]]:
+        if self._kept is None and self._size() <= _KEPT_BYTES:
+            self._kept = [logits for logits, _, _ in self._compute()]
+        if self._kept is None:
+            yield from self._compute()
+        else:
+            for logits, (features, labels) in zip(self._kept, self._blocks(), strict=True):
+                yield logits, labels, features
+
+
+class HeadLogits(Logits):
+    """features @ weight.T + bias over a store."""
+
+    def __init__(self, store: FeatureStore, weight: NDArray[Any], bias: NDArray[Any]) -> None:
+        super().__init__(store)
+        self._weight, self._bias = weight, bias
+
     def scaled_scores(self, scale: float) -> SampleScores:
         """Scores of all samples under `scale * weight` and the same bias, from the logits that are there already."""
         factor = np.asarray(scale, self._bias.dtype)
@@ -80,14 +124,8 @@ class HeadLogits:
         scores: SampleScores = self.reduce()(of)
         return scores
 
-    def _all(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64], NDArray[Any]]]:
-        if self._kept is None and len(self._store) * self._weight.shape[0] * self._weight.itemsize <= _KEPT_BYTES:
-            self._kept = [logits for logits, _, _ in self._compute()]
-        if self._kept is None:
-            yield from self._compute()
-        else:
-            for logits, (features, labels) in zip(self._kept, self._blocks(), strict=True):
-                yield logits, labels, features
+    def _size(self) -> int:
+        return len(self._store) * int(self._weight.shape[0]) * self._weight.itemsize
 
     def _compute(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64], NDArray[Any]]]:
         for features, labels in self._blocks():
@@ -97,3 +135,46 @@ class HeadLogits:
 
     def _blocks(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
         return self._store.chunks(self._weight.shape[0])
+
+
+class TailLogits(Logits):
+    """What the model's own nodes make of a store's features.
+
+    Args:
+        store: features as they come, with what else those nodes read.
+        features: name of the feature tensor.
+        run: {tensor: values} of one batch -> (B, C) logits.
+        n_classes: number of classes C.
+    """
+
+    def __init__(
+        self, store: FeatureStore, features: str, run: Callable[[Batch], NDArray[Any]], n_classes: int
+    ) -> None:
+        super().__init__(store)
+        self._features, self._run, self._n_classes = features, run, n_classes
+
+    def _size(self) -> int:
+        return len(self._store) * self._n_classes * 8
+
+    def _compute(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64], NDArray[Any]]]:
+        for features, labels, beside in self._store.batches():
+            logits = self._run({self._features: features, **beside})
+            yield logits.astype(np.float32, copy=False) if logits.dtype == np.float16 else logits, labels, features
+
+    def _blocks(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
+        for features, labels, _ in self._store.batches():
+            yield features, labels
+
+
+class StoredLogits(Logits):
+    """Logits that were collected themselves, of a model without a head."""
+
+    def _size(self) -> int:
+        return 0
+
+    def _compute(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64], NDArray[Any]]]:
+        for logits, labels in self._blocks():
+            yield logits, labels, logits
+
+    def _blocks(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
+        return self._store.chunks(self._store.features.shape[1])

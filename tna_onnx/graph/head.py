@@ -1,22 +1,25 @@
 """A model -> its linear head, or the reason why a graph output has none.
 
-From a graph output the walk goes backwards, and every step keeps the identity
+From a graph output the walk goes backwards to the first linear layer, through nodes that may follow one:
 
-    logits = (features @ weight.T) * weight_scale + bias * bias_scale          (N, C)
-
-1. Softmax and LogSoftmax over the last axis end the logits; Sigmoid too. At most one of them.
-2. Identity, Cast, Dropout, Reshape, Flatten, Squeeze and Unsqueeze pass (the numbers are checked at run time).
+1. Softmax and LogSoftmax over the last axis end the logits; Sigmoid too. At most one of them. ZipMap, 1 - p beside p,
+   and division of probabilities by their sum may come after it.
+2. Identity, Cast, Dropout, Reshape, Flatten, Squeeze, Unsqueeze, Transpose, selections (Gather, Slice) and averages
+   keep the scores linear in the weight. Whether the model's logits are `features @ weight.T + bias` is settled by
+   numbers, at run time.
 3. Mul and Div by a constant of one element, or one per class, multiply both scales that lie behind them.
-4. Add of a constant is the bias, once, and only in front of a MatMul.
-5. Gemm (any flags) or MatMul with a constant right operand is the head.
+4. Add of a constant is the bias, once, and only in front of a layer without one.
+5. Element-wise functions, pooling, quantisation, further constants, and Add, Mul and Div of something computed beside
+   the linear layer: the graph itself has to compute the logits (`Head.linear` is false).
+6. The linear layer: see `graph.linear`.
 
-Anything else is a refusal with the node and the reason. A refusal is a value; `choose_head` raises.
+Two linear layers that meet are refused, and so is anything else, with the node and the reason. A refusal is a value;
+`choose_head` raises.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -24,245 +27,348 @@ import onnx
 from numpy.typing import NDArray
 
 from tna_onnx.errors import UnsupportedModel
-from tna_onnx.graph.load import Model, node_label, type_name
+from tna_onnx.graph.evaluate import made_from_constants
+from tna_onnx.graph.floats import FLOAT_TYPES
+from tna_onnx.graph.linear import Linear, is_linear, is_quantized, read_linear
+from tna_onnx.graph.load import Model, node_label, subgraph_inputs, type_name
 from tna_onnx.graph.nodes import PREFIX
-from tna_onnx.graph.stored import FLOAT_TYPES, Refused, Stored, resolve
+from tna_onnx.graph.readout import Head, Refusal
+from tna_onnx.graph.stored import Refused, Stored, resolve
 
-__all__ = ["Head", "Refusal", "choose_head", "find_heads"]
+__all__ = ["Head", "Refusal", "Walk", "choose_head", "find_heads"]
 
-_PASSED = ("Identity", "Cast", "Dropout", "Reshape", "Flatten", "Squeeze", "Unsqueeze")
-_BINARY = ("Gemm", "MatMul", "Add", "Mul", "Div")
 _ACTIVATIONS = {"Softmax": "softmax", "LogSoftmax": "log_softmax", "Sigmoid": "sigmoid"}
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """Why the walk from a graph output found no head: at which node, and what followed that node."""
-
-    output: str
-    node: str
-    reason: str
-    activation: str = "none"
-
-
-@dataclass(frozen=True, eq=False)
-class Head:
-    """The last linear layer, seen from one graph output.
-
-    Attributes:
-        node: label of the Gemm or MatMul node.
-        op_type: its operator.
-        output: the graph output that the walk started from.
-        logits: tensor that holds the logits: input of the Softmax, or the output itself.
-        activation: what follows the logits: none, softmax, log_softmax or sigmoid.
-        follows: operators between the linear layer and the graph output, in the order of execution.
-        features: tensor that holds the features, (N, n).
-        features_transposed: the tensor is (n, N) instead (Gemm with transA).
-        stored_weight: the constant behind the weight, read as (C, n), or as (n, C) if `weight_transposed`.
-        weight_transposed: the node reads (n, C): MatMul, or Gemm without transB.
-        stored_bias: the constant behind the bias, if there is one; it broadcasts to (C,).
-        weight_scale: constant factor on features @ weight.T, float64, shape () or (C,).
-        bias_scale: the same for the bias.
-        logits_type: NumPy name of the logits' dtype.
-    """
-
-    node: str
-    op_type: str
-    output: str
-    logits: str
-    activation: str
-    follows: tuple[str, ...]
-    features: str
-    features_transposed: bool
-    stored_weight: Stored
-    weight_transposed: bool
-    stored_bias: Stored | None
-    weight_scale: NDArray[np.float64]
-    bias_scale: NDArray[np.float64]
-    logits_type: str
-
-    @property
-    def binary(self) -> bool:
-        """One logit with a Sigmoid: its two classes have the logits 0 and s, so the first class vector is zero."""
-        return self.activation == "sigmoid" and self._class_vectors.shape[0] == 1
-
-    @property
-    def n_classes(self) -> int:
-        """Number of classes C; 2 for a binary head."""
-        return 2 if self.binary else int(self._class_vectors.shape[0])
-
-    @property
-    def n_features(self) -> int:
-        """Length n of the features."""
-        return int(self._class_vectors.shape[1])
-
-    @property
-    def _class_vectors(self) -> NDArray[Any]:
-        return self.stored_weight.value.T if self.weight_transposed else self.stored_weight.value
-
-    @cached_property
-    def weight(self) -> NDArray[Any]:
-        """(C, n) class vectors with the constant scale in them; float32, or float64 where the file has that."""
-        value = self._class_vectors.astype(np.float64) * _column(self.weight_scale)
-        if self.binary:
-            value = np.concatenate([np.zeros_like(value), value])
-        return np.ascontiguousarray(value, self.working_type)
-
-    @cached_property
-    def bias(self) -> NDArray[Any]:
-        """(C,) bias with the constant scale in it, zeros where the head has none."""
-        if self.stored_bias is None:
-            return np.zeros(self.n_classes, self.working_type)
-        flat = self.stored_bias.value.astype(np.float64).reshape(-1) * self.bias_scale
-        if self.binary:
-            flat = np.append(0.0, flat)
-        return np.array(np.broadcast_to(flat, (self.n_classes,)), self.working_type)
-
-    def class_logits(self, raw: NDArray[Any]) -> NDArray[Any]:
-        """Return the logits tensor as (N, C): (N,) or (N, 1) of a binary head gets its zero column.
-
-        Raises:
-            ValueError: another shape.
-        """
-        if self.binary:
-            column = raw.reshape(len(raw), 1)
-            return np.concatenate([np.zeros_like(column), column], axis=1)
-        if raw.ndim != 2 or raw.shape[1] != self.n_classes:
-            raise ValueError(f"logits have shape {raw.shape}")
-        return raw
-
-    @property
-    def working_type(self) -> type[np.floating[Any]]:
-        """Dtype of the numerics for this head: float64 for a float64 head, else float32."""
-        return np.float64 if self.stored_weight.value.dtype == np.float64 else np.float32
-
-    def as_read(self, weight: NDArray[Any]) -> NDArray[np.float64]:
-        """Return a (C, n) weight, in the scale of `weight`, as the node reads it."""
-        own = weight[1:] if self.binary else weight
-        value: NDArray[np.float64] = own.astype(np.float64) / _column(self.weight_scale)
-        return value.T if self.weight_transposed else value
-
-
-def _column(scale: NDArray[np.float64]) -> NDArray[np.float64]:
-    return scale[:, None] if scale.ndim else scale
+_PASSED = {"Identity", "Cast", "Dropout", "Reshape", "Flatten", "Squeeze", "Unsqueeze"}
+_ALIGNED = {
+    "Transpose",
+    "Gather",
+    "GatherND",
+    "GatherElements",
+    "Slice",
+    "ReduceMean",
+    "GlobalAveragePool",
+    "AveragePool",
+    "Split",
+}
+_HOMOGENEOUS = {"Relu", "LeakyRelu", "PRelu", "GlobalMaxPool", "MaxPool", "ReduceMax", "ReduceSum", "Expand"}
+_CURVED = {
+    "Clip", "Elu", "Selu", "Celu", "ThresholdedRelu", "Tanh", "Softplus", "Softsign", "HardSigmoid", "HardSwish",
+    "Erf", "Gelu", "Mish", "Swish", "QuantizeLinear", "DequantizeLinear",
+}  # fmt: skip
+_TWO_SIDED = {"Add", "Sub", "Mul", "Div", "Sum"}
+_STANDARD = ("", "ai.onnx")
+_LEAST = {"Gemm": 2, "MatMul": 2, "Add": 2, "Mul": 2, "Div": 2, "Sub": 2, "Conv": 2, "FusedGemm": 2, "FusedMatMul": 2}
 
 
 def find_heads(model: Model) -> tuple[tuple[Head, ...], tuple[Refusal, ...]]:
     """Walk back from every graph output. Outputs that lead to no head give a refusal."""
-    heads, refusals = [], []
+    heads: list[Any] = []
+    refusals: list[Any] = []
     for output in model.outputs:
-        walk = _Walk(model, output)
-        try:
-            heads.append(walk.run())
-        except Refused as refused:
-            refusals.append(Refusal(output, walk.where, str(refused), walk.activation))
+        walk = Walk(model, output)
+        found = walk.attempt()
+        (heads if isinstance(found, Head) else refusals).append(found)
     return tuple(heads), tuple(refusals)
 
 
-def choose_head(model: Model, node: str | None = None) -> Head:
+def choose_head(model: Model, node: str | None = None, output: str | None = None) -> Head:
     """Return the one head of a model; of several outputs behind it, the first (logits before probabilities).
 
     Args:
         model: the model.
         node: label of the linear node, where there are several.
+        output: graph output that the head must lead to.
 
     Raises:
-        UnsupportedModel: no head, several heads, or `node` is not one of them.
+        UnsupportedModel: no head, several heads, or `node` or `output` do not name one of them.
     """
     heads, refusals = find_heads(model)
+    if output is not None:
+        if output not in model.outputs:
+            raise UnsupportedModel(f"{model.name}: no output '{output}'; the model has {', '.join(model.outputs)}")
+        heads = tuple(head for head in heads if head.output == output)
+        refusals = tuple(refusal for refusal in refusals if refusal.output == output)
+    if node is None and output is None:
+        heads = _last(model, heads)
     found = {head.node: head for head in reversed(heads)}
     reasons = "".join(f"\n  output '{r.output}', at {r.node}: {r.reason}" for r in refusals)
     if node is not None:
         if node in found:
             return found[node]
         known = f"; heads found: {', '.join(found)}" if found else "; no head was found"
-        raise UnsupportedModel(f"{model.path}: node '{node}' is not a linear head that can be replaced{known}{reasons}")
+        raise UnsupportedModel(f"{model.name}: node '{node}' is not a linear head that can be replaced{known}{reasons}")
     if not found:
-        raise UnsupportedModel(f"{model.path}: no linear head found (`tna-onnx inspect` shows the same){reasons}")
+        raise UnsupportedModel(
+            f"{model.name}: no linear head found (`tna-onnx inspect` shows the same){reasons}\n"
+            "  a calibration map alone needs none: --search none"
+        )
     if len(found) > 1:
         listing = ", ".join(f"{head.node} (output '{head.output}')" for head in found.values())
-        raise UnsupportedModel(f"{model.path}: {len(found)} heads found: {listing}; choose one with --head NODE")
+        raise UnsupportedModel(
+            f"{model.name}: {len(found)} heads found: {listing}; choose one with --head NODE, or --output-name NAME"
+        )
     return next(iter(found.values()))
 
 
-@dataclass(eq=False)
-class _Walk:
-    """State of one backward walk; `run` is the module's rules in order."""
+def _last(model: Model, heads: tuple[Head, ...]) -> tuple[Head, ...]:
+    """Leave out linear layers in front of another head: hidden ones, whose activations are an output too."""
+    trunk = {k for head in heads for k in ancestors(model, head.features)}
+    return tuple(head for head in heads if head.stored_weight.reader not in trunk)
+
+
+@dataclass
+class Walk:
+    """State of one backward walk; `run` is the module's rules in order.
+
+    `beside` collects the tensors that change the scores from the side; none may come from the linear layer itself.
+    """
 
     model: Model
     output: str
+    tensor: str = ""
+    reader: int = -1
     where: str = "the output"
     logits: str = ""
+    holds: str = "logits"
     activation: str = "none"
-    follows: list[str] = field(default_factory=list)
+    paired: bool = False
+    summed: bool = False
+    aligned: bool = False
+    logged: bool = False
+    labels: tuple[int | str, ...] = ()
+    follows: tuple[str, ...] = ()
     scale: NDArray[np.float64] = field(default_factory=lambda: np.ones(()))
     bias: Stored | None = None
     bias_scale: NDArray[np.float64] = field(default_factory=lambda: np.ones(()))
-    cast_to: str | None = None
+    linear: bool = True
+    homogeneous: bool = True
+    step: float = 0.0
+    cast_to: str = ""
+    beside: tuple[str, ...] = ()
+
+    @property
+    def node(self) -> onnx.NodeProto | None:
+        """The node that the walk has reached."""
+        return self.model.producer(self.tensor)
+
+    def attempt(self) -> Head | Refusal:
+        """Walk; a refusal is returned, and the state tells how far it got."""
+        try:
+            return self.run()
+        except Refused as refused:
+            return Refusal(self.output, self.where, str(refused), self.activation)
 
     def run(self) -> Head:
-        tensor, self.logits, reader = self.output, self.output, len(self.model.proto.graph.node)
+        """Walk to the linear layer.
+
+        Raises:
+            Refused: there is none.
+        """
+        if self.reader < 0:
+            self.tensor, self.logits, self.reader = self.output, self.output, len(self.model.proto.graph.node)
         while True:
-            index = self.model.producers.get(tensor)
+            index = self.model.producers.get(self.tensor)
             if index is None:
-                self.where = f"tensor '{tensor}'"
+                self.where = f"tensor '{self.tensor}'"
                 raise Refused("the walk ends here without passing a linear layer")
             node, self.where = self.model.proto.graph.node[index], node_label(self.model, index)
-            if index >= reader:
-                raise Refused(f"the nodes are not in topological order: '{tensor}' is read before it is computed")
-            reader, wanted = index, 2 if node.op_type in _BINARY else 1
+            if index >= self.reader:
+                raise Refused(f"the nodes are not in topological order: '{self.tensor}' is read before it is computed")
+            wanted = _LEAST.get(node.op_type, 0 if node.op_type == "Constant" else 1)
             if len(node.input) < wanted:
                 raise Refused(f"{node.op_type} has {len(node.input)} inputs; expected at least {wanted}")
-            if node.domain not in ("", "ai.onnx"):
-                raise Refused(f"{node.op_type} of domain {node.domain} is not a linear layer that can be replaced")
-            if node.op_type in ("Gemm", "MatMul"):
+            self.reader = index
+            if is_linear(node):
                 return self._head(node, index)
-            tensor = self._back(node, tensor, index)
-            self.follows.insert(0, node.op_type)
+            before = self._back(node, index)
+            if isinstance(before, Head):
+                return before
+            self.tensor, self.follows = before, (node.op_type, *self.follows)
 
-    def _back(self, node: onnx.NodeProto, tensor: str, index: int) -> str:
-        """Take one step back through a node that may follow a head; returns the tensor before it."""
-        if node.op_type in _ACTIVATIONS:
+    def _back(self, node: onnx.NodeProto, index: int) -> str | Head:
+        """Take one step back through a node that may follow a head: the tensor before it, or the head at a fork."""
+        kind = node.op_type
+        if is_quantized(node):
+            raise Refused(
+                f"{kind} computes with quantised numbers, and its weight cannot be replaced; calibrate the float model "
+                "and quantise the result, or export it with QuantizeLinear and DequantizeLinear nodes (QDQ)"
+            )
+        if node.domain == "ai.onnx.ml" and kind in ("ZipMap", "Normalizer"):
+            return self._zipmap(node) if kind == "ZipMap" else self._normalizer(node)
+        if node.domain not in _STANDARD and not (node.domain == "com.microsoft" and kind in _CURVED):
+            raise Refused(_not_linear(node))
+        if kind in _ACTIVATIONS:
             return self._activation(node)
-        if node.op_type in _PASSED:
-            if tensor != node.output[0]:
-                raise Refused(f"'{tensor}' is a side output of {node.op_type}")
-            if node.op_type == "Cast":
-                self._cast(node)
+        if kind in _PASSED | _ALIGNED | _HOMOGENEOUS | _CURVED:
+            return self._passed(node)
+        if kind == "Neg":
+            self.scale = -self.scale
             return str(node.input[0])
-        if node.op_type in ("Mul", "Div"):
-            return self._scaled(node, index)
-        if node.op_type == "Add":
-            return self._added(node, index)
+        if kind in ("Log", "Exp") and (inner := self._log_or_exp(node)) is not None:
+            return inner
+        if kind in _TWO_SIDED:
+            return self._two_sided(node, index)
+        if kind == "Concat" and (inner := self._pair(node)) is not None:
+            return inner
         ours = node.name.startswith(f"{PREFIX}/")
         raise Refused(
-            f"{node.op_type} is neither a linear layer nor one of the operators that may follow it"
+            f"{kind} is neither a linear layer nor one of the operators that may follow it"
             + ("; tna-onnx wrote this node: start from the original model" if ours else "")
         )
 
-    def _activation(self, node: onnx.NodeProto) -> str:
+    # --- from the output to the logits
+
+    def _zipmap(self, node: onnx.NodeProto) -> str:
+        attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+        names = (label.decode(errors="replace") for label in attributes.get("classlabels_strings", ()))
+        self.labels = tuple(attributes.get("classlabels_int64s", ())) or tuple(names)
+        return self._before_output(node)
+
+    def _normalizer(self, node: onnx.NodeProto) -> str:
+        norm = next((a.s for a in node.attribute if a.name == "norm"), b"MAX")
+        if norm != b"L1":
+            raise Refused(
+                f"Normalizer with norm {norm.decode(errors='replace')}; expected L1, which makes probabilities"
+            )
+        return self._normalized(str(node.input[0]))
+
+    def _normalized(self, inner: str) -> str:
+        """Pass the division of probabilities by their sum: what comes out of it is what can be calibrated."""
+        self._plain("probabilities that are normalised")
         if self.activation != "none":
-            raise Refused(f"a second activation: {node.op_type} before {self.activation}")
-        if self.scale.ndim or self.scale != 1 or self.bias is not None:
-            raise Refused(f"the result of {node.op_type} is scaled or shifted before the output")
-        if node.op_type != "Sigmoid":
+            raise Refused(f"normalised scores before {self.activation}")
+        self.holds, self.summed, self.logits, self.cast_to = "probabilities", True, self.tensor, ""
+        return inner
+
+    def _pair(self, node: onnx.NodeProto) -> str | None:
+        """Pass Concat(1 - p, p) of a binary model; None if it is not that."""
+        if len(node.input) != 2 or self.paired:
+            return None
+        first = self.model.producer(node.input[0])
+        if first is None or first.op_type != "Sub" or len(first.input) != 2 or first.input[1] != node.input[1]:
+            return None
+        one = self.model.constant_tensor(first.input[0])
+        if one is None or not np.all(self.model.floats(one) == 1):
+            return None
+        self.paired = True
+        return self._before_output(node, 1)
+
+    def _before_output(self, node: onnx.NodeProto, position: int = 0) -> str:
+        """Pass a node between the activation and the output."""
+        self._plain(node.op_type)
+        if self.activation != "none":
+            raise Refused(f"{node.op_type} before {self.activation}")
+        self.logits, self.cast_to = str(node.input[position]), ""
+        return self.logits
+
+    def _activation(self, node: onnx.NodeProto) -> str:
+        kind = node.op_type
+        if self.activation != "none":
+            raise Refused(f"a second activation: {kind} before {self.activation}")
+        self._plain(f"the result of {kind}")
+        if kind != "Sigmoid":
             axis = next((a.i for a in node.attribute if a.name == "axis"), 1 if self.model.opset < 13 else -1)
             if axis not in (1, -1):
-                raise Refused(f"{node.op_type} over axis {axis}; expected the class axis, 1 of (N, C)")
-        self.activation, self.logits = _ACTIVATIONS[node.op_type], str(node.input[0])
-        self.cast_to = None
+                raise Refused(f"{kind} over axis {axis}; expected the class axis, 1 of (N, C)")
+        if self.paired and kind != "Sigmoid":
+            raise Refused(f"1 - p beside the p of a {kind}")
+        if self.summed:  # the sum is over this activation's results: there is no tensor of logits
+            if kind == "LogSoftmax":
+                raise Refused("the result of LogSoftmax is divided by its sum")
+            if kind == "Sigmoid":
+                self._graph_only(homogeneous=False)
+            return str(node.input[0])
+        if self.logged and kind != "Softmax":
+            raise Refused(f"the log of {kind}")
+        self.activation = "log_softmax" if self.logged else _ACTIVATIONS[kind]
+        self.logits, self.cast_to = str(node.input[0]), ""
         return self.logits
+
+    def _log_or_exp(self, node: onnx.NodeProto) -> str | None:
+        """Pass the Log of a Softmax, or the Exp of a softmax that is written out; None if it is neither."""
+        inner = self.model.producer(node.input[0])
+        if node.op_type == "Log" and self.activation == "none" and inner is not None and inner.op_type == "Softmax":
+            self._plain("the log of probabilities")
+            self.logged = True
+            return str(node.input[0])
+        if node.op_type == "Exp" and self.summed:
+            self.summed, self.holds, self.activation = False, "logits", "softmax"
+            shifted = inner is not None and inner.op_type == "Sub" and self._subtracts_own_maximum(inner)
+            self.logits = str(inner.input[0] if inner is not None and shifted else node.input[0])
+            return self.logits
+        return None
+
+    def _subtracts_own_maximum(self, node: onnx.NodeProto) -> bool:
+        largest = self.model.producer(node.input[1])
+        return largest is not None and largest.op_type == "ReduceMax" and largest.input[0] == node.input[0]
+
+    def _plain(self, what: str) -> None:
+        """Refuse what comes between probabilities and the output, other than a change of shape or type."""
+        if self.scale.ndim or self.scale != 1 or self.bias is not None or not self.linear or self.aligned:
+            raise Refused(f"{what} is scaled, shifted or changed in another way before the output")
+
+    # --- from the logits to the linear layer
+
+    def _passed(self, node: onnx.NodeProto) -> str:
+        if self.tensor != node.output[0] and node.op_type != "Split":
+            raise Refused(f"'{self.tensor}' is a side output of {node.op_type}")
+        if node.op_type == "Cast":
+            self._cast(node)
+        self.beside = (*self.beside, *(name for name in node.input[1:] if name))
+        self.aligned |= node.op_type in _ALIGNED
+        if node.op_type in _HOMOGENEOUS | _CURVED:
+            self._graph_only(homogeneous=node.op_type in _HOMOGENEOUS)
+        if node.op_type == "QuantizeLinear":
+            self._quantized(node)
+        return str(node.input[0])
+
+    def _quantized(self, node: onnx.NodeProto) -> None:
+        scale = self.model.constant_tensor(node.input[1]) if len(node.input) > 1 else None
+        if scale is None:
+            raise Refused("QuantizeLinear with a scale that is not a constant")
+        self.step = max(self.step, float(np.max(self.model.floats(scale), initial=0)))
+
+    def _graph_only(self, *, homogeneous: bool) -> None:
+        self.linear = False
+        self.homogeneous = self.homogeneous and homogeneous
 
     def _cast(self, node: onnx.NodeProto) -> None:
         to = next((a.i for a in node.attribute if a.name == "to"), 0)
         if to not in FLOAT_TYPES:
-            raise Refused(f"Cast to {type_name(to)}, which is not float32, float16 or float64")
+            raise Refused(f"Cast to {type_name(to)}, which is not {', '.join(FLOAT_TYPES.values())}")
         self.cast_to = self.cast_to or FLOAT_TYPES[to]
 
-    def _scaled(self, node: onnx.NodeProto, index: int) -> str:
-        data, constant = self._constant_operand(node, index)
+    def _two_sided(self, node: onnx.NodeProto, index: int) -> str | Head:
+        """Pass Add, Sub, Sum, Mul or Div: with a constant, or with something that no linear layer makes."""
+        if node.op_type == "Div" and self._divides_by_own_sum(node):
+            return self._normalized(str(node.input[0]))
+        operands = list(dict.fromkeys(node.input))
+        constants = [name for name in operands if made_from_constants(self.model, name) is not None]
+        if len(operands) == len(constants) + 1:
+            data = str(next(name for name in operands if name not in constants))
+            for name in constants:  # Sum may have several
+                self._with_constant(node, data, resolve(self.model, name, index))
+            return data
+        return self._fork(node, operands)
+
+    def _with_constant(self, node: onnx.NodeProto, data: str, constant: Stored) -> None:
+        behind = node.input[0] != data
+        if node.op_type == "Div" and behind:
+            raise Refused(f"Div with the constant '{constant.read_as}' in front")
+        if node.op_type in ("Mul", "Div"):
+            self._scaled(node, constant)
+            return
+        minus = node.op_type == "Sub" and not behind
+        if self.bias is None:
+            self.bias, self.bias_scale = constant, -self.scale if minus else self.scale
+        else:
+            self._graph_only(homogeneous=False)
+        if node.op_type == "Sub" and behind:
+            self.scale = -self.scale
+
+    def _scaled(self, node: onnx.NodeProto, constant: Stored) -> None:
         value = constant.value.astype(np.float64).reshape(-1)
-        if constant.value.ndim and constant.value.shape[-1] != value.size:
+        if constant.value.ndim and value.size not in constant.value.shape:
             raise Refused(
                 f"{node.op_type} by a constant of shape {constant.value.shape}; expected one value, or one a class"
             )
@@ -272,75 +378,175 @@ class _Walk:
         if np.ndim(factor) and self.scale.ndim and factor.shape != self.scale.shape:
             raise Refused(f"{node.op_type} by {value.size} values, and by {self.scale.size} values behind it")
         self.scale = np.asarray(self.scale * factor if node.op_type == "Mul" else self.scale / factor)
-        return data
 
-    def _added(self, node: onnx.NodeProto, index: int) -> str:
-        if self.bias is not None:
-            raise Refused("a second bias is added")
-        data, constant = self._constant_operand(node, index)
-        self.bias, self.bias_scale = constant, self.scale
-        return data
-
-    def _constant_operand(self, node: onnx.NodeProto, index: int) -> tuple[str, Stored]:
-        """Split the operands of Mul, Div or Add into (data, constant)."""
-        reasons = []
-        for data, constant in ((0, 1), (1, 0)):
-            if node.op_type == "Div" and constant == 0:
-                continue
-            try:
-                return str(node.input[data]), resolve(self.model, node.input[constant], index)
-            except Refused as refused:
-                reasons.append(str(refused))
-        raise Refused(f"{node.op_type} with no constant operand ({'; '.join(reasons)})")
-
-    def _head(self, node: onnx.NodeProto, index: int) -> Head:
-        attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-        weight = resolve(self.model, node.input[1], index)
-        if weight.value.ndim != 2:
-            raise Refused(f"weight '{weight.name}' is {weight.value.ndim}-dimensional; expected a matrix")
-        transposed = not attributes.get("transB", 0)
-        if node.op_type == "Gemm":
-            self._gemm_bias(node, index, float(attributes.get("beta", 1.0)))
-            alpha = float(attributes.get("alpha", 1.0))
-            if alpha == 0 or (self.bias is not None and not np.all(self.bias_scale)):
-                raise Refused("Gemm with alpha or beta of zero")
-            self.scale = self.scale * alpha
-        classes = weight.value.shape[1 if transposed else 0]
-        self._check(weight, classes)
-        return Head(
-            node=self.where,
-            op_type=node.op_type,
-            output=self.output,
-            logits=self.logits,
-            activation=self.activation,
-            follows=tuple(self.follows),
-            features=node.input[0],
-            features_transposed=bool(attributes.get("transA", 0)),
-            stored_weight=weight,
-            weight_transposed=transposed,
-            stored_bias=self.bias,
-            weight_scale=np.asarray(self.scale),
-            bias_scale=np.asarray(self.bias_scale),
-            logits_type=self.cast_to or weight.value.dtype.name,
+    def _divides_by_own_sum(self, node: onnx.NodeProto) -> bool:
+        divisor = self.model.producer(node.input[1])
+        while divisor is not None and divisor.op_type in ("Reshape", "Unsqueeze", "Clip", "Max", "Expand", "Where"):
+            if divisor.op_type in ("Max", "Where"):
+                return False
+            divisor = self.model.producer(divisor.input[0]) if divisor.input else None
+        return (
+            divisor is not None
+            and divisor.op_type in ("ReduceSum", "ReduceL1")
+            and len(divisor.input) > 0
+            and divisor.input[0] == node.input[0]
         )
 
-    def _gemm_bias(self, node: onnx.NodeProto, index: int, beta: float) -> None:
-        if len(node.input) < 3 or not node.input[2]:
-            return
-        if self.bias is not None:
-            raise Refused("a second bias is added to the Gemm's own")
-        self.bias, self.bias_scale = resolve(self.model, node.input[2], index), np.asarray(self.scale * beta)
+    def _fork(self, node: onnx.NodeProto, operands: list[str]) -> Head:
+        """Follow two operands of Mul or Div: one comes from the linear layer, the other from none but the trunk's."""
+        if len(operands) < 2:
+            raise Refused(f"{node.op_type} of '{operands[0]}' with itself")
+        if node.op_type not in ("Mul", "Div"):
+            raise Refused(f"{node.op_type} of two tensors that are computed from data: {', '.join(operands)}")
+        found: dict[str, Head] = {}
+        reasons = []
+        for name in operands:
+            beside = (*self.beside, *(other for other in operands if other != name))
+            branch = replace(self, tensor=name, beside=beside, follows=(node.op_type, *self.follows))
+            branch._graph_only(homogeneous=node.op_type in ("Mul", "Div"))
+            try:
+                found[name] = branch.run()
+            except Refused as refused:
+                reasons.append(f"'{name}': {refused}" if name in self.model.producers else str(refused))
+        if not found:
+            raise Refused(f"{node.op_type} with no constant operand ({'; '.join(reasons)})")
+        if len(found) > 1:
+            raise Refused(f"{node.op_type} of two linear layers: {' and '.join(head.node for head in found.values())}")
+        ((name, head),) = found.items()
+        if node.op_type == "Div" and node.input[0] != name:
+            raise Refused(f"Div with the linear layer {head.node} behind")
+        trunk = ancestors(self.model, head.features)
+        for other in operands:
+            own = ancestors(self.model, other) - trunk if other != name else set()
+            nodes = [self.model.proto.graph.node[k] for k in sorted(own)]
+            if gate := next((n for n in nodes if is_linear(n) or is_quantized(n)), None):
+                raise Refused(
+                    f"{node.op_type} of the linear layer {head.node} and of another, {gate.name or gate.op_type}"
+                )
+        return head
 
-    def _check(self, weight: Stored, classes: int) -> None:
-        if classes < 2 and self.activation != "sigmoid":
-            raise Refused(f"weight '{weight.name}' has {classes} class vector; a classifier has at least 2 logits")
-        if not np.all(np.isfinite(weight.value)):
+    def _head(self, node: onnx.NodeProto, index: int) -> Head:
+        if self.tensor != node.output[0] and node.op_type != "LinearClassifier":
+            raise Refused(f"'{self.tensor}' is a side output of {node.op_type}")
+        if dependent := next((name for name in self.beside if index in ancestors(self.model, name)), None):
+            raise Refused(f"'{dependent}', which is computed from the scores of this layer, changes them")
+        if node.name.startswith(f"{PREFIX}/"):
+            raise Refused("tna-onnx wrote this node: start from the original model")
+        layer = read_linear(self.model, index, self.tensor)
+        self._linked(layer)
+        self._own_bias(layer)
+        vectors = layer.vectors
+        self._check(layer, vectors)
+        single = len(vectors) == 1
+        return Head(
+            output=self.output,
+            logits=self.logits,
+            logits_type=self.cast_to or layer.weight.value.dtype.name,
+            holds=self.holds,
+            activation=self.activation,
+            follows=self.follows,
+            binary=single and node.op_type != "LinearClassifier",
+            paired=self.paired,
+            n_classes=layer.classes or max(2, len(vectors)),
+            labels=self.labels or layer.labels,
+            node=self.where,
+            op_type=node.op_type,
+            features=layer.features,
+            features_transposed=layer.features_transposed,
+            stored_weight=layer.weight,
+            orient=layer.orient,
+            stored_bias=self.bias,
+            bias_orient=layer.bias_orient if self.bias is layer.bias else (),
+            weight_scale=np.asarray(self.scale * layer.scale),
+            bias_scale=np.asarray(self.bias_scale),
+            linear=self.linear,
+            homogeneous=self.homogeneous,
+            step=self.step,
+        )
+
+    def _own_bias(self, layer: Linear) -> None:
+        if layer.bias is None:
+            return
+        if self.bias is None:
+            self.bias, self.bias_scale = layer.bias, np.asarray(self.scale * layer.bias_scale)
+        else:
+            self._graph_only(homogeneous=False)
+
+    def _linked(self, layer: Linear) -> None:
+        """Take in what the linear node itself does to its scores."""
+        if layer.link in ("none", "softmax", "sigmoid"):
+            if layer.link == "none":
+                return
+            self._plain(f"the {layer.link} of the linear layer")
+            if self.activation != "none":
+                raise Refused(f"a second activation: {layer.link} in the linear layer before {self.activation}")
+            self.holds = "probabilities"
+            if layer.link == "sigmoid" and len(layer.vectors) > 1:
+                if not self.summed:
+                    raise Refused(_MULTI_LABEL.format(len(layer.vectors)))
+                self._graph_only(homogeneous=False)
+            return
+        self._graph_only(homogeneous=layer.link in ("relu", "leakyrelu"))
+
+    def _check(self, layer: Linear, vectors: NDArray[Any]) -> None:
+        rows, weight = len(vectors), layer.weight
+        sigmoid = self.activation == "sigmoid" or (layer.link == "sigmoid" and self.holds == "probabilities")
+        if rows < 2 and not sigmoid:
+            raise Refused(f"weight '{weight.name}' has {rows} class vector; a classifier has at least 2 logits")
+        if self.paired and rows > 1:
+            raise Refused(f"1 - p beside the p of {rows} scores")
+        if rows > 1 and self.activation == "sigmoid":
+            raise Refused(_MULTI_LABEL.format(rows))
+        if not np.all(np.isfinite(vectors)):
             raise Refused(f"weight '{weight.name}' holds NaN or infinite values")
-        if self.scale.ndim and self.scale.shape[0] not in (1, classes):
-            raise Refused(f"logits are scaled by {self.scale.shape[0]} values, but there are {classes} classes")
+        if self.scale.ndim and self.scale.shape[0] not in (1, rows):
+            raise Refused(f"logits are scaled by {self.scale.shape[0]} values, but there are {rows} classes")
         if self.bias is not None:
             if not np.all(np.isfinite(self.bias.value)):
                 raise Refused(f"bias '{self.bias.name}' holds NaN or infinite values")
+            shape = self.bias.value.shape
             size = self.bias.value.size
-            if size not in (1, classes) or (self.bias.value.ndim and self.bias.value.shape[-1] != size):
-                raise Refused(f"bias '{self.bias.name}' has shape {self.bias.value.shape}; expected ({classes},)")
+            along = size in shape[-3:] or not shape  # all on one axis: (C,), (1, C), or (C, 1, 1) behind a convolution
+            if not (along and size in (1, rows)) and layer.bias_orient == ():
+                raise Refused(f"bias '{self.bias.name}' has shape {shape}; expected ({rows},)")
+        self._check_rank(rows)
+
+    def _check_rank(self, rows: int) -> None:
+        """Refuse logits and outputs that are declared with several predictions a sample, or with other classes."""
+        graph = self.model.proto.graph
+        for info in (*graph.output, *graph.value_info):
+            if info.name not in (self.output, self.logits) or not info.type.tensor_type.HasField("shape"):
+                continue
+            sizes = info.type.tensor_type.shape.dim
+            shape = [d.dim_value if d.HasField("dim_value") else d.dim_param or "?" for d in sizes]
+            text = f"'{info.name}' has shape ({', '.join(map(str, shape))})"
+            if len(shape) > 2 and any(d != 1 for d in shape[1:-1]) and any(d != 1 for d in shape[2:]):
+                raise Refused(
+                    f"{text}: several predictions a sample (tokens, pixels, boxes) are not supported; expected "
+                    f"(N, {rows})"
+                )
+            classes = {rows, 2} if rows == 1 else {rows}
+            if len(shape) == 2 and isinstance(shape[1], int) and shape[1] not in classes:
+                raise Refused(f"{text}, but the linear layer has {rows} class vectors")
+
+
+_MULTI_LABEL = (
+    "{} logits with a Sigmoid: multi-label classifiers are not supported, expected one logit with a Sigmoid, or one "
+    "per class with or without a Softmax"
+)
+
+
+def ancestors(model: Model, tensor: str) -> set[int]:
+    """Return the indices of all nodes that a tensor is computed from."""
+    todo, seen = [tensor], set()
+    while todo:
+        k = model.producers.get(todo.pop())
+        if k is not None and k not in seen:
+            seen.add(k)
+            node = model.proto.graph.node[k]
+            todo += [*node.input, *subgraph_inputs(node)]
+    return seen
+
+
+def _not_linear(node: onnx.NodeProto) -> str:
+    return f"{node.op_type} of domain {node.domain} is not a linear layer that can be replaced"

@@ -1,27 +1,41 @@
-"""A model file -> `Model`: the protobuf as it stands, with what later stages ask of its main graph.
+"""A model, in a file or in memory -> `Model`: the protobuf as it stands, with what later stages ask of its main graph.
 
 The protobuf itself is kept and edited, field by field, so that whatever this package does not touch is written back
 as it came: unknown fields, metadata, doc strings, value_info, every other tensor. External tensor data stay where
-they are and are not read.
+they are and are not read. Model-local functions are inlined: a head inside one could not be seen otherwise.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
-from google.protobuf.message import DecodeError
+import onnx.inliner
+from google.protobuf.message import DecodeError, EncodeError
 from numpy.typing import NDArray
 
 from tna_onnx.errors import UnsupportedModel, UsageError
 
-__all__ = ["Model", "load_model", "node_label", "subgraph_inputs", "tensor_types", "type_name"]
+__all__ = [
+    "Model",
+    "ModelSource",
+    "all_tensors",
+    "all_tensors_of",
+    "load_model",
+    "node_label",
+    "subgraph_inputs",
+    "tensor_types",
+    "type_name",
+]
+
+ModelSource: TypeAlias = Any
+"""A path, the bytes of a file, an onnx.ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,14 +43,26 @@ class Model:
     """An ONNX model and the lookups that head finding and rewriting need. Never modified.
 
     Attributes:
-        proto: the model as read; external data not loaded.
+        proto: the model as read; external data not loaded, functions inlined.
         sha256: hex digest of the file's bytes.
-        path: where it was read from.
+        path: where it was read from; None for a model in memory.
+        inlined: names of the functions that were inlined.
     """
 
     proto: onnx.ModelProto
     sha256: str
-    path: Path
+    path: Path | None
+    inlined: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What messages call the model."""
+        return "the model in memory" if self.path is None else str(self.path)
+
+    @property
+    def folder(self) -> Path:
+        """Where external data lie."""
+        return Path() if self.path is None else self.path.parent
 
     @property
     def opset(self) -> int:
@@ -57,6 +83,11 @@ class Model:
     def initializers(self) -> dict[str, onnx.TensorProto]:
         """Dense initializers of the main graph by name."""
         return {tensor.name: tensor for tensor in self.proto.graph.initializer}
+
+    @cached_property
+    def sparse(self) -> frozenset[str]:
+        """Names of the sparse initializers of the main graph."""
+        return frozenset(tensor.values.name for tensor in self.proto.graph.sparse_initializer)
 
     @cached_property
     def inputs(self) -> tuple[str, ...]:
@@ -82,7 +113,7 @@ class Model:
     @property
     def external_files(self) -> tuple[str, ...]:
         """Locations of external data, relative to the model's folder."""
-        locations = {e.value for t in self.initializers.values() for e in t.external_data if e.key == "location"}
+        locations = {e.value for t in all_tensors(self.proto.graph) for e in t.external_data if e.key == "location"}
         return tuple(sorted(locations))
 
     def producer(self, tensor: str) -> onnx.NodeProto | None:
@@ -114,19 +145,69 @@ class Model:
                 folder.
         """
         try:
-            return np.asarray(onnx.numpy_helper.to_array(tensor, base_dir=str(self.path.parent)))
+            return np.asarray(onnx.numpy_helper.to_array(tensor, base_dir=str(self.folder)))
         except (KeyError, OSError, TypeError, ValueError, onnx.checker.ValidationError) as error:
-            raise UnsupportedModel(f"{self.path}: cannot read tensor '{tensor.name}': {error}") from error
+            raise UnsupportedModel(f"{self.name}: cannot read tensor '{tensor.name}': {error}") from error
+
+    def floats(self, tensor: onnx.TensorProto) -> NDArray[Any]:
+        """Return the values of a float tensor; bfloat16 as float32.
+
+        Raises:
+            UnsupportedModel: as for `array`.
+        """
+        value = self.array(tensor)
+        return value.astype(np.float32) if tensor.data_type == onnx.TensorProto.BFLOAT16 else value
 
 
-def load_model(path: str | Path) -> Model:
-    """Read an ONNX file.
+def load_model(source: ModelSource) -> Model:
+    """Read an ONNX file, or take a model in memory.
+
+    Args:
+        source: a path, the bytes of a file, an onnx.ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph.
 
     Raises:
-        UsageError: no such file.
+        UsageError: no such file, or something else.
         UnsupportedModel: not an ONNX file, or a damaged one.
     """
-    path = Path(path)
+    if isinstance(source, (str, Path)):
+        return _read(Path(source))
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        return _parsed(bytes(source), None)
+    package = type(source).__module__.partition(".")[0]
+    if isinstance(source, onnx.ModelProto):
+        return _from_proto(source)
+    if package == "onnx_ir":
+        return _from_proto(_from_onnx_ir(source))
+    if package == "onnx_graphsurgeon":
+        import onnx_graphsurgeon  # noqa: PLC0415 - there already, or there would be no such graph
+
+        return _from_proto(onnx_graphsurgeon.export_onnx(source))
+    raise UsageError(
+        f"expected a path, bytes, an onnx.ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph, got "
+        f"{type(source).__name__}"
+    )
+
+
+def all_tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    """Every tensor of a graph: initializers, attributes of nodes, sub-graphs."""
+    yield from graph.initializer
+    for tensor in graph.sparse_initializer:
+        yield from (tensor.values, tensor.indices)
+    for node in graph.node:
+        for attribute in node.attribute:
+            yield from all_tensors_of(attribute)
+
+
+def all_tensors_of(attribute: onnx.AttributeProto) -> Iterator[onnx.TensorProto]:
+    """Every tensor of an attribute, sub-graphs included."""
+    if attribute.HasField("t"):
+        yield attribute.t
+    yield from attribute.tensors
+    for graph in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
+        yield from all_tensors(graph)
+
+
+def _read(path: Path) -> Model:
     if not path.is_file():
         what = "is a directory" if path.is_dir() else "no such file"
         raise UsageError(f"{path}: {what}; expected an ONNX model file")
@@ -134,16 +215,52 @@ def load_model(path: str | Path) -> Model:
         data = path.read_bytes()
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
-    proto = onnx.ModelProto()
+    return _parsed(data, path)
+
+
+def _parsed(data: bytes, file: Path | None) -> Model:
+    proto, name = onnx.ModelProto(), file or "the model in memory"
     try:
         proto.ParseFromString(data)
     except DecodeError as error:
         raise UnsupportedModel(
-            f"{path}: not an ONNX file, or a truncated one ({len(data):,} bytes do not parse as an ONNX model)"
+            f"{name}: not an ONNX file, or a truncated one ({len(data):,} bytes do not parse as an ONNX model)"
         ) from error
     if not proto.graph.node or not proto.graph.output or not proto.opset_import:
-        raise UnsupportedModel(f"{path}: no graph in it ({len(data):,} bytes); expected an ONNX model file")
-    return Model(proto, hashlib.sha256(data).hexdigest(), path)
+        raise UnsupportedModel(f"{name}: no graph in it ({len(data):,} bytes); expected an ONNX model file")
+    whole = Model(proto, hashlib.sha256(data).hexdigest(), file)
+    return whole if not proto.functions else _without_functions(whole)
+
+
+def _from_proto(proto: onnx.ModelProto) -> Model:
+    if any(t.data_location == onnx.TensorProto.EXTERNAL for t in all_tensors(proto.graph)):
+        raise UsageError(
+            "the model in memory refers to external data without saying where they lie; pass the path of its file, or "
+            "load the data first (`onnx.load(path)` does)"
+        )
+    try:
+        return _parsed(proto.SerializeToString(deterministic=True), None)
+    except (ValueError, EncodeError) as error:
+        raise UsageError(
+            f"the model in memory is above 2 GB: save it with external data and pass the path ({error})"
+        ) from error
+
+
+def _from_onnx_ir(model: Any) -> onnx.ModelProto:
+    import onnx_ir  # noqa: PLC0415 - there already, or there would be no such model
+
+    proto: onnx.ModelProto = onnx_ir.to_proto(onnx_ir.external_data.load_to_model(model.clone()))
+    return proto
+
+
+def _without_functions(model: Model) -> Model:
+    """Inline the model's own functions; a model that cannot be inlined stays as it is."""
+    names = tuple(sorted(f.name for f in model.proto.functions))
+    try:
+        proto = onnx.inliner.inline_local_functions(model.proto)
+    except (RuntimeError, ValueError):
+        return model
+    return replace(model, proto=proto, inlined=names)
 
 
 def node_label(model: Model, index: int) -> str:

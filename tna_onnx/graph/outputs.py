@@ -1,6 +1,6 @@
 """What a model's output means: logits, log-probabilities or probabilities, and of how many classes.
 
-The graph says so (what follows the head), or the provenance that this tool wrote; values are never looked at.
+The graph says so (what follows the head), the provenance that this tool wrote, or the user; values are never looked at.
 """
 
 from __future__ import annotations
@@ -9,15 +9,22 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import onnx
 from numpy.typing import NDArray
 
 from tna_onnx.errors import UnsupportedModel
-from tna_onnx.graph.head import Head, choose_head, find_heads
+from tna_onnx.graph.floats import FLOAT_TYPES
+from tna_onnx.graph.head import Walk, choose_head, find_heads
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX
+from tna_onnx.graph.readout import Readout, Refusal
 from tna_onnx.graph.rewrite import provenance
+from tna_onnx.graph.stored import Refused
 
-__all__ = ["ClassOutput", "class_output", "output_of"]
+__all__ = ["OUTPUT_KINDS", "ClassOutput", "choose_readout", "class_output", "output_of"]
+
+OUTPUT_KINDS = ("logits", "probabilities")
+"""What a user may say that an output holds."""
 
 _KINDS = {
     "none": "logits",
@@ -36,20 +43,32 @@ class ClassOutput:
         kind: `logits`, `log_probabilities` or `probabilities` of all classes, or `positive_probability`, one number a
             sample, of a binary head.
         n_classes: number of classes C.
+        labels: what the model calls its classes, if it says so.
+        mapped: the output is a sequence of maps from label to probability (ZipMap).
     """
 
     name: str
     kind: str
     n_classes: int
+    labels: tuple[int | str, ...] = ()
+    mapped: bool = False
 
     @property
     def width(self) -> int:
         """Numbers per sample."""
         return 1 if self.kind == "positive_probability" else self.n_classes
 
+    def in_order(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return (N, width) values with the classes in the model's order; those of maps come sorted by label."""
+        values = np.asarray(values).reshape(len(values), self.width)
+        if not self.mapped:
+            return values
+        position = {label: k for k, label in enumerate(sorted(self.labels))}
+        return values[:, [position[label] for label in self.labels]]
+
     def probabilities(self, values: NDArray[Any]) -> NDArray[np.float64]:
         """Return (N, C) probabilities from what the output gives."""
-        values = np.asarray(values, np.float64).reshape(len(values), self.width)
+        values = np.asarray(self.in_order(values), np.float64)
         if self.kind == "positive_probability":
             return np.concatenate([1 - values, values], axis=1)
         if self.kind == "probabilities":
@@ -64,25 +83,29 @@ class ClassOutput:
         return {"output": self.name, "classes": str(self.n_classes)}
 
 
-def output_of(model: Model, head: Head) -> ClassOutput:
-    """Return the output behind a head.
-
-    Raises:
-        UnsupportedModel: a Sigmoid follows several logits.
-    """
-    if head.activation == "sigmoid" and not head.binary:
-        raise UnsupportedModel(
-            f"{model.path}: head '{head.node}' has {head.n_classes} logits with a Sigmoid: multi-label classifiers are "
-            "not supported, expected one logit with a Sigmoid, or one per class with or without a Softmax"
-        )
-    return ClassOutput(head.output, _KINDS[head.activation], head.n_classes)
+def output_of(readout: Readout) -> ClassOutput:
+    """Return the output behind a head, or behind another tensor of logits or probabilities."""
+    kind = _KINDS[readout.activation]
+    if readout.holds == "probabilities":
+        kind = "positive_probability" if readout.binary else "probabilities"
+    elif readout.paired:
+        kind = "probabilities"
+    return ClassOutput(readout.output, kind, readout.n_classes, readout.labels, "ZipMap" in readout.follows)
 
 
-def class_output(model: Model, head: str | None = None) -> ClassOutput:
+def class_output(
+    model: Model, head: str | None = None, output: str | None = None, kind: str | None = None
+) -> ClassOutput:
     """Return the output that classifies.
 
     What it means is always read from the graph. Which output it is, and behind an appended map the number of classes,
     is read from this tool's provenance, if there is any.
+
+    Args:
+        model: the model.
+        head: label of the linear node, where there are several.
+        output: graph output, where there are several.
+        kind: one of `OUTPUT_KINDS`, where the graph does not tell.
 
     Raises:
         UnsupportedModel: the graph does not tell.
@@ -90,12 +113,127 @@ def class_output(model: Model, head: str | None = None) -> ClassOutput:
     known = provenance(model)
     name, classes = known.get("output"), known.get("classes", "")
     heads, refusals = find_heads(model)
-    if head is None and name is not None:
+    if head is None and name is not None and output in (None, name):
         for found in heads:
             if found.output == name:
-                return output_of(model, found)
+                return output_of(found)
         for refusal in refusals:
             behind_map = refusal.output == name and refusal.node.startswith(f"{PREFIX}/")
             if behind_map and refusal.activation in _KINDS and classes.isdecimal():
-                return ClassOutput(name, _KINDS[refusal.activation], int(classes))
-    return output_of(model, choose_head(model, head))
+                return _behind_map(model, name, refusal, known, int(classes))
+    if head is not None or (kind is None and any(output in (None, found.output) for found in heads)):
+        return output_of(choose_head(model, head, output))
+    return output_of(choose_readout(model, output, kind))
+
+
+def _behind_map(model: Model, name: str, refusal: Refusal, known: dict[str, str], classes: int) -> ClassOutput:
+    """Read an output behind a map that this tool appended."""
+    walk = Walk(model, name)
+    walk.attempt()
+    kind = known.get("output_kind") or _KINDS[refusal.activation]
+    return ClassOutput(name, kind, classes, walk.labels, "ZipMap" in walk.follows)
+
+
+def choose_readout(model: Model, output: str | None = None, kind: str | None = None) -> Readout:
+    """Return the tensor of logits or probabilities behind an output, whatever computes it.
+
+    Args:
+        model: the model.
+        output: graph output, where there are several that may hold scores.
+        kind: one of `OUTPUT_KINDS`, where the graph does not tell.
+
+    Raises:
+        UnsupportedModel: no such output, several, or the graph does not tell what it holds.
+    """
+    if output is not None and output not in model.outputs:
+        raise UnsupportedModel(f"{model.name}: no output '{output}'; the model has {', '.join(model.outputs)}")
+    found, reasons = [], []
+    for info in model.proto.graph.output:
+        if output not in (None, info.name):
+            continue
+        try:
+            found.append(_readout(model, info, kind))
+        except Refused as refused:
+            reasons.append(f"\n  output '{info.name}': {refused}")
+    if not found:
+        raise UnsupportedModel(f"{model.name}: no output that can be calibrated{''.join(reasons)}")
+    tensors = {readout.logits: readout for readout in reversed(found)}
+    if len(tensors) > 1:
+        names = ", ".join(readout.output for readout in found)
+        raise UnsupportedModel(f"{model.name}: several outputs can be calibrated: {names}; choose one: --output-name")
+    return found[0]
+
+
+def _readout(model: Model, info: onnx.ValueInfoProto, kind: str | None) -> Readout:
+    """Read one output.
+
+    Raises:
+        Refused: it holds no scores, or the graph does not tell what they are.
+    """
+    tensor = info.type.tensor_type
+    scores = info.type.HasField("sequence_type") or tensor.elem_type in (0, *FLOAT_TYPES)
+    if not scores:
+        raise Refused("holds class labels, not scores")
+    walk = Walk(model, info.name)
+    walk.attempt()
+    holds = walk.holds
+    if walk.activation == "none" and holds == "logits":
+        holds = kind or _known_kind(walk)
+        if not holds:
+            raise Refused(
+                f"the graph does not tell whether it holds logits or probabilities (it comes from {walk.where}); say "
+                "so with --output-kind logits or --output-kind probabilities"
+            )
+    labels = walk.labels or _node_labels(walk)
+    sizes = [d.dim_value for d in tensor.shape.dim]
+    if len(sizes) > 2 and any(size != 1 for size in sizes[1:-1]):
+        raise Refused(f"has {len(sizes)} axes: several predictions a sample are not supported; expected (N, C)")
+    columns = len(labels) or (sizes[-1] if sizes else 0)
+    if walk.activation == "sigmoid" and not walk.paired:
+        if columns != 1 and not (len(sizes) == 1 and not labels):
+            raise Refused(
+                f"{columns or 'several'} logits with a Sigmoid: multi-label classifiers are not supported, expected "
+                "one logit with a Sigmoid"
+            )
+        columns = 2
+    if walk.paired:
+        columns = 2
+    if columns < 2:
+        raise Refused("the number of classes is unknown: the output's last dimension is not declared")
+    element = FLOAT_TYPES.get(tensor.elem_type, "float32")
+    return Readout(
+        output=info.name,
+        logits=walk.logits,
+        logits_type=element,
+        holds=holds,
+        activation=walk.activation,
+        follows=walk.follows,
+        binary=walk.activation == "sigmoid",
+        paired=walk.paired,
+        n_classes=columns,
+        labels=labels,
+    )
+
+
+def _known_kind(walk: Walk) -> str:
+    """What an operator's own attributes say about its scores; empty if they do not."""
+    node = walk.node
+    if node is None or node.domain != "ai.onnx.ml":
+        return ""
+    transform = next((a.s for a in node.attribute if a.name == "post_transform"), b"NONE")
+    if node.op_type in ("TreeEnsembleClassifier", "LinearClassifier") and transform in (b"SOFTMAX", b"LOGISTIC"):
+        return "probabilities"
+    if node.op_type == "SVMClassifier" and any(a.name == "prob_a" for a in node.attribute):
+        return "probabilities"
+    return ""
+
+
+def _node_labels(walk: Walk) -> tuple[int | str, ...]:
+    if walk.node is None:
+        return ()
+    for attribute in walk.node.attribute:
+        if attribute.name in ("classlabels_ints", "classlabels_int64s"):
+            return tuple(attribute.ints)
+        if attribute.name == "classlabels_strings":
+            return tuple(label.decode(errors="replace") for label in attribute.strings)
+    return ()

@@ -1,13 +1,13 @@
 """Model + new head -> new model: the weight, the scaled bias, the appended map, provenance. Nothing else.
 
 The protobuf is copied and only the fields named here are touched. A constant that others read too (a weight tied to an
-embedding, say) is left alone: the head then reads a tensor of its own.
+embedding, say), or that is computed from others, is left alone: the head then reads a tensor of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
@@ -17,9 +17,11 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from tna_onnx.errors import UnsupportedModel
-from tna_onnx.graph.head import Head
-from tna_onnx.graph.load import Model, node_label
+from tna_onnx.graph.cut import tail_nodes
+from tna_onnx.graph.floats import float_tensor
+from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX, NodeOps
+from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.stored import Stored
 
 __all__ = ["METADATA_PREFIX", "Rewritten", "provenance", "rewrite"]
@@ -34,25 +36,34 @@ class Rewritten:
     """A new model and what was done to it.
 
     Attributes:
-        proto: the new model.
-        changed: names of the constants that hold new values.
+        proto: the new model; external data that are not changed not loaded.
+        changed: names of the initializers and Constant outputs that hold new values.
         added: names of the initializers that are new.
         nodes: names of the nodes that are new.
+        edited: index of each source node that was edited -> the fields that were; attributes as `attribute:NAME`.
     """
 
     proto: onnx.ModelProto
-    changed: frozenset[str]
-    added: frozenset[str]
-    nodes: frozenset[str]
+    changed: set[str] = field(default_factory=set)
+    added: set[str] = field(default_factory=set)
+    nodes: set[str] = field(default_factory=set)
+    edited: dict[int, set[str]] = field(default_factory=dict)
+
+    def touch(self, node: int, part: str) -> onnx.NodeProto:
+        """Note that a field of a node is edited, and return the node."""
+        self.edited.setdefault(node, set()).add(part)
+        edited: onnx.NodeProto = self.proto.graph.node[node]
+        return edited
 
 
 def rewrite(
     model: Model,
-    head: Head,
-    weight: NDArray[Any],
+    readout: Readout,
+    weight: NDArray[Any] | None,
     *,
     bias_factor: float = 1.0,
     write_map: WriteMap | None = None,
+    keeps_order: bool = True,
     logits_rank: int = 2,
     metadata: Mapping[str, str],
 ) -> Rewritten:
@@ -60,39 +71,27 @@ def rewrite(
 
     Args:
         model: the source; not modified.
-        head: its head.
-        weight: (C, n) class vectors in the scale of `head.weight`.
+        readout: its head, or the tensor of logits or probabilities of a model without one.
+        weight: (C, n) class vectors in the scale of `head.weight`; None leaves the head as it is.
         bias_factor: what the bias is multiplied by.
-        write_map: writes the map's nodes: (ops, logits, features) -> result, all by name. The block goes between the
-            logits and everyone who reads them and ends in their old name, so every reader sees the new ones.
+        write_map: writes the map's nodes: (ops, logits, features) -> result, all by name. The block goes behind the
+            logits, in front of everyone who reads them, and ends in their old name, so every reader sees the new ones.
+        keeps_order: the map never changes which class comes first, so labels from in front of it stay right.
         logits_rank: axes of the logits tensor; 1 for some binary heads.
         metadata: provenance, written into metadata_props under `tna_onnx.`.
 
     Raises:
-        UnsupportedModel: a new value does not fit the stored dtype, or the model holds an appended map already.
+        UnsupportedModel: a new value does not fit the stored dtype, or the map does not fit the graph.
     """
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
-    changed: set[str] = set()
-    added: set[str] = set()
-    nodes: set[str] = set()
-    values: list[tuple[Stored, NDArray[Any], str]] = [(head.stored_weight, head.as_read(weight), "weight")]
-    if head.stored_bias is not None and bias_factor != 1:
-        bias = head.stored_bias
-        values.append((bias, bias.value.astype(np.float64) * bias_factor, "bias"))
-    for place, value, role in values:
-        _fits(head, place, value)
-        if place.shared:
-            added.add(_give_own(proto, place, value, f"{PREFIX}/{role}"))
-        else:
-            changed.add(_overwrite(proto, place, value))
+    result = Rewritten(proto)
+    if weight is not None and isinstance(readout, Head):
+        _write_head(model, readout, weight, bias_factor, result)
     if write_map is not None:
-        ops = NodeOps(head.logits_type, model.opset)
-        _insert(model, proto, head, ops, _for_binary(write_map, logits_rank) if head.binary else write_map)
-        added.update(tensor.name for tensor in ops.initializers)
-        nodes.update(node.name for node in ops.nodes)
+        _insert(model, readout, _adapted(write_map, readout, logits_rank), keeps_order, result)
     _annotate(proto, metadata)
-    return Rewritten(proto, frozenset(changed), frozenset(added), frozenset(nodes))
+    return result
 
 
 def provenance(model: Model) -> dict[str, str]:
@@ -100,89 +99,179 @@ def provenance(model: Model) -> dict[str, str]:
     return {k.removeprefix(METADATA_PREFIX): v for k, v in model.metadata.items() if k.startswith(METADATA_PREFIX)}
 
 
-def _fits(head: Head, place: Stored, value: NDArray[Any]) -> None:
-    with np.errstate(over="ignore"):
-        finite = np.all(np.isfinite(place.layout(value))) and np.all(np.isfinite(value.astype(place.value.dtype)))
-    if not finite:
-        raise UnsupportedModel(f"a new value for '{place.name}' of head '{head.node}' does not fit its dtype")
+def _write_head(model: Model, head: Head, weight: NDArray[Any], bias_factor: float, result: Rewritten) -> None:
+    scale = _write(model, head.stored_weight, head.as_read(weight), "weight", result)
+    bias = head.stored_bias
+    if bias is None:
+        return
+    if scale is not None and head.bias_step is not None and bias.quantized is not None:
+        bias = replace(bias, quantized=bias.quantized.with_scale(np.float64(head.bias_step) * scale))
+    elif bias_factor == 1:
+        return
+    _write(model, bias, bias.value.astype(np.float64) * bias_factor, "bias", result)
 
 
-def _overwrite(proto: onnx.ModelProto, place: Stored, value: NDArray[Any]) -> str:
-    """Put a value where the constant lies: raw data, whatever form the old values had."""
-    tensor = numpy_helper.from_array(place.layout(value), place.tensor.name)
-    if place.tensor.doc_string:
-        tensor.doc_string = place.tensor.doc_string
-    stored = next((t for t in proto.graph.initializer if t.name == place.name), None)
+def _write(
+    model: Model, place: Stored, value: NDArray[Any], role: str, result: Rewritten
+) -> NDArray[np.float64] | None:
+    """Put a new value in its place; returns the scale of a quantised one.
+
+    Raises:
+        UnsupportedModel: it does not fit the dtype.
+    """
+    if not np.all(np.isfinite(place.as_written(value))):
+        raise UnsupportedModel(f"{model.name}: a new value for '{place.name}' does not fit its dtype")
+    if place.shared:
+        name = _add(result, float_tensor(value, place.float_type, f"{PREFIX}/{role}"))
+        reader = result.touch(place.reader, "input")
+        reader.input[list(reader.input).index(place.read_as)] = name
+        return None
+    stored = place.layout(value)
+    if place.attribute:
+        node = result.touch(place.reader, f"attribute:{place.attribute}")
+        attribute = next(a for a in node.attribute if a.name == place.attribute)
+        attribute.floats[:] = stored.astype(np.float32).reshape(-1).tolist()
+        return None
+    if place.quantized is None:
+        _overwrite(model, place.name, float_tensor(stored, place.float_type, place.name), result)
+        return None
+    integers, scale, zero = place.quantized.quantize(stored)
+    at, axis = place.quantized.node, place.quantized.axis
+    _overwrite(model, place.name, numpy_helper.from_array(integers, place.name), result)
+    _replace_input(model, at, 1, scale, f"{PREFIX}/{role}_scale", result)
+    if place.quantized.zero_point or zero.any():
+        _replace_input(model, at, 2, zero, f"{PREFIX}/{role}_zero_point", result)
+    if axis is not None and scale.ndim:
+        node = result.touch(at, "attribute:axis")
+        kept = [a for a in node.attribute if a.name != "axis"]
+        del node.attribute[:]
+        node.attribute.extend([*kept, helper.make_attribute("axis", axis)])
+    return scale.astype(np.float64)
+
+
+def _overwrite(model: Model, name: str, tensor: onnx.TensorProto, result: Rewritten) -> None:
+    """Put a value where a constant lies: raw data, whatever form the old values had."""
+    result.changed.add(name)
+    stored = next((t for t in result.proto.graph.initializer if t.name == name), None)
     if stored is not None:
+        tensor.doc_string = stored.doc_string
         stored.CopyFrom(tensor)
-    else:  # a Constant node has one attribute: a tensor, or plain numbers
-        node = next(n for n in proto.graph.node if place.name in n.output)
-        attribute = next(a for a in node.attribute if a.name.startswith("value"))
-        attribute.CopyFrom(helper.make_attribute("value", tensor, attribute.doc_string or None))
-    return place.name
+        return
+    at = model.producers[name]  # a Constant node has one attribute: a tensor, or plain numbers
+    node = result.touch(at, "attribute:value")
+    attribute = next(a for a in node.attribute if a.name.startswith("value"))
+    result.touch(at, f"attribute:{attribute.name}")
+    tensor.doc_string = attribute.t.doc_string
+    attribute.CopyFrom(helper.make_attribute("value", tensor, attribute.doc_string or None))
 
 
-def _give_own(proto: onnx.ModelProto, place: Stored, value: NDArray[Any], name: str) -> str:
-    """Let the reading node read a new initializer, and leave the shared constant alone."""
-    taken = {tensor.name for tensor in proto.graph.initializer}
-    if name in taken:  # another head of this model was given its own before
-        name = next(f"{name}_{k}" for k in count(2) if f"{name}_{k}" not in taken)
-    proto.graph.initializer.append(numpy_helper.from_array(np.asarray(value, place.value.dtype, order="C"), name))
-    reader = proto.graph.node[place.reader]
-    reader.input[list(reader.input).index(place.read_as)] = name
-    return name
+def _replace_input(model: Model, at: int, position: int, value: NDArray[Any], name: str, result: Rewritten) -> None:
+    """Give a node a new constant: where the old one lies if no other reads it and it has the same shape."""
+    node = result.proto.graph.node[at]
+    old = node.input[position] if len(node.input) > position else ""
+    tensor = model.initializers.get(old)
+    if tensor is not None and model.uses.get(old, 0) == 1 and tuple(tensor.dims) == value.shape:
+        _overwrite(model, old, numpy_helper.from_array(value, old), result)
+        return
+    added = _add(result, numpy_helper.from_array(value, name))
+    node = result.touch(at, "input")
+    if old:
+        node.input[position] = added
+    else:
+        node.input.append(added)
 
 
-def _for_binary(write_map: WriteMap, rank: int) -> WriteMap:
-    """Let a map over classes work on one logit s: (0, s) goes in, and the difference of the two results comes out."""
+def _add(result: Rewritten, tensor: onnx.TensorProto) -> str:
+    """Add an initializer under a name that is free."""
+    taken = {t.name for t in result.proto.graph.initializer}
+    wanted = tensor.name
+    if wanted in taken:  # another head of this model was given its own before
+        tensor.name = next(f"{wanted}_{k}" for k in count(2) if f"{wanted}_{k}" not in taken)
+    result.proto.graph.initializer.append(tensor)
+    result.added.add(tensor.name)
+    return str(tensor.name)
 
-    def write(ops: NodeOps, logits: str, features: str) -> str:
-        column = ops.reshape(logits, [-1, 1]) if rank == 1 else logits
-        pair = ops.matmul(column, ops.const([[0.0, 1.0]]))
-        result = ops.matmul(write_map(ops, pair, features), ops.const([[-1.0], [1.0]]))
-        return ops.reshape(result, [-1]) if rank == 1 else result
+
+def _adapted(write_map: WriteMap, readout: Readout, rank: int) -> WriteMap:
+    """Let a map from logits to logits work on what the tensor holds: one logit, probabilities, one probability."""
+
+    def write(ops: NodeOps, tensor: str, features: str) -> str:
+        column = ops.reshape(tensor, [-1, 1]) if readout.binary and rank == 1 else tensor
+        logits = column
+        if readout.holds == "probabilities":
+            if readout.binary:  # p -> (1 - p, p)
+                logits = ops.add(ops.matmul(column, ops.const([[-1.0, 1.0]])), ops.const([1.0, 0.0]))
+            logits = ops.log(ops.clip(logits, ops.tiny, 1.0))
+        elif readout.binary:  # s -> (0, s)
+            logits = ops.matmul(column, ops.const([[0.0, 1.0]]))
+        result = write_map(ops, logits, features)
+        if readout.holds == "probabilities":
+            result = ops.softmax(result)
+            result = ops.matmul(result, ops.const([[0.0], [1.0]])) if readout.binary else result
+        elif readout.binary:
+            result = ops.matmul(result, ops.const([[-1.0], [1.0]]))
+        return ops.reshape(result, [-1]) if readout.binary and rank == 1 else result
 
     return write
 
 
-def _no_other_readers(model: Model, head: Head) -> None:
-    """Refuse a map behind tensors that others read too: they would see logits without the map.
+def _no_other_readers(model: Model, readout: Readout, *, keeps_order: bool) -> None:
+    """Refuse a map behind tensors that others read too: they would see scores without the map.
 
     Raises:
-        UnsupportedModel: such a tensor lies between the head and its logits.
+        UnsupportedModel: such a tensor lies between the head and its logits, or the labels come from there.
     """
-    tensor, at = head.logits, model.producers[head.logits]
-    while node_label(model, at) != head.node:
-        node = model.proto.graph.node[at]
-        tensor = next(name for name in node.input if name in model.producers and model.constant_tensor(name) is None)
-        at = model.producers[tensor]
-        if model.uses.get(tensor, 0) > 1:
-            raise UnsupportedModel(
-                f"{model.path}: '{tensor}', between head '{head.node}' and its logits '{head.logits}', is read "
-                "elsewhere too and would miss an appended map; use --map ts or none, which need no new nodes"
+    tail = tail_nodes(model, readout) if isinstance(readout, Head) else [model.producers[readout.logits]]
+    inside = {name for k in tail for name in model.proto.graph.node[k].output if name}
+    read = dict.fromkeys(inside, 0)
+    for k in tail:
+        for name in model.proto.graph.node[k].input:
+            if name in read:
+                read[name] += 1
+    for name in sorted(inside - {readout.logits}):
+        if model.uses.get(name, 0) <= read[name]:
+            continue
+        node = model.producer(name)
+        beside = node is not None and name != node.output[-1] and node.domain == "ai.onnx.ml"
+        if beside and keeps_order:  # the labels of a classifier node: the same before and after such a map
+            continue
+        what = (
+            f"'{name}', the labels of the same node, would not follow"
+            if beside
+            else (f"'{name}', between the linear layer and '{readout.logits}', is read elsewhere too and would miss")
+        )
+        raise UnsupportedModel(
+            f"{model.name}: {what} an appended map; use "
+            + (
+                "--map ts, ets or none, which never change the order of the classes"
+                if beside
+                else "--map ts or none, which need no new nodes"
             )
+        )
 
 
-def _insert(model: Model, proto: onnx.ModelProto, head: Head, ops: NodeOps, write_map: WriteMap) -> None:
-    raw = f"{PREFIX}/logits"
-    logits = head.logits
-    _no_other_readers(model, head)
-    last = write_map(ops, raw, head.features)
+def _insert(model: Model, readout: Readout, write_map: WriteMap, keeps_order: bool, result: Rewritten) -> None:
+    raw, logits, proto = f"{PREFIX}/logits", readout.logits, result.proto
+    _no_other_readers(model, readout, keeps_order=keeps_order)
+    ops = NodeOps(readout.logits_type, model.opset)
+    last = write_map(ops, raw, readout.features if isinstance(readout, Head) else "")
     taken = {*model.producers, *model.initializers, *(node.name for node in model.proto.graph.node)}
     new = {raw, *(t.name for t in ops.initializers), *(name for n in ops.nodes for name in (n.name, *n.output))}
     if taken & new:
         raise UnsupportedModel(
-            f"{model.path}: already holds a map that tna-onnx wrote ('{min(taken & new)}'); "
+            f"{model.name}: already holds a map that tna-onnx wrote ('{min(taken & new)}'); "
             "start from the original model"
         )
     at = model.producers[logits]
-    producer = proto.graph.node[at]
+    producer = result.touch(at, "output")
     producer.output[list(producer.output).index(logits)] = raw
     ops.nodes[-1].output[list(ops.nodes[-1].output).index(last)] = logits
     following = [onnx.NodeProto.FromString(n.SerializeToString()) for n in proto.graph.node[at + 1 :]]
     del proto.graph.node[at + 1 :]
     proto.graph.node.extend([*ops.nodes, *following])
     proto.graph.initializer.extend(ops.initializers)
+    result.added.update(tensor.name for tensor in ops.initializers)
+    result.nodes.update(node.name for node in ops.nodes)
 
 
 def _annotate(proto: onnx.ModelProto, metadata: Mapping[str, str]) -> None:

@@ -1,21 +1,28 @@
-"""A model -> a file, all or nothing: written under a temporary name, checked there, and only then renamed."""
+"""A model -> a file, all or nothing: written into a temporary folder, checked there, and only then moved."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import secrets
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
 
 from tna_onnx.errors import UnsupportedModel, UsageError
+from tna_onnx.graph.external import write_external
 from tna_onnx.graph.load import Model
 
-__all__ = ["check_output", "pending"]
+__all__ = ["check_output", "data_file", "pending"]
 
 _PROTOBUF_LIMIT = 2**31 - 1
+
+
+def data_file(output: Path) -> Path:
+    """Where the external data of a written model lie: `NAME.onnx.data` beside `NAME.onnx`."""
+    return output.with_name(f"{output.name}.data")
 
 
 def check_output(model: Model, output: Path, *, overwrite: bool = False) -> None:
@@ -23,48 +30,67 @@ def check_output(model: Model, output: Path, *, overwrite: bool = False) -> None
 
     Raises:
         UsageError: the folder is missing or not writable, the path is a folder, is the input and `overwrite` is not
-            given, is its external data, or leaves them behind.
+            given, or would replace the input's external data.
     """
     folder = output.absolute().parent
     if not folder.is_dir():
         raise UsageError(f"{output}: folder {folder} does not exist; create it or choose another --output")
     if output.is_dir():
         raise UsageError(f"{output}: is a directory; expected a file name such as model.tna.onnx")
-    if output.exists() and output.samefile(model.path) and not overwrite:
+    same = model.path is not None and output.exists() and output.samefile(model.path)
+    if same and not overwrite:
         raise UsageError(f"{output}: output is the input model; choose another --output, or pass --overwrite")
-    if any(output.absolute() == (model.path.parent / name).absolute() for name in model.external_files):
+    own = [(model.folder / name).absolute() for name in model.external_files]
+    if output.absolute() in own:
         raise UsageError(f"{output}: is the external data of the input model; choose another --output")
+    if own and not same and data_file(output).absolute() in own:
+        raise UsageError(
+            f"{output}: its external data would go into {data_file(output)}, which holds those of the input model; "
+            "choose another --output"
+        )
     if not os.access(folder, os.W_OK) or (output.exists() and not os.access(output, os.W_OK)):
         raise UsageError(f"{output}: not writable")
-    if model.external_files and not folder.samefile(model.path.parent):
-        raise UsageError(
-            f"{output}: the model keeps tensors in {', '.join(model.external_files)}, which the new file would refer "
-            f"to; write it beside the model, into {model.path.absolute().parent}"
-        )
 
 
 @contextlib.contextmanager
-def pending(proto: onnx.ModelProto, output: Path) -> Iterator[Path]:
-    """Write a model under a temporary name beside `output`; rename it when the block ends well, else remove it.
+def pending(model: Model, proto: onnx.ModelProto, output: Path | None) -> Iterator[Path]:
+    """Write a model, with its external data, into a temporary folder; move it to `output` when the block ends well.
+
+    The temporary folder lies beside `output`, so that moving is renaming. Without `output` nothing is kept.
 
     Raises:
         UsageError: the file cannot be written.
         UnsupportedModel: the model is larger than one protobuf may be.
     """
+    name = "model.onnx" if output is None else output.name
+    parent = None if output is None else output.absolute().parent
+    try:
+        folder = Path(tempfile.mkdtemp(prefix=f".{name}.", suffix=".tmp", dir=parent))
+    except OSError as error:
+        raise UsageError(f"{output or tempfile.gettempdir()}: cannot be written: {error.strerror}") from error
+    try:
+        temporary = folder / name
+        try:
+            if model.external_files:
+                write_external(model, proto, data_file(temporary))
+            _write(proto, temporary)
+        except OSError as error:
+            raise UsageError(f"{output or name}: cannot be written: {error.strerror}") from error
+        yield temporary
+        if output is not None:
+            if model.external_files:
+                data_file(temporary).replace(data_file(output))
+            temporary.replace(output)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _write(proto: onnx.ModelProto, path: Path) -> None:
     if proto.ByteSize() > _PROTOBUF_LIMIT:
         raise UnsupportedModel(
-            f"{output}: the model without its external data is above 2 GB, which ONNX does not allow"
+            f"{path.name}: the model without its external data is above 2 GB, which ONNX does not allow"
         )
-    temporary = output.absolute().with_name(f".{output.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        try:
-            with temporary.open("xb") as file:
-                file.write(proto.SerializeToString(deterministic=True))
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise UsageError(f"{output}: cannot be written: {error.strerror}") from error
-        yield temporary
-        temporary.replace(output)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with path.open("xb") as file:
+        file.write(proto.SerializeToString(deterministic=True))
+        file.flush()
+        os.fsync(file.fileno())

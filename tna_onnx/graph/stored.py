@@ -1,30 +1,30 @@
 """Where a constant lies in the file, and how it gets from there to the node that uses it.
 
-A head's weight may pass Identity, Cast, Transpose and Reshape between its initializer (or Constant) and the Gemm. Each
-step can be undone, so `Stored.layout` takes a new value back to the layout of the stored tensor:
+A head's weight may pass Identity, Cast, Transpose, Reshape and DequantizeLinear between its initializer (or Constant)
+and the linear node. Each step can be undone, so `Stored.layout` takes a new value back to the layout of the stored
+tensor:
 
     read = step_k(... step_1(stored))          stored = step_1^-1(... step_k^-1(read))
+
+A constant that other nodes make from constants in any other way (a normalised weight, say) has no way back. Like one
+that others read too, it is left alone, and the linear node gets a tensor of its own.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 
+from tna_onnx.graph.evaluate import NotConstant, constant_value
+from tna_onnx.graph.floats import FLOAT_TYPES, rounded
 from tna_onnx.graph.load import Model, type_name
+from tna_onnx.graph.quantized import Quantized, read_quantized
 
-__all__ = ["FLOAT_TYPES", "Refused", "Stored", "resolve"]
-
-FLOAT_TYPES: dict[int, str] = {
-    onnx.TensorProto.FLOAT: "float32",
-    onnx.TensorProto.FLOAT16: "float16",
-    onnx.TensorProto.DOUBLE: "float64",
-}
-"""Element types that a head may have, with NumPy's names."""
+__all__ = ["Cast", "Mirror", "Refused", "Reshape", "Step", "Stored", "Transpose", "resolve"]
 
 
 class Refused(Exception):
@@ -70,11 +70,27 @@ class Cast:
 
     def apply(self, array: NDArray[Any]) -> NDArray[Any]:
         """Do what the node does."""
-        return array.astype(self.to)
+        return rounded(array, self.to)
 
     def undo(self, array: NDArray[Any]) -> NDArray[Any]:
         """Leave the dtype to `Stored.layout`, which ends in the stored one."""
         return array
+
+
+@dataclass(frozen=True)
+class Mirror:
+    """Two opposite rows [-w, w] of a binary classifier, seen as the one row w."""
+
+    def apply(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Take the row of the second class."""
+        return array[1:]
+
+    def undo(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Put the opposite row in front."""
+        return np.concatenate([-array, array])
+
+
+Step: TypeAlias = Transpose | Reshape | Cast | Mirror
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,80 +98,132 @@ class Stored:
     """A constant as stored, and the steps to the value that a node reads.
 
     Attributes:
-        name: initializer, or output of a Constant node.
-        tensor: the stored tensor.
-        value: the value as read, after the steps.
-        steps: from the stored tensor to the value.
+        name: initializer, or output of a Constant node; for an attribute, of the node that has it.
+        value: the value as read, after the steps; float.
+        float_type: element type in which a new value is stored, or read if the node gets a tensor of its own.
+        steps: from the stored (and dequantised) tensor to the value.
         read_as: name of the tensor that the node reads.
         reader: index of that node.
-        shared: someone outside this path reads the stored tensor, or one on the path, too.
+        shared: the node is given a tensor of its own for a new value, in the layout that it reads: someone outside this
+            path reads the stored tensor, or one on the path, too; or it is computed in a way that cannot be undone.
+        quantized: how the tensor is quantised, if it is and can be requantised.
+        attribute: the constant is this attribute of the node.
     """
 
     name: str
-    tensor: onnx.TensorProto
     value: NDArray[Any]
-    steps: tuple[Transpose | Reshape | Cast, ...]
+    float_type: str
+    steps: tuple[Step, ...]
     read_as: str
     reader: int
-    shared: bool
+    shared: bool = False
+    quantized: Quantized | None = None
+    attribute: str = ""
 
     def layout(self, value: NDArray[Any]) -> NDArray[Any]:
-        """Return a new value, given as read, in the stored layout and dtype."""
+        """Return a new value, given as read, in the stored layout, not yet rounded to the stored type."""
         for step in reversed(self.steps):
             value = step.undo(value)
-        return np.asarray(value, FLOAT_TYPES[self.tensor.data_type], order="C")  # ascontiguousarray: () -> (1,)
+        return np.asarray(value, order="C")  # ascontiguousarray would make (1,) of ()
+
+    def as_written(self, value: NDArray[Any]) -> NDArray[Any]:
+        """Return what the node will read of a new value: rounded to the stored type, or quantised and dequantised."""
+        if self.shared:
+            return rounded(value, self.float_type)
+        stored = self.layout(value)
+        stored = self.quantized.as_written(stored) if self.quantized else rounded(stored, self.float_type)
+        for step in self.steps:
+            stored = step.apply(stored)
+        return stored
 
 
 def resolve(model: Model, tensor: str, reader: int) -> Stored:
     """Follow a tensor that node number `reader` reads back to the constant behind it.
 
     Raises:
-        Refused: it is computed from data, of a type that cannot be replaced, or behind a node that cannot be undone.
+        Refused: it is computed from data, or of a type that cannot be replaced.
     """
-    name, value, steps, shared = _follow(model, tensor, reader)
-    stored = model.constant_tensor(name)
-    assert stored is not None  # noqa: S101 - _follow ended there
-    return Stored(name, stored, value, steps, tensor, reader, shared)
-
-
-def _follow(
-    model: Model, tensor: str, reader: int
-) -> tuple[str, NDArray[Any], tuple[Transpose | Reshape | Cast, ...], bool]:
-    """Return (name of the constant, value as read, steps, shared)."""
-    node, constant = model.producer(tensor), model.constant_tensor(tensor)
-    shared = model.uses.get(tensor, 0) > 1
-    if constant is not None:
-        if constant.data_type not in FLOAT_TYPES:
-            raise Refused(
-                f"constant '{tensor}' has element type {type_name(constant.data_type)}; expected "
-                f"{', '.join(FLOAT_TYPES.values())}"
-            )
-        return tensor, model.array(constant), (), shared
-    if node is None:
-        where = "a graph input" if tensor in model.inputs else "not a dense initializer"
-        raise Refused(f"'{tensor}' is {where}, not a constant")
-    if node.op_type == "DequantizeLinear":
-        raise Refused(
-            f"'{tensor}' is a quantised constant (DequantizeLinear); calibrate the float model, then quantise"
-        )
-    if node.op_type not in ("Identity", "Cast", "Transpose", "Reshape") or node.domain not in ("", "ai.onnx"):
-        raise Refused(f"'{tensor}' is computed by a {node.op_type} node, not a constant")
-    index = model.producers[tensor]
-    if index >= reader:
-        raise Refused(f"the nodes are not in topological order: '{tensor}' is read before it is computed")
-    if not node.input:
-        raise Refused(f"'{tensor}' is computed by a {node.op_type} node with 0 inputs")
-    name, value, steps, inner_shared = _follow(model, node.input[0], index)
     try:
-        step = _step(model, node, value)
-        if step is not None:
-            value, steps = step.apply(value), (*steps, step)
-    except (IndexError, ValueError) as error:
-        raise Refused(f"{node.op_type} does not fit the constant '{node.input[0]}' of shape {value.shape}") from error
-    return name, value, steps, inner_shared or shared
+        return _Follow(model, tensor, reader).run()
+    except _NoWayBack as reason:
+        try:
+            value = constant_value(model, tensor, reader)
+        except NotConstant as error:
+            raise Refused(str(error) or str(reason)) from error
+    if value.dtype.name not in FLOAT_TYPES.values():
+        raise Refused(f"'{tensor}' is a constant of type {value.dtype.name}; expected {_listed()}")
+    return Stored(tensor, value, value.dtype.name, (), tensor, reader, shared=True)
 
 
-def _step(model: Model, node: onnx.NodeProto, value: NDArray[Any]) -> Transpose | Reshape | Cast | None:
+class _NoWayBack(Exception):
+    """A step that cannot be undone; the text says which."""
+
+
+class _Follow:
+    """The walk from the reading node back to the stored tensor."""
+
+    def __init__(self, model: Model, tensor: str, reader: int) -> None:
+        self._model, self._tensor, self._reader = model, tensor, reader
+        self._shared = False
+        self._quantized: Quantized | None = None
+        self._float_type = ""
+
+    def run(self) -> Stored:
+        name, value, steps = self._value(self._tensor, self._reader)
+        return Stored(
+            name, value, self._float_type, steps, self._tensor, self._reader, self._shared,
+            None if self._shared else self._quantized,
+        )  # fmt: skip
+
+    def _value(self, tensor: str, reader: int) -> tuple[str, NDArray[Any], tuple[Step, ...]]:
+        """Return (name of the stored tensor, value, steps)."""
+        model, node = self._model, self._model.producer(tensor)
+        constant = model.constant_tensor(tensor)
+        self._shared |= model.uses.get(tensor, 0) > 1
+        if constant is not None:
+            if constant.data_type not in FLOAT_TYPES:
+                raise Refused(
+                    f"constant '{tensor}' has element type {type_name(constant.data_type)}; expected {_listed()}"
+                )
+            self._float_type = FLOAT_TYPES[constant.data_type]
+            return tensor, model.floats(constant), ()
+        if node is None:
+            where = "a graph input" if tensor in model.inputs else "not a dense initializer"
+            raise Refused(f"'{tensor}' is {where}, not a constant")
+        index = model.producers[tensor]
+        if index >= reader:
+            raise Refused(f"the nodes are not in topological order: '{tensor}' is read before it is computed")
+        if not node.input:
+            raise Refused(f"'{tensor}' is computed by a {node.op_type} node with 0 inputs")
+        if node.op_type == "DequantizeLinear":
+            return self._dequantized(tensor, index)
+        if node.op_type not in ("Identity", "Cast", "Transpose", "Reshape") or node.domain not in ("", "ai.onnx"):
+            raise _NoWayBack(f"'{tensor}' is computed by a {node.op_type} node, not a constant")
+        name, value, steps = self._value(node.input[0], index)
+        try:
+            step = _step(model, node, value)
+            if step is not None:
+                value, steps = step.apply(value), (*steps, step)
+        except (IndexError, ValueError) as error:
+            raise Refused(
+                f"{node.op_type} does not fit the constant '{node.input[0]}' of shape {value.shape}"
+            ) from error
+        if isinstance(step, Cast) and self._shared:
+            self._float_type = step.to
+        return name, value, steps
+
+    def _dequantized(self, tensor: str, index: int) -> tuple[str, NDArray[Any], tuple[Step, ...]]:
+        model, node = self._model, self._model.proto.graph.node[index]
+        found = read_quantized(model, index)
+        if found is None:
+            raise _NoWayBack(f"'{tensor}' is dequantised from something other than 8-bit or 32-bit constants")
+        self._quantized, value = found
+        self._shared |= model.uses.get(node.input[0], 0) > 1
+        self._float_type = value.dtype.name
+        return str(node.input[0]), value, ()
+
+
+def _step(model: Model, node: onnx.NodeProto, value: NDArray[Any]) -> Step | None:
     attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
     if node.op_type == "Transpose":
         return Transpose(tuple(attributes.get("perm", range(value.ndim)[::-1])))
@@ -164,7 +232,7 @@ def _step(model: Model, node: onnx.NodeProto, value: NDArray[Any]) -> Transpose 
         if shape is None:
             target = model.constant_tensor(node.input[1])
             if target is None:
-                raise Refused(f"Reshape of the constant '{node.input[0]}' takes a shape that is not a constant")
+                raise _NoWayBack(f"Reshape of the constant '{node.input[0]}' takes a shape that is not a constant")
             shape = model.array(target).tolist()
         kept = [value.shape[k] if d == 0 else d for k, d in enumerate(shape)]
         return Reshape(value.shape, value.reshape(kept).shape)
@@ -173,3 +241,7 @@ def _step(model: Model, node: onnx.NodeProto, value: NDArray[Any]) -> Transpose 
             raise Refused(f"constant '{node.input[0]}' is cast to a type that is not float")
         return Cast(FLOAT_TYPES[attributes["to"]])
     return None
+
+
+def _listed() -> str:
+    return ", ".join(FLOAT_TYPES.values())

@@ -14,7 +14,15 @@ SCHEMA = 1
 
 def to_json(result: Any) -> str:
     """Return a result dataclass as a JSON text; floats keep all their digits."""
-    entries = {"schema": SCHEMA, "kind": type(result).__name__.lower(), **dataclasses.asdict(result)}
+    names = [f.name for f in dataclasses.fields(result) if f.name != "recalibrated"]
+    values = {name: _plain(getattr(result, name)) for name in names}
+    entries = {"schema": SCHEMA, "kind": type(result).__name__.lower(), **values}
     if hasattr(result, "verdict"):
         entries["verdict"] = result.verdict
     return json.dumps(entries, indent=2, allow_nan=False) + "\n"
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value

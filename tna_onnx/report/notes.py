@@ -23,7 +23,7 @@ def notes_on(
     comparison: Comparison,
 ) -> tuple[str, ...]:
     """Collect what is unusual about a run."""
-    notes, classes = [], task.head.n_classes
+    notes, classes = [], task.readout.n_classes
     if task.fallback:
         notes.append(f"device auto: CUDA was not obtained, ran on the CPU: {task.fallback}")
     accuracy, chance = float(np.mean(found.before.hit)), 1 / classes
@@ -32,6 +32,9 @@ def notes_on(
             f"accuracy on the calibration data is {accuracy:.1%}, near chance (1 in {classes}): check the order of the "
             "classes and the preprocessing"
         )
+    if task.model.inlined:
+        notes.append(f"model-local functions were inlined: {', '.join(task.model.inlined)}")
+    notes += _head_notes(task)
     recipe = task.source.recipe()
     if recipe is not None:
         used = ", ".join(f"{key} {_plain(value)}" for key, value in recipe.items() if value is not None)
@@ -58,6 +61,18 @@ def notes_on(
             ]
             notes.append(" and ".join(text for text, used in shared if used) + " come from all calibration data")
     return tuple(notes)
+
+
+def _head_notes(task: Task) -> list[str]:
+    if task.head is None:
+        return [f"no linear head: output '{task.readout.output}' is calibrated as it is ({task.readout.holds})"]
+    stored = task.head.stored_weight
+    if stored.quantized is not None:
+        kind = "per class" if stored.quantized.axis is not None else "with one scale"
+        return [f"the weight is quantised in the file ({stored.quantized.dtype}) and was quantised anew, {kind}"]
+    if stored.shared:
+        return [f"'{stored.read_as}' is read elsewhere too, or computed: the head was given a tensor of its own"]
+    return []
 
 
 def worse_text(comparison: Comparison, metric: str) -> str:

@@ -77,8 +77,8 @@ class Report:
     Attributes:
         model: path of the input.
         model_sha256: digest of the input file.
-        output: path of the written file.
-        head: label of the head's node.
+        output: path of the written file; empty if none was written.
+        head: label of the head's node; empty for a model without one.
         classes: number of classes C.
         features: length n of the features.
         search: `sparse`, `complete` or `none`.
@@ -100,6 +100,7 @@ class Report:
         provider: ONNX Runtime's execution provider.
         versions: of what took part.
         notes: what the user should know.
+        recalibrated: the new model as an onnx.ModelProto, where no file was written.
     """
 
     model: str
@@ -127,6 +128,7 @@ class Report:
     provider: str
     versions: dict[str, str]
     notes: tuple[str, ...]
+    recalibrated: Any = field(default=None, repr=False, compare=False)
 
     @property
     def verdict(self) -> str:

@@ -41,13 +41,13 @@ def report_text(report: Report) -> RenderableType:
     how = "" if report.map == "none" else (", folded into weight and bias" if report.folded else ", appended as nodes")
     v = report.verification
     lines = [
-        f"head     {report.head}: weight ({report.classes}, {report.features})",
+        f"head     {report.head}: weight ({report.classes}, {report.features})" if report.head else "head     none",
         f"weight   {weight}",
         f"map      {report.map}{how}{f' ({fitted})' if fitted else ''}",
         f"checked  {v.samples:,} samples: largest |p - p'| {v.max_difference:.1e} (bound {v.bound:.1e}) on "
         f"{report.provider}",
         *(f"note     {note}" for note in report.notes),
-        f"wrote    {report.output}",
+        f"wrote    {report.output or 'nothing'}",
     ]
     body = Text("\n".join(lines))
     return Group(comparison_table(c), Text(), body, Text(report.verdict, style="bold"))

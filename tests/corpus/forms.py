@@ -1,0 +1,1756 @@
+"""Every form of a linear head that we know of, as small graphs made with `onnx.helper`, and graphs without one.
+
+The truth is the class vectors that built the graph, never what the package reads from it. All graphs run in ONNX
+Runtime; those without `feeds` do not, and say why.
+
+Decisions where the truth is a matter of definition:
+
+- A function after the layer that has no weights of its own (Relu, Tanh, pooling over tokens, division by the norm of
+  the features) leaves the layer a head: its class vectors can be replaced and the rest of the graph run as it is.
+- Logits that are a sum, product or mean of two terms with data in both are refused: no one layer makes them. This holds
+  for the residual x @ W + x too. It could be read as x @ (W + I), but W alone is then not the class vectors.
+- The classes of the output must be the vectors of the layer, one for one: a layer whose scores are cut, grouped or
+  pooled into fewer classes is refused, although the logits of chosen classes have their own vectors.
+- A constant weight that is computed by nodes counts with the value that the layer reads.
+- Class vectors are meant up to one positive factor: constant - logits has the class vectors -W.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from .case import Case
+
+__all__ = ["CASES"]
+
+Array = NDArray[Any]
+
+FEATURES, CLASSES, TOKENS, SIDE, VOCABULARY = 8, 5, 4, 3, 11
+MICROSOFT, ML, LOCAL = "com.microsoft", "ai.onnx.ml", "local"
+
+
+class Graph:
+    """A graph in the making. `vector`, `tokens`, `image` and `ids` add an input and a trunk, and return the features.
+
+    Attributes:
+        weight: (C, n) in the dtype of the graph; the truth, unless the function that fills the graph returns another.
+        bias: (C,).
+    """
+
+    def __init__(
+        self,
+        dtype: str = "float32",
+        *,
+        classes: int = CLASSES,
+        features: int = FEATURES,
+        opset: int = 17,
+        ir_version: int = 8,
+    ) -> None:
+        self.dtype, self.opset, self.ir_version, self.classes = np.dtype(dtype), opset, ir_version, classes
+        self.n_features = features
+        self._rng = np.random.default_rng(23)
+        self.initializers: list[TensorProto] = []
+        self.nodes: list[onnx.NodeProto] = []
+        self.functions: list[onnx.FunctionProto] = []
+        self.sparse: list[onnx.SparseTensorProto] = []
+        self.external: dict[str, str] = {}
+        self.input_infos: list[onnx.ValueInfoProto] = []
+        self.output_infos: list[onnx.ValueInfoProto] = []
+        self.inputs: dict[str, tuple[np.dtype[Any], tuple[int | str, ...]]] = {}
+        self.weight, self.bias = self.draw(classes, features), self.draw(classes)
+
+    def draw(self, *shape: int) -> Array:
+        return np.asarray(self._rng.standard_normal(shape)).astype(self.dtype)
+
+    def const(self, value: Any, dtype: Any = None, name: str = "") -> str:
+        """Add an initializer."""
+        name = name or f"c{len(self.initializers)}"
+        self.initializers.append(numpy_helper.from_array(np.asarray(value, dtype or self.dtype), name))
+        return name
+
+    def ints(self, *values: int) -> str:
+        return self.const(values, np.int64)
+
+    def node(self, op_type: str, *inputs: str, domain: str = "", name: str = "", n_out: int = 1, **flags: Any) -> Any:
+        """Append a node; returns its output, or a list of them."""
+        number = len(self.nodes)
+        outputs = [f"t{number}" if k == 0 else f"t{number}_{k}" for k in range(n_out)]
+        node = helper.make_node(op_type, inputs, outputs, name=name or f"{op_type}_{number}", domain=domain, **flags)
+        self.nodes.append(node)
+        return outputs if n_out > 1 else outputs[0]
+
+    def input(self, name: str, *shape: int | str, dtype: Any = None) -> str:
+        dtype = np.dtype(dtype or self.dtype)
+        self.inputs[name] = (dtype, shape)
+        self.input_infos.append(helper.make_tensor_value_info(name, _element(dtype), shape))
+        return name
+
+    def output(self, tensor: str, *shape: int | str, name: str = "y", dtype: Any = None) -> None:
+        """Make a tensor a graph output of that name; shape (N, C) unless told otherwise."""
+        self.node("Identity", tensor)
+        self.nodes[-1].output[0] = name
+        self.output_infos.append(
+            helper.make_tensor_value_info(name, _element(np.dtype(dtype or self.dtype)), shape or ("N", self.classes))
+        )
+
+    def raw_output(self, info: onnx.ValueInfoProto) -> None:
+        """Make a tensor that exists already a graph output."""
+        self.output_infos.append(info)
+
+    # --- features
+
+    def vector(self) -> str:
+        """(N, n) features."""
+        x = self.input("x", "N", self.n_features)
+        return str(self.node("Relu", self.node("MatMul", x, self.const(self.draw(self.n_features, self.n_features)))))
+
+    def tokens(self, count: int | str = TOKENS) -> str:
+        """(N, T, n) features."""
+        x = self.input("x", "N", count, self.n_features)
+        return str(self.node("Relu", self.node("MatMul", x, self.const(self.draw(self.n_features, self.n_features)))))
+
+    def image(self, dimensions: int = 2) -> str:
+        """(N, n, side, ...) features."""
+        x = self.input("x", "N", 2, *[SIDE] * dimensions)
+        kernel = self.const(self.draw(self.n_features, 2, *[3] * dimensions))
+        return str(self.node("Relu", self.node("Conv", x, kernel, pads=[1] * 2 * dimensions)))
+
+    def ids(self) -> tuple[str, str]:
+        """(N, T) token ids, and (N, T, n) features from an embedding."""
+        ids = self.input("ids", "N", TOKENS, dtype=np.int64)
+        embedded = self.node("Gather", self.const(self.draw(VOCABULARY, self.n_features)), ids)
+        trunk = self.const(self.draw(self.n_features, self.n_features))
+        return ids, str(self.node("Relu", self.node("MatMul", embedded, trunk)))
+
+    # --- pieces of heads
+
+    def gemm(self, data: str, weight: str | None = None) -> str:
+        return str(self.node("Gemm", data, weight or self.const(self.weight), self.const(self.bias), transB=1))
+
+    def product(self, data: str, weight: str | None = None) -> str:
+        return str(self.node("MatMul", data, weight or self.const(self.weight.T)))
+
+    def linear(self, data: str) -> str:
+        return str(self.node("Add", self.product(data), self.const(self.bias)))
+
+    def conv(self, data: str, dimensions: int = 2, **flags: Any) -> str:
+        kernel = self.weight.reshape(*self.weight.shape, *[1] * dimensions)
+        return str(self.node("Conv", data, self.const(kernel), self.const(self.bias), **flags))
+
+    def flat(self, data: str) -> str:
+        return str(self.node("Flatten", data))
+
+    # --- the end
+
+    def proto(self) -> onnx.ModelProto:
+        graph = helper.make_graph(
+            self.nodes, "form", self.input_infos, self.output_infos, self.initializers, sparse_initializer=self.sparse
+        )
+        domains = {node.domain for node in self.nodes} | {f.domain for f in self.functions}
+        versions = {"": self.opset, **dict.fromkeys(sorted(domains - {""}), 1)}
+        opsets = [helper.make_opsetid(domain, version) for domain, version in versions.items()]
+        return helper.make_model(
+            graph, opset_imports=opsets, ir_version=self.ir_version, functions=self.functions, producer_name="forms"
+        )
+
+    def feeds(self, count: int, rng: np.random.Generator) -> dict[str, Array]:
+        """Draw N samples for every input."""
+        feeds: dict[str, Array] = {}
+        for name, (dtype, shape) in self.inputs.items():
+            sizes = [count if size == "N" else TOKENS if isinstance(size, str) else size for size in shape]
+            if dtype.kind in "iu":
+                feeds[name] = rng.integers(0, VOCABULARY, sizes).astype(dtype)
+            else:
+                feeds[name] = np.asarray(rng.standard_normal(sizes)).astype(dtype)
+        return feeds
+
+
+def _element(dtype: np.dtype[Any]) -> int:
+    return int(helper.np_dtype_to_tensor_dtype(dtype))
+
+
+# --- the table
+
+Fill = Callable[..., Any]
+"""Fills a graph; returns the class vectors where they are not `graph.weight`."""
+
+_CASES: list[Case] = []
+
+
+def _add(
+    name: str,
+    route: str,
+    fill: Callable[[Graph], Any],
+    settings: dict[str, Any],
+    *,
+    reason: str = "",
+    found: bool = True,
+    runs: bool = True,
+    choose: dict[str, str] | None = None,
+) -> None:
+    @cache
+    def made() -> tuple[Graph, Any]:
+        graph = Graph(**settings)
+        truth = fill(graph)
+        return graph, graph.weight if truth is None else truth
+
+    def build(folder: Path) -> Path:
+        graph = made()[0]
+        return _write(graph.proto(), graph.external, folder)
+
+    _CASES.append(
+        Case(
+            name=f"{route}/{name}",
+            route=route,
+            build=build,
+            weight=(lambda: np.asarray(made()[1]).astype(np.float64)) if found else None,
+            reason=reason,
+            feeds=(lambda count, rng: made()[0].feeds(count, rng)) if runs else None,  # noqa: PLW0108 - not built yet
+            choose=choose or {},
+        )
+    )
+
+
+def form(name: str, *args: Any, route: str = "form", choose: dict[str, str] | None = None, **settings: Any) -> Any:
+    """Register a function that fills a graph with a head; several times with different arguments."""
+
+    def register(fill: Fill) -> Fill:
+        _add(name, route, lambda graph: fill(graph, *args), settings, choose=choose)
+        return fill
+
+    return register
+
+
+def refused(name: str, reason: str, *args: Any, route: str = "refused", runs: bool = True, **settings: Any) -> Any:
+    """Register a function that fills a graph without a head that can be replaced."""
+
+    def register(fill: Fill) -> Fill:
+        _add(name, route, lambda graph: fill(graph, *args), settings, found=False, reason=reason, runs=runs)
+        return fill
+
+    return register
+
+
+def _write(proto: onnx.ModelProto, external: dict[str, str], folder: Path) -> Path:
+    """Write a model; `external` says which initializer lies in which file, appended with a gap in front of each."""
+    model = onnx.ModelProto()
+    model.CopyFrom(proto)
+    sizes: dict[str, int] = {}
+    for tensor in model.graph.initializer:
+        if tensor.name not in external:
+            continue
+        location, data = external[tensor.name], tensor.raw_data
+        path = folder / location
+        path.parent.mkdir(parents=True, exist_ok=True)
+        offset = -(-(sizes.get(location, 0) + 1) // 4096) * 4096 if location.endswith(".aligned") else 0
+        offset = offset or sizes.get(location, 0)
+        with path.open("r+b" if location in sizes else "wb") as file:
+            file.seek(offset)
+            file.write(data)
+        sizes[location] = offset + len(data)
+        tensor.ClearField("raw_data")
+        tensor.data_location = TensorProto.EXTERNAL
+        entries = {"location": location, "offset": str(offset), "length": str(len(data))}
+        for key, value in entries.items():
+            tensor.external_data.add(key=key, value=value)
+    written = folder / "model.onnx"
+    written.write_bytes(model.SerializeToString())
+    return written
+
+
+# --- Einsum
+
+
+@form("einsum nd,cd->nc", "nd,cd->nc", False)
+@form("einsum nd,dc->nc", "nd,dc->nc", True)
+@form("einsum with spaces", " n d , d c -> n c ", True)
+@form("einsum implicit output", "ij,jk", True)
+@form("einsum ellipsis", "...d,dc->...c", True)
+def _einsum(g: Graph, equation: str, turned: bool) -> None:
+    weight = g.const(g.weight.T if turned else g.weight)
+    g.output(g.node("Add", g.node("Einsum", g.vector(), weight, equation=equation), g.const(g.bias)))
+
+
+@form("einsum weight first")
+def _einsum_weight_first(g: Graph) -> None:
+    g.output(g.node("Einsum", g.const(g.weight), g.vector(), equation="cd,nd->nc"))
+
+
+@form("einsum class axis first, then Transpose")
+def _einsum_turned(g: Graph) -> None:
+    scores = g.node("Einsum", g.const(g.weight), g.vector(), equation="cd,nd->cn")
+    g.output(g.node("Transpose", scores, perm=[1, 0]))
+
+
+@form("einsum ntd,dc->ntc then token 0", "ntd,dc->ntc")
+@form("einsum ellipsis then token 0", "...d,dc->...c")
+def _einsum_tokens(g: Graph, equation: str) -> None:
+    scores = g.node("Einsum", g.tokens(), g.const(g.weight.T), equation=equation)
+    g.output(g.node("Gather", scores, g.const(0, np.int64), axis=1))
+
+
+@form("einsum two axes of features")
+def _einsum_two_axes(g: Graph) -> Array:
+    """Heads x size of head as two axes of the weight, as JAX exports do: its rows are the class vectors flattened."""
+    lifted = g.node("Reshape", g.vector(), g.ints(-1, 2, g.n_features // 2))
+    weight = g.const(g.weight.T.reshape(2, g.n_features // 2, g.classes))
+    g.output(g.node("Einsum", lifted, weight, equation="nhd,hdc->nc"))
+    return g.weight
+
+
+# --- fused operators of ONNX Runtime
+
+
+@form("FusedGemm Relu", {"transB": 1, "activation": "Relu"})
+@form("FusedGemm Tanh", {"transB": 1, "activation": "Tanh"})
+@form("FusedGemm alpha beta", {"transB": 1, "alpha": 0.5, "beta": 2.0, "activation": "Relu"})
+@form("FusedGemm LeakyRelu", {"transB": 1, "activation": "LeakyRelu", "activation_alpha": 0.1})
+def _fused_gemm(g: Graph, flags: dict[str, Any]) -> None:
+    inputs = g.vector(), g.const(g.weight), g.const(g.bias)
+    g.output(g.node("FusedGemm", *inputs, domain=MICROSOFT, **flags))  # ONNX Runtime refuses one without an activation
+
+
+@form("FusedMatMul", 0, 0, 1.0)
+@form("FusedMatMul transB", 0, 1, 1.0)
+@form("FusedMatMul alpha", 0, 0, 0.125)
+@form("FusedMatMul transA transB alpha", 1, 1, 2.0)
+@form("FusedMatMul negative alpha", 0, 1, -3.0)
+def _fused_matmul(g: Graph, trans_a: int, trans_b: int, alpha: float) -> Array:
+    data = g.vector()
+    if trans_a:
+        data = g.node("Transpose", data, perm=[1, 0])
+    weight = g.const(g.weight if trans_b else g.weight.T)
+    flags = {"transA": trans_a, "transB": trans_b, "alpha": alpha}
+    product = g.node("FusedMatMul", data, weight, domain=MICROSOFT, **flags)
+    g.output(g.node("Softmax", g.node("Add", product, g.const(g.bias)), axis=-1))
+    return g.weight * np.sign(alpha)
+
+
+@form("FusedConv Relu, then pooling")
+def _fused_conv(g: Graph) -> None:
+    kernel = g.const(g.weight[:, :, None, None])
+    flags = {"activation": "Relu", "kernel_shape": [1, 1]}
+    scores = g.node("FusedConv", g.image(), kernel, g.const(g.bias), domain=MICROSOFT, **flags)
+    g.output(g.flat(g.node("GlobalAveragePool", scores)))
+
+
+# --- convolutions
+
+
+def _without_space(g: Graph, data: str, how: str, dimensions: int = 2) -> str:
+    """(N, C, 1, ...) -> (N, C)."""
+    if how == "Squeeze":
+        return str(g.node("Squeeze", data, g.ints(*range(2, 2 + dimensions))))
+    if how == "Reshape":
+        return str(g.node("Reshape", data, g.ints(0, -1)))
+    if how == "Gathers":
+        for _ in range(dimensions):
+            data = g.node("Gather", data, g.const(0, np.int64), axis=2)
+        return data
+    return g.flat(data)
+
+
+@form("pooling, Conv 1x1, Flatten", "Flatten")
+@form("pooling, Conv 1x1, Squeeze", "Squeeze")
+@form("pooling, Conv 1x1, Reshape", "Reshape")
+@form("pooling, Conv 1x1, Gather twice", "Gathers")
+def _conv_after_pooling(g: Graph, how: str) -> None:
+    g.output(_without_space(g, g.conv(g.node("GlobalAveragePool", g.image())), how))
+
+
+@form("pooling, Conv 1x1 with all attributes")
+def _conv_attributes(g: Graph) -> None:
+    flags = {"kernel_shape": [1, 1], "strides": [1, 1], "pads": [0, 0, 0, 0], "dilations": [1, 1], "group": 1}
+    g.output(g.flat(g.conv(g.node("GlobalAveragePool", g.image()), **flags)))
+
+
+@form("pooling, Conv 1x1 without a bias, Add")
+def _conv_then_add(g: Graph) -> None:
+    pooled = g.node("ReduceMean", g.image(), axes=[2, 3], keepdims=1)
+    scores = g.node("Conv", pooled, g.const(g.weight[:, :, None, None]))
+    g.output(g.flat(g.node("Add", scores, g.const(g.bias[:, None, None]))))
+
+
+@form("pooling, Conv 1x1, Softmax over channels, Flatten")
+def _conv_softmax(g: Graph) -> None:
+    scores = g.conv(g.node("GlobalAveragePool", g.image()))
+    g.output(g.flat(g.node("Softmax", scores, axis=1)))
+
+
+@form("pooling, Conv 1x1, output (N, C, 1, 1)")
+def _conv_output(g: Graph) -> None:
+    g.output(g.conv(g.node("GlobalAveragePool", g.image())), "N", CLASSES, 1, 1)
+
+
+@form("Conv 1x1, GlobalAveragePool, Flatten", "GlobalAveragePool", False, False)
+@form("Conv 1x1, ReduceMean", "ReduceMean", False, False)
+@form("Conv 1x1, AveragePool, Flatten", "AveragePool", False, False)
+@form("Conv 1x1, Relu, GlobalAveragePool, Flatten, Softmax", "GlobalAveragePool", True, True)
+@form("Conv 1x1, Relu, ReduceMean", "ReduceMean", True, False)
+@form("Conv 1x1, Relu, AveragePool, Flatten, Softmax", "AveragePool", True, True)
+def _conv_then_pooling(g: Graph, pooling: str, relu: bool, softmax: bool) -> None:
+    scores = g.conv(g.node("Dropout", g.image()))
+    if relu:
+        scores = g.node("Relu", scores)
+    if pooling == "ReduceMean":
+        scores = g.node("ReduceMean", scores, axes=[2, 3], keepdims=0)
+    else:
+        scores = g.flat(g.node(pooling, scores, **({"kernel_shape": [SIDE] * 2} if pooling == "AveragePool" else {})))
+    g.output(g.node("Softmax", scores) if softmax else scores)
+
+
+@form("Conv 1x1, reshaped to positions, ReduceMean")
+def _conv_positions(g: Graph) -> None:
+    scores = g.node("Reshape", g.conv(g.image()), g.ints(0, CLASSES, -1))
+    g.output(g.node("ReduceMean", scores, axes=[-1], keepdims=0))
+
+
+@form("Conv 1x1, factors of shape (C, 1, 1), GlobalAveragePool", True)
+@form("Conv 1x1, factor of one number, GlobalAveragePool", False)
+def _conv_scaled(g: Graph, per_class: bool) -> Array:
+    factors = np.linspace(0.5, 2.0, CLASSES)[:, None] if per_class else np.full((1, 1), 0.7)
+    scores = g.node("Mul", g.conv(g.image()), g.const(factors[:, :, None]))
+    g.output(g.flat(g.node("GlobalAveragePool", scores)))
+    return g.weight * factors
+
+
+@form("1-D Conv, GlobalAveragePool", 1, False)
+@form("3-D Conv, GlobalAveragePool", 3, False)
+@form("pooling, 1-D Conv, Squeeze", 1, True)
+@form("pooling, 3-D Conv, Flatten", 3, True)
+def _conv_of_other_dimensions(g: Graph, dimensions: int, pool_first: bool) -> None:
+    data = g.image(dimensions)
+    if pool_first:
+        scores = g.conv(g.node("GlobalAveragePool", data), dimensions)
+    else:
+        scores = g.node("GlobalAveragePool", g.conv(data, dimensions))
+    g.output(_without_space(g, scores, "Squeeze" if dimensions == 1 else "Flatten", dimensions))
+
+
+@form("Conv 1x1 on a vector made an image")
+def _conv_on_vector(g: Graph) -> None:
+    image = g.node("Unsqueeze", g.vector(), g.ints(2, 3))
+    g.output(_without_space(g, g.conv(image), "Squeeze"))
+
+
+@refused("Conv 3x3, pooling", "kernel|conv", 3, 1)
+@refused("Conv with groups, pooling", "group|conv", 1, 2)
+def _conv_refused(g: Graph, size: int, group: int) -> None:
+    classes = CLASSES + CLASSES % group
+    kernel = g.const(g.draw(classes, FEATURES // group, size, size))
+    scores = g.node("Conv", g.image(), kernel, pads=[size // 2] * 4, group=group)
+    g.output(g.flat(g.node("GlobalAveragePool", scores)), "N", classes)
+
+
+# --- an axis of tokens
+
+
+@form("tokens, MatMul, Gather token 0", "gather")
+@form("tokens, MatMul, Gather token -1", "gather last")
+@form("tokens, MatMul, Gather one token of a list, Squeeze", "gather list")
+@form("tokens, MatMul, Slice token 0, Squeeze", "slice")
+@form("tokens, MatMul, Slice token 0, Reshape", "slice reshape")
+@form("tokens, MatMul, Split, token 0, Squeeze", "split")
+@form("tokens, MatMul, ReduceMean", "mean")
+@form("tokens, MatMul, ReduceSum", "sum")
+@form("tokens, MatMul, ReduceMean, Softmax", "mean softmax")
+@form("tokens, MatMul, Transpose, GlobalAveragePool, Flatten", "transpose pool")
+@form("tokens, MatMul, Softmax, Gather token 0", "softmax first")
+def _tokens_after(g: Graph, how: str) -> None:
+    scores, zero = g.linear(g.tokens()), g.ints(0)
+    if how == "gather":
+        scores = g.node("Gather", scores, g.const(0, np.int64), axis=1)
+    elif how == "gather last":
+        scores = g.node("Gather", scores, g.const(-1, np.int64), axis=1)
+    elif how == "gather list":
+        scores = g.node("Squeeze", g.node("Gather", scores, zero, axis=1), g.ints(1))
+    elif how.startswith("slice"):
+        scores = g.node("Slice", scores, zero, g.ints(1), g.ints(1), g.ints(1))
+        to = g.ints(-1, CLASSES) if "reshape" in how else g.ints(1)
+        scores = g.node("Reshape" if "reshape" in how else "Squeeze", scores, to)
+    elif how == "split":
+        first = g.node("Split", scores, g.ints(1, TOKENS - 1), axis=1, n_out=2)[0]
+        scores = g.node("Squeeze", first, g.ints(1))
+    elif how.startswith("mean"):
+        scores = g.node("ReduceMean", scores, axes=[1], keepdims=0)
+        scores = g.node("Softmax", scores) if "softmax" in how else scores
+    elif how == "sum":
+        scores = g.node("ReduceSum", scores, g.ints(1), keepdims=0)
+    elif how == "transpose pool":
+        scores = g.flat(g.node("GlobalAveragePool", g.node("Transpose", scores, perm=[0, 2, 1])))
+    else:
+        scores = g.node("Gather", g.node("Softmax", scores, axis=-1), g.const(0, np.int64), axis=1)
+    g.output(scores)
+
+
+@form("tokens selected before the layer", "gather")
+@form("tokens averaged before the layer", "mean")
+@form("one token, layer, Gather", "one gather")
+@form("one token, layer, Reshape", "one reshape")
+@form("tokens flattened to rows, Gemm, Reshape, Gather", "rows")
+def _tokens_before(g: Graph, how: str) -> None:
+    data = g.tokens(1 if how.startswith("one") else TOKENS)
+    if how == "gather":
+        g.output(g.gemm(g.node("Gather", data, g.const(0, np.int64), axis=1)))
+    elif how == "mean":
+        g.output(g.gemm(g.node("ReduceMean", data, axes=[1], keepdims=0)))
+    elif how == "one gather":
+        g.output(g.node("Gather", g.linear(data), g.const(0, np.int64), axis=1))
+    elif how == "one reshape":
+        g.output(g.node("Reshape", g.linear(data), g.ints(-1, CLASSES)))
+    else:
+        rows = g.gemm(g.node("Reshape", data, g.ints(-1, FEATURES)))
+        scores = g.node("Reshape", rows, g.ints(-1, TOKENS, CLASSES))
+        g.output(g.node("Gather", scores, g.const(0, np.int64), axis=1))
+
+
+def _last_token(g: Graph, ids: str) -> tuple[str, str]:
+    """0 .. N - 1, and the position in front of the first pad token (id 0) of each row, as GPT-2 computes it."""
+    padded = g.node("Cast", g.node("Equal", ids, g.const(0, np.int64)), to=TensorProto.INT32)
+    position = g.node("Sub", g.node("ArgMax", padded, axis=1, keepdims=0), g.const(1, np.int64))
+    position = g.node("Mod", position, g.const(TOKENS, np.int64))
+    count = g.node("Gather", g.node("Shape", ids), g.const(0, np.int64), axis=0)
+    return g.node("Range", g.const(0, np.int64), count, g.const(1, np.int64)), position
+
+
+@form("last token, GatherND", "nd", False)
+@form("last token, rows and Gather", "rows", False)
+@form("last token, GatherElements", "elements", False)
+@form("last token, selected before the layer", "nd", True)
+def _last_token_of(g: Graph, how: str, before: bool) -> None:
+    ids, data = g.ids()
+    scores = data if before else g.product(data)
+    rows, position = _last_token(g, ids)
+    width = FEATURES if before else CLASSES
+    if how == "nd":
+        pair = [g.node("Unsqueeze", index, g.ints(-1)) for index in (rows, position)]
+        scores = g.node("GatherND", scores, g.node("Concat", *pair, axis=-1))
+    elif how == "rows":
+        flat = g.node("Reshape", scores, g.ints(-1, width))
+        scores = g.node("Gather", flat, g.node("Add", g.node("Mul", rows, g.const(TOKENS, np.int64)), position), axis=0)
+    else:
+        index = g.node("Unsqueeze", position, g.ints(1, 2))
+        index = g.node("Expand", index, g.ints(1, 1, width))
+        scores = g.node("Squeeze", g.node("GatherElements", scores, index, axis=1), g.ints(1))
+    g.output(g.product(scores) if before else scores)
+
+
+# --- a function behind the layer
+
+
+@form("then Relu", ["Relu"])
+@form("then LeakyRelu", [("LeakyRelu", {"alpha": 0.2})])
+@form("then Elu", ["Elu"])
+@form("then Tanh", ["Tanh"])
+@form("then Softplus", ["Softplus"])
+@form("then Softsign", ["Softsign"])
+@form("then HardSigmoid, Softmax", ["HardSigmoid", "Softmax"])
+@form("then Relu, Softmax", ["Relu", "Softmax"])
+@form("then Tanh, LogSoftmax", ["Tanh", "LogSoftmax"])
+def _then(g: Graph, ops: list[Any]) -> None:
+    scores = g.gemm(g.vector())
+    for op in ops:
+        op_type, flags = op if isinstance(op, tuple) else (op, {})
+        scores = g.node(op_type, scores, **flags)
+    g.output(scores)
+
+
+@form("then Clip")
+def _then_clip(g: Graph) -> None:
+    g.output(g.node("Clip", g.gemm(g.vector()), g.const(-3.0), g.const(3.0)))
+
+
+@form("then Softmax, Clip")
+def _then_clip_probabilities(g: Graph) -> None:
+    g.output(g.node("Clip", g.node("Softmax", g.gemm(g.vector())), g.const(1e-7), g.const(1.0)))
+
+
+@form("then a soft cap")
+def _then_soft_cap(g: Graph) -> None:
+    cap = g.const(30.0)
+    g.output(g.node("Mul", g.node("Tanh", g.node("Div", g.gemm(g.vector()), cap)), cap))
+
+
+@form("then Softmax, Log")
+def _then_log(g: Graph) -> None:
+    g.output(g.node("Log", g.node("Softmax", g.gemm(g.vector()))))
+
+
+@form("then Exp, divided by their sum")
+def _then_exp(g: Graph) -> None:
+    """A softmax written out."""
+    scores = g.gemm(g.vector())
+    top = g.node("ReduceMax", scores, axes=[1], keepdims=1)
+    weights = g.node("Exp", g.node("Sub", scores, top))
+    g.output(g.node("Div", weights, g.node("ReduceSum", weights, g.ints(1), keepdims=1)))
+
+
+# --- constants behind nodes
+
+_WEIGHTS: dict[str, Callable[[Graph], tuple[str, Array]]] = {}
+"""Ways to make a (n, C) constant with nodes: the tensor that a MatMul reads, and its class vectors."""
+
+
+def _weight(name: str) -> Any:
+    def register(make: Callable[[Graph], tuple[str, Array]]) -> Any:
+        _WEIGHTS[name] = make
+        return make
+
+    return register
+
+
+def _turned(g: Graph, tensor: str) -> str:
+    return str(g.node("Transpose", tensor, perm=[1, 0]))
+
+
+def _lengths(weight: Array) -> Array:
+    """(C, 1) lengths of the class vectors."""
+    return np.asarray(np.linalg.norm(weight.astype(np.float64), axis=1, keepdims=True))
+
+
+@_weight("identity transpose identity")
+def _two_identities(g: Graph) -> tuple[str, Array]:
+    return g.node("Identity", _turned(g, g.node("Identity", g.const(g.weight)))), g.weight
+
+
+@_weight("constant transpose reshape")
+def _constant_turned(g: Graph) -> tuple[str, Array]:
+    lifted = g.weight.T.reshape(2, -1, g.classes).transpose(2, 0, 1)
+    constant = g.node("Constant", value=numpy_helper.from_array(np.ascontiguousarray(lifted)))
+    turned = g.node("Transpose", constant, perm=[1, 2, 0])
+    return g.node("Reshape", turned, g.ints(-1, g.classes)), g.weight
+
+
+@_weight("unsqueeze squeeze")
+def _lifted_and_back(g: Graph) -> tuple[str, Array]:
+    lifted = g.node("Unsqueeze", _turned(g, g.const(g.weight)), g.ints(0))
+    return g.node("Squeeze", lifted, g.ints(0)), g.weight
+
+
+@_weight("flatten")
+def _flattened(g: Graph) -> tuple[str, Array]:
+    return g.node("Flatten", g.const(g.weight.T.reshape(g.n_features, 1, g.classes))), g.weight
+
+
+def _cast(g: Graph, element: str) -> tuple[str, Array]:
+    dtype = helper.tensor_dtype_to_np_dtype(TensorProto.DataType.Value(element))
+    truth = g.weight.astype(dtype).astype(np.float32)
+    return g.node("Cast", g.const(g.weight.T, dtype), to=TensorProto.FLOAT), truth
+
+
+for _name, _element_name in (("float16", "FLOAT16"), ("bfloat16", "BFLOAT16"), ("float64", "DOUBLE")):
+    _weight(f"{_name} cast")(partial(_cast, element=_element_name))
+
+
+@_weight("dequantize transpose")
+def _dequantize_transpose(g: Graph) -> tuple[str, Array]:
+    wide, values = _dequantized(g, g.weight, np.int8, axis=0)
+    return _turned(g, wide), values
+
+
+@_weight("dequantize reshape cast")
+def _dequantize_reshape(g: Graph) -> tuple[str, Array]:
+    wide, values = _dequantized(g, g.weight.T.reshape(-1), np.uint8)
+    read = g.node("Cast", g.node("Reshape", wide, g.ints(g.n_features, -1)), to=TensorProto.FLOAT)
+    return read, values.reshape(g.n_features, -1).T
+
+
+@_weight("normalised")
+def _normalised(g: Graph) -> tuple[str, Array]:
+    stored = g.const(g.weight)
+    unit = g.node("Div", stored, g.node("ReduceL2", stored, axes=[1], keepdims=1))
+    return _turned(g, unit), g.weight / _lengths(g.weight)
+
+
+@_weight("normalised, columns")
+def _normalised_columns(g: Graph) -> tuple[str, Array]:
+    stored = g.const(g.weight.T)
+    read = g.node("Div", stored, g.node("ReduceL2", stored, axes=[0], keepdims=1))
+    return read, g.weight / _lengths(g.weight)
+
+
+@_weight("LpNormalization")
+def _lp_normalised(g: Graph) -> tuple[str, Array]:
+    unit = g.node("LpNormalization", g.const(g.weight), axis=1, p=2)
+    return _turned(g, unit), g.weight / _lengths(g.weight)
+
+
+@_weight("torch normalize")
+def _torch_normalised(g: Graph) -> tuple[str, Array]:
+    stored = g.const(g.weight)
+    length = g.node("Clip", g.node("ReduceL2", stored, axes=[1], keepdims=1), g.const(1e-12))
+    unit = g.node("Div", stored, g.node("Expand", length, g.node("Shape", stored)))
+    return _turned(g, unit), g.weight / _lengths(g.weight)
+
+
+def _sizes(g: Graph) -> Array:
+    """(C, 1) sizes of a weight-normalised layer."""
+    return np.linspace(0.5, 2.0, g.classes)[:, None].astype(g.dtype)
+
+
+@_weight("weight norm")
+def _weight_norm(g: Graph) -> tuple[str, Array]:
+    stored = g.const(g.weight)
+    unit = g.node("Div", stored, g.node("ReduceL2", stored, axes=[1], keepdims=1))
+    return _turned(g, g.node("Mul", g.const(_sizes(g)), unit)), _sizes(g) * g.weight / _lengths(g.weight)
+
+
+@_weight("weight norm, root of squares")
+def _weight_norm_by_hand(g: Graph) -> tuple[str, Array]:
+    stored = g.const(g.weight)
+    squares = g.node("ReduceSum", g.node("Mul", stored, stored), g.ints(1), keepdims=1)
+    scaled = g.node("Div", g.node("Mul", stored, g.const(_sizes(g))), g.node("Sqrt", squares))
+    return _turned(g, scaled), _sizes(g) * g.weight / _lengths(g.weight)
+
+
+@_weight("spectral norm")
+def _spectral_norm(g: Graph) -> tuple[str, Array]:
+    largest = float(np.linalg.norm(g.weight.astype(np.float64), 2))
+    return _turned(g, g.node("Div", g.const(g.weight), g.const(largest))), g.weight
+
+
+@_weight("times a number")
+def _times_number(g: Graph) -> tuple[str, Array]:
+    return _turned(g, g.node("Mul", g.const(0.35), g.const(g.weight))), g.weight
+
+
+@_weight("times a mask")
+def _times_mask(g: Graph) -> tuple[str, Array]:
+    mask = (np.abs(g.weight) > 0.4).astype(g.dtype)
+    return _turned(g, g.node("Mul", g.const(g.weight), g.const(mask))), g.weight * mask
+
+
+@_weight("times the exp of a logit scale")
+def _times_exp(g: Graph) -> tuple[str, Array]:
+    return g.node("Mul", _turned(g, g.const(g.weight)), g.node("Exp", g.const(1.7))), g.weight
+
+
+@_weight("concat of classes")
+def _concat_classes(g: Graph) -> tuple[str, Array]:
+    return g.node("Concat", g.const(g.weight[:2].T), g.const(g.weight[2:].T), axis=1), g.weight
+
+
+@_weight("concat of features")
+def _concat_features(g: Graph) -> tuple[str, Array]:
+    return g.node("Concat", g.const(g.weight.T[:3]), g.const(g.weight.T[3:]), axis=0), g.weight
+
+
+@_weight("slice of a larger one")
+def _slice(g: Graph) -> tuple[str, Array]:
+    larger = g.const(np.concatenate([g.draw(g.n_features, 2), g.weight.T, g.draw(g.n_features, 1)], axis=1))
+    return g.node("Slice", larger, g.ints(2), g.ints(2 + g.classes), g.ints(1)), g.weight
+
+
+@_weight("gather of rows")
+def _gather_rows(g: Graph) -> tuple[str, Array]:
+    order = np.arange(g.classes)[::-1]
+    larger = g.const(np.concatenate([g.weight[order], g.draw(3, g.n_features)]))
+    return _turned(g, g.node("Gather", larger, g.const(order, np.int64), axis=0)), g.weight
+
+
+@_weight("split of a larger one")
+def _split(g: Graph) -> tuple[str, Array]:
+    larger = g.const(np.concatenate([g.draw(2, g.n_features), g.weight]))
+    return _turned(g, g.node("Split", larger, g.ints(2, g.classes), axis=0, n_out=2)[1]), g.weight
+
+
+@_weight("merged LoRA")
+def _merged_lora(g: Graph) -> tuple[str, Array]:
+    down, up = g.draw(g.n_features, 2), g.draw(2, g.classes)
+    change = g.node("MatMul", g.const(down), g.const(up))
+    truth = g.weight.astype(np.float64) + (down.astype(np.float64) @ up).T
+    return g.node("Add", _turned(g, g.const(g.weight)), change), truth
+
+
+@_weight("minus the mean")
+def _minus_mean(g: Graph) -> tuple[str, Array]:
+    stored = g.const(g.weight)
+    centred = g.node("Sub", stored, g.node("ReduceMean", stored, axes=[0], keepdims=1))
+    truth = g.weight.astype(np.float64)
+    return _turned(g, centred), truth - truth.mean(axis=0)
+
+
+@_weight("negative")
+def _negative(g: Graph) -> tuple[str, Array]:
+    return g.node("Neg", _turned(g, g.const(g.weight))), -g.weight
+
+
+@_weight("where")
+def _where(g: Graph) -> tuple[str, Array]:
+    mask = np.abs(g.weight) > 0.4
+    read = g.node("Where", g.const(mask.T, bool), g.const(g.weight.T), g.const(np.zeros_like(g.weight.T)))
+    return read, np.where(mask, g.weight, 0)
+
+
+@_weight("one vector and its negative")
+def _mirrored(g: Graph) -> tuple[str, Array]:
+    one = g.const(g.weight[:1].T)
+    return g.node("Concat", g.node("Neg", one), one, axis=1), np.concatenate([-g.weight[:1], g.weight[:1]])
+
+
+def _weight_from_nodes(g: Graph, how: str) -> Array:
+    data = g.vector()
+    read, truth = _WEIGHTS[how](g)
+    g.output(g.node("Add", g.product(data, read), g.const(g.bias)))
+    return truth
+
+
+for _how in _WEIGHTS:
+    form(f"weight, {_how}", _how, classes=2 if "one vector" in _how else CLASSES)(_weight_from_nodes)
+
+
+@form("kernel of a Conv, normalised")
+def _normalised_kernel(g: Graph) -> Array:
+    pooled = g.node("GlobalAveragePool", g.image())
+    stored = g.const(g.weight)
+    unit = g.node("Div", stored, g.node("ReduceL2", stored, axes=[1], keepdims=1))
+    kernel = g.node("Unsqueeze", unit, g.ints(2, 3))
+    g.output(g.flat(g.node("Conv", pooled, kernel)))
+    return np.asarray(g.weight / _lengths(g.weight))
+
+
+@form("weight and bias as Constant nodes, Gemm")
+def _constant_nodes(g: Graph) -> None:
+    weight, bias = (g.node("Constant", value=numpy_helper.from_array(v)) for v in (g.weight, g.bias))
+    g.output(g.node("Gemm", g.vector(), weight, bias, transB=1))
+
+
+@form("tied to an embedding", False)
+@form("tied to an embedding, transposed", True)
+def _tied(g: Graph, transpose: bool) -> Array:
+    embedding = g.const(g.draw(VOCABULARY, FEATURES), name="embedding")
+    ids = g.input("ids", "N", TOKENS, dtype=np.int64)
+    data = g.node("ReduceMean", g.node("Gather", embedding, ids), axes=[1], keepdims=0)
+    data = g.node("Tanh", g.node("MatMul", data, g.const(g.draw(FEATURES, FEATURES))))
+    if transpose:
+        scores = g.node("MatMul", data, g.node("Transpose", embedding, perm=[1, 0]))
+    else:
+        scores = g.node("Gemm", data, embedding, transB=1)
+    g.output(scores, "N", VOCABULARY)
+    return numpy_helper.to_array(next(t for t in g.initializers if t.name == "embedding"))
+
+
+@form("tied to the layer before it", features=CLASSES)
+def _tied_layer(g: Graph) -> None:
+    """A square weight that two layers read: only the last one is the head."""
+    x, weight = g.input("x", "N", CLASSES), g.const(g.weight)
+    g.output(g.gemm(g.node("Relu", g.node("MatMul", x, weight)), weight))
+
+
+@form("all initializers are graph inputs", opset=8, ir_version=3)
+def _also_inputs(g: Graph) -> None:
+    """Models from before IR version 4 list their initializers as graph inputs."""
+    g.output(g.node("Softmax", g.gemm(g.vector()), axis=1))
+    g.input_infos += [helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in g.initializers]
+
+
+# --- cosine classifiers
+
+
+@form("cosine, features and weight normalised", "both")
+@form("cosine, LpNormalization", "lp")
+@form("cosine, torch", "torch")
+@form("cosine, divided by the length of the features behind the layer", "after")
+@form("cosine, scaled by a learned constant", "learned")
+def _cosine(g: Graph, how: str) -> Array:
+    z = g.vector()
+    length = g.node("ReduceL2", z, axes=[1], keepdims=1)
+    if how == "lp":
+        data, read = g.node("LpNormalization", z, axis=1, p=2), _WEIGHTS["LpNormalization"](g)[0]
+    elif how == "torch":
+        wide = g.node("Expand", g.node("Clip", length, g.const(1e-12)), g.node("Shape", z))
+        data, read = g.node("Div", z, wide), _WEIGHTS["torch normalize"](g)[0]
+    else:
+        data = z if how == "after" else g.node("Div", z, length)
+        read = _WEIGHTS["normalised"](g)[0]
+    scores = g.node("MatMul", data, read)
+    if how == "after":
+        scores = g.node("Div", scores, length)
+    scale = g.node("Exp", g.const(2.5)) if how == "learned" else g.const(16.0)
+    g.output(g.node("Softmax", g.node("Mul", scores, scale)))
+    return np.asarray(g.weight / _lengths(g.weight))
+
+
+# --- biases and temperatures
+
+Tail = Callable[[Graph, str], str]
+
+
+def _constant(g: Graph) -> str:
+    return g.const(g.draw(g.classes))
+
+
+_TAILS: dict[str, Tail] = {
+    "bias, a number": lambda g, s: g.node("Add", s, g.const(0.7)),
+    "bias, a number of shape (1, 1)": lambda g, s: g.node("Add", g.const([[0.7]]), s),
+    "bias, row of shape (1, C)": lambda g, s: g.node("Add", g.const(g.bias[None]), s),
+    "bias, Sub of a constant": lambda g, s: g.node("Sub", s, _constant(g)),
+    "bias, Sum of two": lambda g, s: g.node("Sum", s, _constant(g)),
+    "bias, Sum of three": lambda g, s: g.node("Sum", _constant(g), s, _constant(g)),
+    "bias, two Adds": lambda g, s: g.node("Add", g.const(g.bias[None]), g.node("Add", s, _constant(g))),
+    "bias, Add and Sub": lambda g, s: g.node("Sub", g.node("Add", s, _constant(g)), _constant(g)),
+    "bias, computed from constants": lambda g, s: g.node(
+        "Add", s, g.node("Mul", g.node("Add", _constant(g), _constant(g)), g.const(2.0))
+    ),
+    "bias, cast from float16": lambda g, s: g.node(
+        "Add", s, g.node("Cast", g.const(g.bias, np.float16), to=TensorProto.FLOAT)
+    ),
+    "bias, concatenated": lambda g, s: g.node(
+        "Add", s, g.node("Concat", g.const(g.bias[:2]), g.const(g.bias[2:]), axis=0)
+    ),
+    "bias, behind a Reshape": lambda g, s: g.node(
+        "Add", g.node("Reshape", g.node("Unsqueeze", s, g.ints(1)), g.ints(-1, g.classes)), _constant(g)
+    ),
+    "temperature, before the bias": lambda g, s: g.node("Add", g.node("Mul", g.const(1.5), s), _constant(g)),
+    "temperature, behind the bias": lambda g, s: g.node("Div", g.node("Add", s, _constant(g)), g.const(1.5)),
+    "temperature, before and behind the bias": lambda g, s: g.node(
+        "Div", g.node("Add", g.node("Mul", s, g.const(2.0)), _constant(g)), g.const(1.5)
+    ),
+    "temperature, computed": lambda g, s: g.node(
+        "Div", g.node("Add", s, _constant(g)), g.node("Sqrt", g.const(float(FEATURES)))
+    ),
+}
+_REVERSED: dict[str, Tail] = {
+    "constant minus logits": lambda g, s: g.node("Sub", _constant(g), s),
+    "Neg behind the bias": lambda g, s: g.node("Neg", g.node("Add", s, _constant(g))),
+    "negative temperature": lambda g, s: g.node("Mul", g.node("Add", s, _constant(g)), g.const(-0.5)),
+}
+
+
+def _tail(g: Graph, tail: Tail, sign: int) -> Array:
+    g.output(g.node("Softmax", tail(g, g.product(g.vector())), axis=-1))
+    return sign * g.weight
+
+
+for _sign, _tails in ((1, _TAILS), (-1, _REVERSED)):
+    for _name, _each in _tails.items():
+        form(_name, _each, _sign)(_tail)
+
+
+@form("temperature, per class, before and behind the bias")
+def _class_temperature(g: Graph) -> Array:
+    before, behind = np.linspace(0.5, 2.0, g.classes), np.linspace(3.0, 1.0, g.classes)
+    scores = g.node("Add", g.node("Div", g.product(g.vector()), g.const(before)), g.const(g.bias))
+    g.output(g.node("Mul", scores, g.const(behind)))
+    return g.weight * (behind / before)[:, None]
+
+
+@form("temperature, on the features")
+def _feature_temperature(g: Graph) -> None:
+    g.output(g.gemm(g.node("Div", g.vector(), g.const(2.5))))
+
+
+@form("bias, Gemm's own and a logit adjustment")
+def _adjusted(g: Graph) -> None:
+    g.output(g.node("Add", g.gemm(g.vector()), g.const(np.log(np.linspace(0.1, 0.4, g.classes)))))
+
+
+@form("bias of shape (1, 1, C) on tokens, Gather token 0")
+def _bias_on_tokens(g: Graph) -> None:
+    scores = g.node("Add", g.const(g.bias[None, None]), g.product(g.tokens()))
+    g.output(g.node("Gather", scores, g.const(0, np.int64), axis=1))
+
+
+# --- two classes
+
+
+@form("binary, one logit, Squeeze, Sigmoid", "squeeze", classes=1)
+@form("binary, one logit, Sigmoid, Squeeze", "squeeze last", classes=1)
+@form("binary, Gemm, Sigmoid", "plain", classes=1)
+@form("binary, temperature, Sigmoid", "temperature", classes=1)
+@form("binary, Sigmoid, Concat of 1 - p and p", "concat", classes=1)
+@form("binary, Conv 1x1, Flatten, Sigmoid", "conv", classes=1)
+@form("binary, Conv 1x1, pooling, Sigmoid", "conv pool", classes=1)
+@form("binary, (n,) weight, Sigmoid", "vector", classes=1)
+def _binary(g: Graph, how: str) -> Array:
+    if how == "conv":
+        scores = g.flat(g.conv(g.node("GlobalAveragePool", g.image())))
+    elif how == "conv pool":
+        scores = g.flat(g.node("GlobalAveragePool", g.conv(g.image())))
+    elif how == "vector":
+        scores = g.node("Add", g.node("MatMul", g.vector(), g.const(g.weight[0])), g.const(g.bias))
+    else:
+        scores = g.gemm(g.vector())
+    if how == "squeeze":
+        scores = g.node("Squeeze", scores, g.ints(1))
+    if how == "temperature":
+        scores = g.node("Div", scores, g.const(1.5))
+    p = g.node("Sigmoid", scores)
+    if how == "squeeze last":
+        p = g.node("Squeeze", p, g.ints(1))
+    if how == "concat":
+        p = g.node("Concat", g.node("Sub", g.const(1.0), p), p, axis=1)
+        g.output(p, "N", 2)
+    elif how in ("squeeze", "squeeze last", "vector"):
+        g.output(p, "N")
+    else:
+        g.output(p)
+    return np.concatenate([np.zeros_like(g.weight), g.weight])
+
+
+# --- ai.onnx.ml
+
+
+def _ml_outputs(g: Graph, label: str, scores: str, *, strings: bool, zipmap: bool, width: int) -> None:
+    """Outputs as skl2onnx has them: the label, and the scores, in maps or not."""
+    kind = TensorProto.STRING if strings else TensorProto.INT64
+    g.raw_output(helper.make_tensor_value_info(label, kind, ["N"]))
+    if not zipmap:
+        g.output(scores, "N", width, name="probabilities")
+        return
+    labels = {"classlabels_strings": _names(width)} if strings else {"classlabels_int64s": list(range(width))}
+    maps = g.node("ZipMap", scores, domain=ML, **labels)
+    value = helper.make_tensor_type_proto(TensorProto.FLOAT, None)
+    sequence = helper.make_sequence_type_proto(helper.make_map_type_proto(kind, value))
+    g.raw_output(helper.make_value_info(maps, sequence))
+
+
+def _names(count: int) -> list[str]:
+    return [f"class {k}" for k in range(count)]
+
+
+def _classifier(g: Graph, data: str, post: str, strings: bool, weight: Array, bias: Array, width: int) -> list[str]:
+    labels = {"classlabels_strings": _names(width)} if strings else {"classlabels_ints": list(range(width))}
+    flags = {"coefficients": weight.reshape(-1).tolist(), "intercepts": bias.tolist(), "post_transform": post}
+    result: list[str] = g.node("LinearClassifier", data, domain=ML, n_out=2, multi_class=1, **flags, **labels)
+    return result
+
+
+@form("LinearClassifier, NONE", "NONE", False, False, "", route="ml")
+@form("LinearClassifier, SOFTMAX", "SOFTMAX", False, False, "", route="ml")
+@form("LinearClassifier, SOFTMAX, strings", "SOFTMAX", True, False, "", route="ml")
+@form("LinearClassifier, SOFTMAX, ZipMap", "SOFTMAX", False, True, "", route="ml")
+@form("LinearClassifier, SOFTMAX, strings, ZipMap", "SOFTMAX", True, True, "", route="ml")
+@form("LinearClassifier, LOGISTIC, Normalizer L1", "LOGISTIC", False, False, "", route="ml")
+@form("LinearClassifier, LOGISTIC, Normalizer L1, ZipMap", "LOGISTIC", True, True, "", route="ml")
+@form("Scaler, LinearClassifier", "SOFTMAX", False, False, "Scaler", route="ml")
+@form("Normalizer, LinearClassifier", "SOFTMAX", False, False, "Normalizer", route="ml")
+@form("Imputer, LinearClassifier", "SOFTMAX", False, True, "Imputer", route="ml")
+@form("LinearClassifier, SOFTMAX, two classes", "SOFTMAX", False, False, "", route="ml", classes=2)
+@form("LinearClassifier, double input", "SOFTMAX", False, False, "", "float64", route="ml")
+def _linear_classifier(g: Graph, post: str, strings: bool, zipmap: bool, before: str, kind: str = "float32") -> None:
+    data = g.input("x", "N", FEATURES, dtype=kind)
+    if before == "Scaler":
+        scale, offset = np.linspace(0.5, 2, FEATURES).tolist(), np.linspace(-1, 1, FEATURES).tolist()
+        data = g.node("Scaler", data, domain=ML, scale=scale, offset=offset)
+    elif before == "Normalizer":
+        data = g.node("Normalizer", data, domain=ML, norm="L2")
+    elif before == "Imputer":
+        data = g.node("Imputer", data, domain=ML, imputed_value_floats=[0.0], replaced_value_float=float("nan"))
+    label, scores = _classifier(g, data, post, strings, g.weight, g.bias, g.classes)
+    if post == "LOGISTIC":
+        scores = g.node("Normalizer", scores, domain=ML, norm="L1")
+    _ml_outputs(g, label, scores, strings=strings, zipmap=zipmap, width=g.classes)
+
+
+@form("LinearClassifier, binary, LOGISTIC", False, False, route="ml", classes=1)
+@form("LinearClassifier, binary, LOGISTIC, ZipMap", False, True, route="ml", classes=1)
+@form("LinearClassifier, binary, LOGISTIC, Normalizer, strings, ZipMap", True, True, route="ml", classes=1)
+def _binary_classifier(g: Graph, strings: bool, zipmap: bool) -> Array:
+    """Mirrored coefficients, as skl2onnx writes them."""
+    weight, bias = np.concatenate([-g.weight, g.weight]), np.concatenate([-g.bias, g.bias])
+    label, scores = _classifier(g, g.input("x", "N", FEATURES), "LOGISTIC", strings, weight, bias, 2)
+    if strings:
+        scores = g.node("Normalizer", scores, domain=ML, norm="L1")
+    _ml_outputs(g, label, scores, strings=strings, zipmap=zipmap, width=2)
+    return np.concatenate([np.zeros_like(g.weight), g.weight])
+
+
+@form("Gemm, Softmax, ArrayFeatureExtractor of the label, ZipMap", route="ml")
+def _neural_with_labels(g: Graph) -> None:
+    """A neural head whose labels come from a table, as skl2onnx writes MLPClassifier."""
+    p = g.node("Softmax", g.linear(g.vector()), axis=-1)
+    best = g.node("ArgMax", p, axis=1, keepdims=0)
+    table = g.const(np.arange(10, 10 + CLASSES), np.int64)
+    label = g.node("Reshape", g.node("ArrayFeatureExtractor", table, best, domain=ML), g.ints(-1))
+    _ml_outputs(g, label, p, strings=False, zipmap=True, width=CLASSES)
+
+
+@refused("TreeEnsembleClassifier", "tree")
+def _trees(g: Graph) -> None:
+    stump = {
+        "nodes_treeids": [0, 0, 0],
+        "nodes_nodeids": [0, 1, 2],
+        "nodes_featureids": [0, 0, 0],
+        "nodes_modes": ["BRANCH_LEQ", "LEAF", "LEAF"],
+        "nodes_values": [0.0, 0.0, 0.0],
+        "nodes_truenodeids": [1, 0, 0],
+        "nodes_falsenodeids": [2, 0, 0],
+        "class_treeids": [0, 0],
+        "class_nodeids": [1, 2],
+        "class_ids": [0, 2],
+        "class_weights": [1.0, 1.0],
+        "classlabels_int64s": [0, 1, 2],
+        "post_transform": "NONE",
+    }
+    label, scores = g.node("TreeEnsembleClassifier", g.input("x", "N", FEATURES), domain=ML, n_out=2, **stump)
+    _ml_outputs(g, label, scores, strings=False, zipmap=False, width=3)
+
+
+@refused("SVMClassifier", "svm")
+def _svm(g: Graph) -> None:
+    flags = {
+        "classlabels_ints": [0, 1, 2],
+        "vectors_per_class": [2, 2, 2],
+        "support_vectors": g.draw(6 * FEATURES).tolist(),
+        "coefficients": g.draw(2 * 6).tolist(),
+        "rho": [0.1, -0.2, 0.3],
+        "kernel_type": "RBF",
+        "kernel_params": [0.5, 0.0, 3.0],
+        "post_transform": "NONE",
+    }
+    label, scores = g.node("SVMClassifier", g.input("x", "N", FEATURES), domain=ML, n_out=2, **flags)
+    _ml_outputs(g, label, scores, strings=False, zipmap=False, width=3)
+
+
+# --- quantised
+
+
+def _quantized(value: Array, dtype: Any, axis: int | None = None) -> tuple[Array, Array, Array, Array]:
+    """Codes, scale, zero point and the values that they stand for; per tensor, or per index of `axis`."""
+    bounds = np.iinfo(dtype)
+    axes = None if axis is None else tuple(k for k in range(value.ndim) if k != axis)
+    low, high = (np.asarray(f(value, axis=axes, keepdims=True)) for f in (np.min, np.max))
+    low, high = np.minimum(low, 0), np.maximum(high, 0)
+    if bounds.min < 0:
+        scale = np.maximum(-low, high) / bounds.max
+        zero = np.zeros_like(scale)
+    else:
+        scale = (high - low) / bounds.max
+        zero = np.round(-low / scale)
+    scale = scale.astype(np.float32)
+    codes = np.clip(np.round(value / scale) + zero, bounds.min, bounds.max)
+    values = ((codes - zero) * scale).astype(np.float32)
+    shape = () if axis is None else (-1,)
+    return codes.astype(dtype), scale.reshape(shape), zero.reshape(shape).astype(dtype), values
+
+
+def _qdq(g: Graph, data: str, scale: float = 0.05) -> str:
+    """QuantizeLinear and DequantizeLinear of an activation."""
+    pair = g.const(scale), g.const(128, np.uint8)
+    return str(g.node("DequantizeLinear", g.node("QuantizeLinear", data, *pair), *pair))
+
+
+def _dequantized(g: Graph, value: Array, dtype: Any, axis: int | None = None) -> tuple[str, Array]:
+    codes, scale, zero, values = _quantized(value, dtype, axis)
+    inputs = g.const(codes, dtype), g.const(scale), g.const(zero, dtype)
+    return g.node("DequantizeLinear", *inputs, **({} if axis is None else {"axis": axis})), values
+
+
+@form("QDQ weight, int8", np.int8, None, "", route="quantized")
+@form("QDQ weight, uint8", np.uint8, None, "", route="quantized")
+@form("QDQ weight, int8, per channel", np.int8, 1, "", route="quantized")
+@form("QDQ weight, uint8, per channel", np.uint8, 1, "", route="quantized")
+@form("QDQ weight, int8, per feature", np.int8, 0, "", route="quantized")
+@form("QDQ weight and activations", np.int8, None, "in", route="quantized")
+@form("QDQ weight, activations and output", np.int8, 1, "in out", route="quantized")
+@form("QDQ weight, activations and output, Softmax", np.uint8, None, "in out softmax", route="quantized")
+def _qdq_matmul(g: Graph, dtype: Any, axis: int | None, around: str) -> Array:
+    data = g.vector()
+    if "in" in around:
+        data = _qdq(g, data)
+    weight, values = _dequantized(g, g.weight.T, dtype, axis)
+    scores = g.node("Add", g.node("MatMul", data, weight), g.const(g.bias))
+    if "out" in around:
+        scores = _qdq(g, scores, 0.1)
+    g.output(g.node("Softmax", scores) if "softmax" in around else scores)
+    return values.T
+
+
+@form("QDQ Gemm, int32 bias", None, route="quantized")
+@form("QDQ Gemm, int32 bias, per channel", 0, route="quantized")
+def _qdq_gemm(g: Graph, axis: int | None) -> Array:
+    data = _qdq(g, g.vector())
+    codes, scale, zero, values = _quantized(g.weight, np.int8, axis)
+    flags = {} if axis is None else {"axis": axis}
+    weight = g.node("DequantizeLinear", g.const(codes, np.int8), g.const(scale), g.const(zero, np.int8), **flags)
+    bias_scale = (scale * np.float32(0.05)).astype(np.float32)
+    bias_codes = np.round(g.bias / bias_scale)
+    bias_zero = g.const(np.zeros_like(bias_scale), np.int32)
+    bias = g.node("DequantizeLinear", g.const(bias_codes, np.int32), g.const(bias_scale), bias_zero, **flags)
+    g.output(_qdq(g, g.node("Gemm", data, weight, bias, transB=1), 0.1))
+    return values
+
+
+@form("QDQ Conv 1x1, pooling", False, route="quantized")
+@form("pooling, QDQ Conv 1x1", True, route="quantized")
+def _qdq_conv(g: Graph, pool_first: bool) -> Array:
+    data = g.image()
+    if pool_first:
+        data = g.node("GlobalAveragePool", data)
+    kernel, values = _dequantized(g, g.weight[:, :, None, None], np.int8, 0)
+    scores = _qdq(g, g.node("Conv", _qdq(g, data), kernel, g.const(g.bias)), 0.1)
+    g.output(g.flat(scores if pool_first else g.node("GlobalAveragePool", scores)))
+    return values[:, :, 0, 0]
+
+
+@form("QDQ weight, Squeeze", "squeeze", route="quantized", opset=13)
+@form("QDQ weight, Concat of two", "concat", route="quantized", opset=13)
+@form("QDQ weight, times a number", "mul", route="quantized", opset=13)
+def _qdq_computed(g: Graph, how: str) -> Array:
+    """Nodes between DequantizeLinear and the layer."""
+    data, w = g.vector(), g.weight.T
+    if how == "concat":
+        parts = [_dequantized(g, part, np.int8) for part in (w[:3], w[3:])]
+        read, values = g.node("Concat", *(name for name, _ in parts), axis=0), np.concatenate([v for _, v in parts])
+    else:
+        wide, values = _dequantized(g, w[None] if how == "squeeze" else w, np.int8)
+        read = g.node("Squeeze", wide, g.ints(0)) if how == "squeeze" else g.node("Mul", wide, g.const(0.5))
+    g.output(g.product(data, read))
+    return values.reshape(w.shape).T
+
+
+@form("QDQ weight, int4 in blocks", route="quantized", opset=21, ir_version=10)
+def _qdq_blocks(g: Graph) -> Array:
+    blocks, size = 2, FEATURES // 2
+    lifted = g.weight.T.reshape(blocks, size, CLASSES)
+    scale = (np.abs(lifted).max(axis=1) / 7).astype(np.float32)
+    codes = np.clip(np.round(lifted / scale[:, None]), -8, 7)
+    values = (codes * scale[:, None]).astype(np.float32).reshape(FEATURES, CLASSES)
+    stored = helper.make_tensor("codes", TensorProto.INT4, values.shape, codes.reshape(-1).astype(int).tolist())
+    g.initializers.append(stored)
+    weight = g.node("DequantizeLinear", "codes", g.const(scale), axis=0, block_size=size)
+    g.output(g.product(g.vector(), weight))
+    return values.T
+
+
+@refused("QLinearMatMul", "quanti", "QLinearMatMul")
+@refused("QGemm", "quanti", "QGemm")
+@refused("QLinearConv", "quanti", "QLinearConv")
+@refused("DynamicQuantizeLinear, MatMulInteger", "quanti", "MatMulInteger")
+@refused("DynamicQuantizeMatMul", "quanti", "DynamicQuantizeMatMul")
+@refused("MatMulNBits", "quanti", "MatMulNBits")
+def _integer_arithmetic(g: Graph, how: str) -> None:
+    data = g.image() if how == "QLinearConv" else g.vector()
+    codes, scale, zero, _ = _quantized(g.weight.T, np.uint8)
+    stored = [g.const(codes, np.uint8), g.const(scale), g.const(zero, np.uint8)]
+    x_scale, x_zero = g.const(0.05), g.const(128, np.uint8)
+    y_scale, y_zero = g.const(0.1), g.const(128, np.uint8)
+    if how in ("QLinearMatMul", "QGemm", "QLinearConv"):
+        x = g.node("QuantizeLinear", data, x_scale, x_zero)
+        if how == "QLinearMatMul":
+            y = g.node(how, x, x_scale, x_zero, *stored, y_scale, y_zero)
+        elif how == "QGemm":
+            bias = g.const(np.round(g.bias / (scale * 0.05)), np.int32)
+            y = g.node(how, x, x_scale, x_zero, *stored, bias, y_scale, y_zero, domain=MICROSOFT)
+        else:
+            stored[0] = g.const(codes.T[:, :, None, None], np.uint8)
+            y = g.node(how, x, x_scale, x_zero, *stored, y_scale, y_zero)
+        y = g.node("DequantizeLinear", y, y_scale, y_zero)
+        g.output(g.flat(g.node("GlobalAveragePool", y)) if how == "QLinearConv" else y)
+    elif how == "MatMulInteger":
+        x, s, z = g.node("DynamicQuantizeLinear", data, n_out=3)
+        y = g.node("Cast", g.node(how, x, stored[0], z, stored[2]), to=TensorProto.FLOAT)
+        g.output(g.node("Add", g.node("Mul", y, g.node("Mul", s, stored[1])), g.const(g.bias)))
+    elif how == "DynamicQuantizeMatMul":
+        g.output(g.node(how, data, *stored, g.const(g.bias), domain=MICROSOFT))
+    else:
+        packed = g.const(np.random.default_rng(3).integers(0, 256, (CLASSES, 1, 8)), np.uint8)
+        flags = {"K": FEATURES, "N": CLASSES, "bits": 4, "block_size": 16}
+        g.output(g.node(how, data, packed, g.const(np.full(CLASSES, 0.1)), domain=MICROSOFT, **flags))
+
+
+# --- types
+
+
+@form("float16, Gemm, Cast to float32, Softmax", "gemm", dtype="float16")
+@form("float16, Conv 1x1, pooling", "conv", dtype="float16")
+@form("float64, Einsum", "einsum", dtype="float64")
+@form("float64, Gemm, Cast to float32", "gemm", dtype="float64")
+@form("float64, tokens, MatMul, ReduceMean", "tokens", dtype="float64")
+def _types(g: Graph, how: str) -> None:
+    if how == "gemm":
+        wide = g.node("Cast", g.gemm(g.vector()), to=TensorProto.FLOAT)
+        g.output(g.node("Softmax", wide), "N", CLASSES, dtype=np.float32)
+    elif how == "conv":
+        g.output(g.flat(g.node("GlobalAveragePool", g.conv(g.image()))))
+    elif how == "einsum":
+        g.output(g.node("Einsum", g.vector(), g.const(g.weight), equation="nd,cd->nc"))
+    else:
+        g.output(g.node("ReduceMean", g.linear(g.tokens()), axes=[1], keepdims=0))
+
+
+@form("float16 weight, features cast to float16, logits cast back")
+def _half_head(g: Graph) -> Array:
+    """A float32 graph whose head alone runs in half precision."""
+    data = g.node("Cast", g.vector(), to=TensorProto.FLOAT16)
+    scores = g.node("MatMul", data, g.const(g.weight.T, np.float16))
+    g.output(g.node("Cast", scores, to=TensorProto.FLOAT))
+    return g.weight.astype(np.float16)
+
+
+# --- functions and sub-graphs
+
+
+def _function(g: Graph, name: str, inputs: Sequence[str], nodes: Sequence[onnx.NodeProto], **flags: Any) -> None:
+    """Add a model-local function whose output is `out`."""
+    versions = [helper.make_opsetid("", g.opset), helper.make_opsetid(LOCAL, 1)]
+    g.functions.append(helper.make_function(LOCAL, name, inputs, ["out"], nodes, versions, **flags))
+
+
+@form("function, weight handed in")
+def _function_of_weight(g: Graph) -> None:
+    nodes = [
+        helper.make_node("Transpose", ["w"], ["wt"], perm=[1, 0]),
+        helper.make_node("MatMul", ["z", "wt"], ["s"]),
+        helper.make_node("Add", ["s", "b"], ["out"]),
+    ]
+    _function(g, "Linear", ["z", "w", "b"], nodes)
+    g.output(g.node("Linear", g.vector(), g.const(g.weight), g.const(g.bias), domain=LOCAL))
+
+
+@form("function, weight inside")
+def _function_with_weight(g: Graph) -> None:
+    nodes = [
+        helper.make_node("Constant", [], ["w"], value=numpy_helper.from_array(np.ascontiguousarray(g.weight.T))),
+        helper.make_node("MatMul", ["z", "w"], ["s"]),
+        helper.make_node("Softmax", ["s"], ["out"], axis=-1),
+    ]
+    _function(g, "Classifier", ["z"], nodes)
+    g.output(g.node("Classifier", g.vector(), domain=LOCAL))
+
+
+@form("function with attributes")
+def _function_with_attributes(g: Graph) -> None:
+    gemm = helper.make_node("Gemm", ["z", "w", "b"], ["out"])
+    gemm.attribute.add(name="transB", ref_attr_name="turned", type=onnx.AttributeProto.INT)
+    _function(g, "Linear", ["z", "w", "b"], [gemm], attributes=["turned"])
+    g.output(g.node("Linear", g.vector(), g.const(g.weight), g.const(g.bias), domain=LOCAL, turned=1))
+
+
+@form("functions in functions")
+def _nested_functions(g: Graph) -> None:
+    product = [
+        helper.make_node("Transpose", ["w"], ["wt"], perm=[1, 0]),
+        helper.make_node("MatMul", ["z", "wt"], ["out"]),
+    ]
+    linear = [
+        helper.make_node("Product", ["z", "w"], ["s"], domain=LOCAL),
+        helper.make_node("Add", ["s", "b"], ["out"]),
+    ]
+    classifier = [
+        helper.make_node("Linear", ["z", "w", "b"], ["s"], domain=LOCAL),
+        helper.make_node("Softmax", ["s"], ["out"], axis=-1),
+    ]
+    _function(g, "Product", ["z", "w"], product)
+    _function(g, "Linear", ["z", "w", "b"], linear)
+    _function(g, "Classifier", ["z", "w", "b"], classifier)
+    g.output(g.node("Classifier", g.vector(), g.const(g.weight), g.const(g.bias), domain=LOCAL))
+
+
+@form("function used twice, trunk and head", features=CLASSES)
+def _function_twice(g: Graph) -> None:
+    nodes = [
+        helper.make_node("MatMul", ["z", "w"], ["s"]),
+        helper.make_node("Add", ["s", "b"], ["out"]),
+    ]
+    _function(g, "Linear", ["z", "w", "b"], nodes)
+    square, bias = g.const(g.draw(CLASSES, CLASSES)), g.const(g.draw(CLASSES))
+    hidden = g.node("Linear", g.input("x", "N", CLASSES), square, bias, domain=LOCAL)
+    g.output(g.node("Linear", g.node("Relu", hidden), g.const(g.weight.T), g.const(g.bias), domain=LOCAL))
+
+
+@form("function in the trunk only")
+def _function_in_trunk(g: Graph) -> None:
+    nodes = [helper.make_node("Sigmoid", ["z"], ["s"]), helper.make_node("Mul", ["z", "s"], ["out"])]
+    _function(g, "Silu", ["z"], nodes)
+    g.output(g.gemm(g.node("Silu", g.vector(), domain=LOCAL)))
+
+
+def _sub_graph(nodes: Sequence[onnx.NodeProto], inputs: Sequence[str] = (), outputs: Sequence[str] = ()) -> Any:
+    typed = {"go": TensorProto.BOOL, "again": TensorProto.BOOL, "step": TensorProto.INT64}
+    infos = [
+        [
+            helper.make_tensor_value_info(name, typed.get(name, TensorProto.FLOAT), [] if name in typed else None)
+            for name in names
+        ]
+        for names in (inputs, outputs)
+    ]
+    return helper.make_graph(list(nodes), "inner", *infos)
+
+
+@form("If in the trunk only")
+def _if_in_trunk(g: Graph) -> None:
+    z = g.vector()
+    positive = g.node("Greater", g.node("ReduceSum", z, keepdims=0), g.const(0.0))
+    branches = {
+        f"{key}_branch": _sub_graph([helper.make_node(op, [z], [f"{key}_out"])], [], [f"{key}_out"])
+        for key, op in (("then", "Tanh"), ("else", "Sigmoid"))
+    }
+    g.output(g.gemm(g.node("If", positive, **branches)))
+
+
+@refused("head inside If", r"\bif\b")
+def _inside_if(g: Graph) -> None:
+    z, weights = g.vector(), (g.const(g.weight.T), g.const(g.draw(FEATURES, CLASSES)))
+    positive = g.node("Greater", g.node("ReduceSum", z, keepdims=0), g.const(0.0))
+    branches = {
+        f"{key}_branch": _sub_graph([helper.make_node("MatMul", [z, w], [f"{key}_out"])], [], [f"{key}_out"])
+        for key, w in zip(("then", "else"), weights, strict=True)
+    }
+    g.output(g.node("If", positive, **branches))
+
+
+@refused("head inside Loop", "loop")
+def _inside_loop(g: Graph) -> None:
+    z, weight = g.vector(), g.const(g.weight.T)
+    body = [
+        helper.make_node("Identity", ["go"], ["again"]),
+        helper.make_node("MatMul", [z, weight], ["scores"]),
+    ]
+    inner = _sub_graph(body, ["step", "go"], ["again", "scores"])
+    stacked = g.node("Loop", g.const(1, np.int64), g.const(True, bool), body=inner)
+    g.output(g.node("Squeeze", stacked, g.ints(0)))
+
+
+@refused("head inside Scan", "scan")
+def _inside_scan(g: Graph) -> None:
+    z, weight = g.tokens(), g.const(g.weight.T)
+    inner = _sub_graph([helper.make_node("MatMul", ["token", weight], ["scores"])], ["token"], ["scores"])
+    flags = {"num_scan_inputs": 1, "scan_input_axes": [1], "scan_output_axes": [1]}
+    scores = g.node("Scan", z, body=inner, **flags)
+    g.output(g.node("ReduceMean", scores, axes=[1], keepdims=0))
+
+
+# --- several heads
+
+
+def _two_heads(g: Graph, truth: str) -> Array:
+    z, other = g.vector(), g.draw(CLASSES + 2, FEATURES)
+    first = g.node("Gemm", z, g.const(g.weight), g.const(g.bias), transB=1, name="coarse")
+    second = g.node("Gemm", z, g.const(other), transB=1, name="fine")
+    g.output(first, name="first")
+    g.output(g.node("Softmax", second), "N", CLASSES + 2, name="second")
+    return {"coarse": g.weight, "fine": other}[truth]
+
+
+for _node, _output in (("coarse", "first"), ("fine", "second")):
+    form(f"two heads, the one at node {_node}", _node, choose={"node": _node}, route="several")(_two_heads)
+    form(f"two heads, the one of output {_output}", _node, choose={"output": _output}, route="several")(_two_heads)
+refused("two heads without a choice", "--head", "coarse", route="several")(_two_heads)
+
+
+@form("a head and an embedding as outputs", choose={"output": "y"}, route="several")
+def _head_and_features(g: Graph) -> None:
+    z = g.vector()
+    g.output(z, "N", FEATURES, name="embedding")
+    g.output(g.gemm(z))
+
+
+@form("a head and an auxiliary head in training", "y", choose={"output": "y"}, route="several")
+@form("a head, and the auxiliary one by its output", "aux", choose={"output": "aux"}, route="several")
+def _auxiliary(g: Graph, truth: str) -> Array:
+    """Both of the same size, the auxiliary one in front of the last block, as Inception has it."""
+    z, other = g.vector(), g.draw(CLASSES, FEATURES)
+    last = g.node("Relu", g.node("MatMul", z, g.const(g.draw(FEATURES, FEATURES))))
+    g.output(g.gemm(last))
+    g.output(g.node("MatMul", z, g.const(other.T)), name="aux")
+    return g.weight if truth == "y" else other
+
+
+# --- refused: more than one layer makes the logits
+
+_SUMS = "sum|add|linear|head|constant"
+
+
+@refused("heads summed", _SUMS, "sum")
+@refused("heads of two branches summed", _SUMS, "branches")
+@refused("product of two layers", "mul|product|linear|gat|head", "gated")
+@refused("layer gated by a Sigmoid layer", "mul|product|linear|gat|head", "sigmoid")
+@refused("mean of two heads", "mean|" + _SUMS, "mean")
+@refused("mean of the probabilities of two heads", "mean|" + _SUMS, "mean softmax")
+@refused("Max of two heads", "max|linear|head", "max")
+@refused("LoRA beside the weight", _SUMS, "lora")
+@refused("residual", _SUMS, "residual", classes=FEATURES)
+@refused("two heads concatenated", "concat|linear|head", "concat")
+def _several_layers(g: Graph, how: str) -> None:
+    z, other = g.vector(), g.draw(g.classes, FEATURES)
+    first = g.gemm(z)
+    if how == "branches":
+        second = g.node("Gemm", g.node("Tanh", z), g.const(other), transB=1)
+        g.output(g.node("Add", first, second))
+    elif how == "lora":
+        change = g.node("MatMul", g.node("MatMul", z, g.const(g.draw(FEATURES, 2))), g.const(g.draw(2, CLASSES)))
+        g.output(g.node("Add", first, g.node("Mul", change, g.const(0.5))))
+    elif how == "residual":
+        g.output(g.node("Add", first, z))
+    else:
+        second = g.node("Gemm", z, g.const(other), transB=1)
+        if how == "sum":
+            g.output(g.node("Add", first, second))
+        elif how == "gated":
+            g.output(g.node("Mul", first, second))
+        elif how == "sigmoid":
+            g.output(g.node("Mul", first, g.node("Sigmoid", second)))
+        elif how == "mean":
+            g.output(g.node("Mul", g.node("Add", first, second), g.const(0.5)))
+        elif how == "mean softmax":
+            g.output(g.node("Mean", g.node("Softmax", first), g.node("Softmax", second)))
+        elif how == "max":
+            g.output(g.node("Max", first, second))
+        else:
+            g.output(g.node("Concat", first, second, axis=1), "N", 2 * CLASSES)
+
+
+@refused("mixture of softmaxes", "")
+def _mixture(g: Graph) -> None:
+    """Two softmaxes of two layers, weighted by a third."""
+    z = g.vector()
+    shares = g.node("Softmax", g.node("MatMul", z, g.const(g.draw(FEATURES, 2))))
+    parts = []
+    for k in range(2):
+        p = g.node("Softmax", g.node("MatMul", z, g.const(g.draw(FEATURES, CLASSES))))
+        share = g.node("Slice", shares, g.ints(k), g.ints(k + 1), g.ints(1))
+        parts.append(g.node("Mul", p, share))
+    g.output(g.node("Add", *parts))
+
+
+@refused("distances to prototypes", "")
+def _prototypes(g: Graph) -> None:
+    lifted = g.node("Unsqueeze", g.vector(), g.ints(1))
+    distance = g.node("ReduceSumSquare", g.node("Sub", lifted, g.const(g.weight[None])), axes=[2], keepdims=0)
+    g.output(g.node("Neg", distance))
+
+
+@refused("bilinear", "")
+def _bilinear(g: Graph) -> None:
+    z = g.vector()
+    g.output(g.node("Einsum", z, g.const(g.draw(CLASSES, FEATURES, FEATURES)), z, equation="nd,cde,ne->nc"))
+
+
+# --- refused: the outputs are no classes of one sample
+
+
+@refused("multi-label", "sigmoid", "vector")
+@refused("multi-label, Conv 1x1 and pooling", "sigmoid", "conv")
+def _multi_label(g: Graph, how: str) -> None:
+    scores = g.gemm(g.vector()) if how == "vector" else g.flat(g.node("GlobalAveragePool", g.conv(g.image())))
+    g.output(g.node("Sigmoid", scores))
+
+
+@refused("one class a token", "", TOKENS, "")
+@refused("one class a token, any number of tokens", "", "T", "")
+@refused("one class a token, Softmax", "", TOKENS, "Softmax")
+def _token_classes(g: Graph, count: int | str, activation: str) -> None:
+    scores = g.linear(g.tokens(count))
+    g.output(g.node(activation, scores, axis=-1) if activation else scores, "N", count, CLASSES)
+
+
+@refused("one class a pixel", "", "plain")
+@refused("one class a pixel, resized", "", "resize")
+@refused("one class a pixel, Softmax over channels", "", "softmax")
+def _segmentation(g: Graph, how: str) -> None:
+    scores, side = g.conv(g.image()), SIDE
+    if how == "resize":
+        scores, side = g.node("Resize", scores, "", g.const([1, 1, 2, 2]), mode="nearest"), 2 * SIDE
+    elif how == "softmax":
+        scores = g.node("Softmax", scores, axis=1)
+    g.output(scores, "N", CLASSES, side, side)
+
+
+@refused("boxes and scores", "", False)
+@refused("boxes after NonMaxSuppression", "", True)
+def _detection(g: Graph, suppress: bool) -> None:
+    z = g.tokens()
+    boxes = g.node("Sigmoid", g.node("MatMul", z, g.const(g.draw(FEATURES, 4))))
+    scores = g.node("Sigmoid", g.linear(z))
+    if not suppress:
+        g.output(boxes, "N", TOKENS, 4, name="boxes")
+        g.output(scores, "N", TOKENS, CLASSES, name="scores")
+        return
+    limits = g.ints(2), g.const([0.5], np.float32), g.const([0.1], np.float32)
+    kept = g.node("NonMaxSuppression", boxes, g.node("Transpose", scores, perm=[0, 2, 1]), *limits)
+    g.output(kept, "K", 3, dtype=np.int64)
+
+
+@refused("sequence of tensors", "")
+def _sequence(g: Graph) -> None:
+    pair = g.node("SequenceConstruct", g.linear(g.vector()))
+    g.raw_output(helper.make_tensor_sequence_value_info(pair, TensorProto.FLOAT, None))
+
+
+@refused("regression", "", "plain", classes=1)
+@refused("regression, squeezed", "", "squeeze", classes=1)
+@refused("regression, Relu", "", "relu", classes=1)
+def _regression(g: Graph, how: str) -> None:
+    value = g.gemm(g.vector())
+    if how == "squeeze":
+        g.output(g.node("Squeeze", value, g.ints(1)), "N")
+    else:
+        g.output(g.node("Relu", value) if how == "relu" else value)
+
+
+@refused("LinearRegressor", "")
+def _regressor(g: Graph) -> None:
+    flags = {"coefficients": g.weight[0].tolist(), "intercepts": [0.5]}
+    g.output(g.node("LinearRegressor", g.input("x", "N", FEATURES), domain=ML, **flags), "N", 1)
+
+
+@refused("embedding divided by its own length", "", "l2")
+@refused("embedding, LpNormalization", "", "lp")
+def _embedding(g: Graph, how: str) -> None:
+    e = g.linear(g.vector())
+    if how == "lp":
+        g.output(g.node("LpNormalization", e, axis=1, p=2))
+    else:
+        g.output(g.node("Div", e, g.node("ReduceL2", e, axes=[1], keepdims=1)))
+
+
+@refused("several softmaxes of one layer", "", "fields", classes=6)
+@refused("averaged over the classes", "", "mean", classes=6)
+@refused("largest of several vectors a class", "", "maxout", classes=6)
+@refused("some of the layer's classes", "", "subset", classes=6)
+@refused("all but the first of the layer's classes", "", "background", classes=6)
+def _other_classes(g: Graph, how: str) -> None:
+    """The classes of the output are not the vectors of the layer."""
+    scores = g.gemm(g.vector())
+    pairs = g.node("Reshape", scores, g.ints(-1, 2, 3))
+    if how == "fields":
+        g.output(g.node("Softmax", pairs, axis=-1), "N", 2, 3)
+    elif how == "mean":
+        g.output(g.node("ReduceMean", scores, axes=[1], keepdims=1), "N", 1)
+    elif how == "maxout":
+        g.output(g.node("ReduceMax", pairs, axes=[1], keepdims=0), "N", 3)
+    elif how == "subset":
+        g.output(g.node("Gather", scores, g.ints(4, 0, 2), axis=1), "N", 3)
+    else:
+        g.output(g.node("Slice", scores, g.ints(1), g.ints(6), g.ints(1)), "N", 5)
+
+
+@refused("Softmax over the tokens, then token 0", "")
+def _softmax_over_tokens(g: Graph) -> None:
+    shares = g.node("Softmax", g.linear(g.tokens()), axis=1)
+    g.output(g.node("Gather", shares, g.const(0, np.int64), axis=1))
+
+
+@refused("difference of one layer on two inputs", "")
+def _siamese(g: Graph) -> None:
+    weight = g.const(g.weight.T)
+    pair = [g.node("MatMul", g.input(name, "N", FEATURES), weight) for name in ("left", "right")]
+    g.output(g.node("Sub", *pair))
+
+
+@refused("argmax only", "")
+def _labels_only(g: Graph) -> None:
+    g.output(g.node("ArgMax", g.gemm(g.vector()), axis=1, keepdims=0), "N", dtype=np.int64)
+
+
+# --- refused: the weight is no finite dense constant
+
+
+@refused("weight is a graph input", "input")
+def _weight_input(g: Graph) -> None:
+    g.output(g.node("MatMul", g.vector(), g.input("w", FEATURES, CLASSES)))
+
+
+@refused("weight from data", "")
+def _hypernetwork(g: Graph) -> None:
+    z = g.vector()
+    weight = g.node("MatMul", g.node("Transpose", z, perm=[1, 0]), g.node("MatMul", z, g.const(g.weight.T)))
+    g.output(g.node("MatMul", z, weight))
+
+
+@refused("weight of each sample", "")
+def _hypernetwork_of_sample(g: Graph) -> None:
+    z = g.vector()
+    made = g.node("MatMul", z, g.const(g.draw(FEATURES, FEATURES * CLASSES)))
+    weight = g.node("Reshape", made, g.ints(-1, FEATURES, CLASSES))
+    scores = g.node("MatMul", g.node("Unsqueeze", z, g.ints(1)), weight)
+    g.output(g.node("Squeeze", scores, g.ints(1)))
+
+
+@refused("images against texts", "")
+def _contrastive(g: Graph) -> None:
+    """Both factors come from data, as in CLIP."""
+    image = g.node("MatMul", g.vector(), g.const(g.draw(FEATURES, FEATURES)))
+    text = g.node("MatMul", g.input("text", CLASSES, FEATURES), g.const(g.draw(FEATURES, FEATURES)))
+    g.output(g.node("Mul", g.node("MatMul", image, g.node("Transpose", text, perm=[1, 0])), g.const(5.0)))
+
+
+@refused("weight with NaN", "nan|finite", np.nan, "gemm")
+@refused("weight with infinity", "inf", np.inf, "gemm")
+@refused("kernel with NaN", "nan|finite", np.nan, "conv")
+def _not_finite(g: Graph, value: float, how: str) -> None:
+    g.weight[1, 2] = value
+    g.output(g.gemm(g.vector()) if how == "gemm" else g.flat(g.node("GlobalAveragePool", g.conv(g.image()))))
+
+
+@refused("sparse weight", "")
+def _sparse_weight(g: Graph) -> None:
+    position = np.array([1, 7, 12, 20])
+    values = numpy_helper.from_array(np.ones(4, np.float32), "w")
+    indices = numpy_helper.from_array(position, "w indices")
+    g.sparse.append(helper.make_sparse_tensor(values, indices, [FEATURES, CLASSES]))
+    g.output(g.node("MatMul", g.vector(), "w"))
+
+
+# --- where the numbers lie
+
+
+@form("external, one file", "one.bin", "one.bin")
+@form("external, two files", "trunk.bin", "head.bin")
+@form("external, one file, aligned offsets", "all.aligned", "all.aligned")
+@form("external, in a sub-folder", "data/one.bin", "data/one.bin")
+@form("external, the weight only", "", "head.bin")
+def _external(g: Graph, trunk: str, head: str) -> None:
+    z = g.vector()
+    inner = [tensor.name for tensor in g.initializers]
+    g.output(g.gemm(z))
+    places = {tensor.name: trunk if tensor.name in inner else head for tensor in g.initializers}
+    g.external = {name: place for name, place in places.items() if place}
+
+
+@form("external, quantised weight", route="quantized")
+def _external_quantised(g: Graph) -> Array:
+    z = g.vector()
+    weight, values = _dequantized(g, g.weight.T, np.int8, 1)
+    g.output(g.product(z, weight))
+    g.external = {tensor.name: "one.bin" for tensor in g.initializers}
+    return values.T
+
+
+def _typed(g: Graph) -> None:
+    """Store every float tensor in the field of its type."""
+    for tensor in g.initializers:
+        value = numpy_helper.to_array(tensor)
+        if value.dtype == np.int64:
+            continue
+        field = helper.make_tensor(tensor.name, tensor.data_type, tensor.dims, value.reshape(-1).tolist())
+        tensor.CopyFrom(field)
+
+
+@form("typed fields, Conv 1x1", "conv")
+@form("typed fields, Gemm", "gemm")
+@form("typed fields, quantised", "qdq", route="quantized")
+@form("typed fields, float16", "gemm", dtype="float16")
+def _typed_fields(g: Graph, how: str) -> Array:
+    truth = g.weight
+    if how == "conv":
+        g.output(g.flat(g.conv(g.node("GlobalAveragePool", g.image()))))
+    elif how == "gemm":
+        g.output(g.gemm(g.vector()))
+    else:
+        z = g.vector()
+        weight, values = _dequantized(g, g.weight.T, np.int8)
+        g.output(g.product(z, weight))
+        truth = values.T
+    _typed(g)
+    return truth
+
+
+@form("weight in raw data, trunk in typed fields")
+def _mixed_fields(g: Graph) -> None:
+    z = g.vector()
+    _typed(g)
+    g.output(g.gemm(z))
+
+
+CASES: tuple[Case, ...] = tuple(_CASES)

@@ -1,0 +1,225 @@
+"""Arrow tables mapped from files, and their columns as arrays of numbers or as single values."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tna_onnx.data.optional import optional
+from tna_onnx.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tna_onnx.data.source import AnyArray, IntArray
+
+__all__ = ["ArrowColumn", "ArrowNumbers", "map_table"]
+
+_PURPOSE = "reading Parquet and Arrow files"
+_ROWS = 512  # written at a time: 50 MB of images of 100 kB
+
+
+@dataclass(frozen=True, eq=False)
+class ArrowColumn:
+    """One column of a mapped table; `where` is what messages start with."""
+
+    chunked: Any = field(repr=False)
+    where: str
+
+    @property
+    def shape(self) -> tuple[int]:
+        """Number of rows."""
+        return (len(self.chunked),)
+
+    def value(self, row: int) -> Any:
+        """Return one cell as a Python value."""
+        return self.chunked[row].as_py()
+
+    def numbers(self) -> ArrowNumbers:
+        """Return the column as arrays of one shape.
+
+        Raises:
+            DataError: it holds something other than numbers, cells are empty, or lists differ in length.
+        """
+        pa = optional("pyarrow", "tables", _PURPOSE)
+        chunks = [chunk for chunk in map(_storage, self.chunked.chunks) if len(chunk)]
+        starts = np.cumsum([0, *map(len, chunks)])
+        shape, inner = None, None
+        for start, chunk in zip(starts.tolist(), chunks, strict=False):
+            found, inner = _shape(pa, chunk, self.where, start)
+            if shape not in (None, found):
+                raise self._ragged(start, shape, found)
+            shape = found
+        kind = self.chunked.type
+        if isinstance(kind, pa.FixedShapeTensorType):  # stored flat
+            if kind.permutation not in (None, list(range(len(kind.shape)))):
+                raise DataError(f"{self.where}: tensors with permuted axes are not read; store them in plain order")
+            shape = tuple(kind.shape)
+        dtype = np.dtype(np.float32) if inner is None else _dtype(pa, inner, self.where)
+        return ArrowNumbers(tuple(chunks), starts[:-1], (int(starts[-1]), *(shape or ())), dtype)
+
+    def _ragged(self, row: int, first: object, found: object) -> DataError:
+        return DataError(
+            f"{self.where}: every row must have the shape of row 0, {first}, but row {row} has {found}; pad or cut the "
+            "lists to one length"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class ArrowNumbers:
+    """Numbers of one shape in the chunks of a column; chunk i starts at row `starts[i]`."""
+
+    chunks: tuple[Any, ...] = field(repr=False)
+    starts: IntArray = field(repr=False)
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    def __getitem__(self, rows: IntArray) -> AnyArray:
+        """Return the values of `rows` as a new array."""
+        pa = optional("pyarrow", "tables", _PURPOSE)
+        values = np.empty((len(rows), *self.shape[1:]), self.dtype)
+        which = np.searchsorted(self.starts, rows, side="right") - 1
+        for chunk in np.unique(which).tolist():
+            at = np.flatnonzero(which == chunk)
+            part = self.chunks[chunk].take(pa.array(rows[at] - self.starts[chunk]))
+            while _is_list(pa, part.type):
+                part = part.flatten()
+            values[at] = part.to_numpy(zero_copy_only=False).reshape(len(at), *self.shape[1:])
+        return values
+
+
+def map_table(files: Sequence[Path], columns: Sequence[str]) -> Any:
+    """Return the rows of all files as one table that is mapped, not loaded; with no columns, an empty one.
+
+    Raises:
+        DataError: a file cannot be read, or the files differ in their columns.
+        UsageError: no room for the temporary file.
+    """
+    pa = optional("pyarrow", "tables", _PURPOSE)
+    tables = [_map_file(pa, file, columns) for file in files]
+    different = [
+        file for file, table in zip(files, tables, strict=True) if table.schema.types != tables[0].schema.types
+    ]
+    if different:
+        raise DataError(f"{different[0]}: its columns differ in type from those of {files[0]}; write them alike")
+    return pa.concat_tables(table.replace_schema_metadata(tables[0].schema.metadata) for table in tables)
+
+
+def _map_file(pa: Any, file: Path, columns: Sequence[str]) -> Any:
+    try:
+        if file.suffix.lower() == ".parquet":
+            return _map_parquet(pa, file, columns)
+        return _map_arrow(pa, file, columns)
+    except (pa.ArrowException, KeyError, ValueError) as error:
+        raise DataError(f"{file}: cannot be read as a table ({error}); write it again") from error
+
+
+def _map_parquet(pa: Any, file: Path, columns: Sequence[str]) -> Any:
+    parquet = optional("pyarrow.parquet", "tables", _PURPOSE).ParquetFile(file, memory_map=True)
+    if not columns:
+        return parquet.schema_arrow.empty_table()
+    batches = parquet.iter_batches(_ROWS, columns=list(columns))
+    return _spooled(pa, _subset(pa, parquet.schema_arrow, columns), batches)
+
+
+def _map_arrow(pa: Any, file: Path, columns: Sequence[str]) -> Any:
+    source = pa.memory_map(str(file))
+    reader = _reader(pa, source)
+    if not columns:
+        return reader.schema.empty_table()
+    batches = _batches(reader)
+    first = list(itertools.islice(batches, 1))
+    if all(_is_mapped(batch, source) for batch in first):
+        return pa.Table.from_batches([*first, *batches], reader.schema).select(columns)
+    # Compressed: all of it would have to be in memory.
+    return _spooled(pa, _subset(pa, reader.schema, columns), itertools.chain(first, batches))
+
+
+def _reader(pa: Any, source: Any) -> Any:
+    source.seek(0)
+    is_file = source.read(6) == b"ARROW1"
+    source.seek(0)
+    return pa.ipc.open_file(source) if is_file else pa.ipc.open_stream(source)
+
+
+def _batches(reader: Any) -> Iterator[Any]:
+    if hasattr(reader, "num_record_batches"):
+        for number in range(reader.num_record_batches):
+            yield reader.get_batch(number)
+    else:
+        yield from reader
+
+
+def _is_mapped(batch: Any, source: Any) -> bool:
+    at = source.tell()
+    source.seek(0)
+    first = source.read_buffer(1).address
+    source.seek(at)
+    buffers = [buffer for column in batch.columns for buffer in column.buffers() if buffer is not None and buffer.size]
+    return all(first <= buffer.address < first + source.size() for buffer in buffers)
+
+
+def _subset(pa: Any, schema: Any, columns: Sequence[str]) -> Any:
+    return pa.schema([schema.field(name) for name in columns], schema.metadata)
+
+
+def _spooled(pa: Any, schema: Any, batches: Iterator[Any]) -> Any:
+    """Write record batches into a temporary file and map it."""
+    handle, name = tempfile.mkstemp(prefix="tna-onnx-", suffix=".arrow")
+    os.close(handle)
+    try:
+        with pa.OSFile(name, "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
+            for batch in batches:
+                writer.write_batch(batch.select(schema.names).cast(schema))
+        return pa.ipc.open_stream(pa.memory_map(name)).read_all()
+    except OSError as error:
+        raise UsageError(
+            f"{tempfile.gettempdir()}: no room for a copy of the table ({error}); set TMPDIR to a larger disk"
+        ) from error
+    finally:
+        with contextlib.suppress(OSError):  # a mapped file cannot be removed on Windows
+            Path(name).unlink()
+
+
+def _storage(chunk: Any) -> Any:
+    return chunk.storage if hasattr(chunk, "storage") else chunk
+
+
+def _is_list(pa: Any, kind: Any) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def _shape(pa: Any, array: Any, where: str, start: int) -> tuple[tuple[int, ...], Any]:
+    """Return the shape of each row of an array and the type of its numbers, checking that all rows have it."""
+    shape: list[int] = []
+    while True:
+        if array.null_count:
+            at = f", first in row {start + int(np.argmax(array.is_null().to_numpy(zero_copy_only=False)))}"
+            raise DataError(f"{where}: has empty cells{'' if shape else at}; fill them or remove the rows")
+        if not _is_list(pa, array.type) or not len(array):
+            return tuple(shape), array.type
+        lengths = np.asarray(array.value_lengths())
+        different = np.flatnonzero(lengths != lengths[0])
+        if different.size:
+            inside = f"row {start + different[0]}" if not shape else "another"
+            raise DataError(
+                f"{where}: every row must have the same shape, but one list has {lengths[0]} values and {inside} has "
+                f"{lengths[different[0]]}; pad or cut the lists to one length"
+            )
+        shape.append(int(lengths[0]))
+        array = array.flatten()
+
+
+def _dtype(pa: Any, kind: Any, where: str) -> np.dtype[Any]:
+    types = pa.types
+    if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
+        raise DataError(f"{where}: expected numbers or lists of numbers, found {kind}; store what the model takes")
+    dtype: np.dtype[Any] = np.dtype(kind.to_pandas_dtype())
+    return dtype

@@ -1,0 +1,219 @@
+"""Samples stored as one array per model input, wherever they lie: in memory, mapped from files, in a table.
+
+Values are used as stored. A dtype is only ever widened without loss within its kind (float16 to float32, int32 to
+int64): a cast across kinds hides missing preprocessing, and a narrowing one changes the samples, so both are refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from tna_onnx.data.ahead import read_ahead
+from tna_onnx.data.labels import label_indices, listed
+from tna_onnx.data.source import AnyArray, Batch, InputSpec, IntArray, shape_text, split_rows
+from tna_onnx.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from tna_onnx.data.request import Request
+
+__all__ = ["LABELS", "ArraySource", "Column", "check_names", "only_other", "open_columns"]
+
+LABELS = "labels"
+_KINDS = ("b", "iu", "f", "c")  # dtype kinds within which a safe cast only widens
+
+
+class Column(Protocol):
+    """Values of all samples for one input; a NumPy array is one."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape with the samples along axis 0."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Dtype of the values."""
+
+    def __getitem__(self, rows: IntArray, /) -> AnyArray:
+        """Return the values of the samples `rows`, each in [0, N), as a new array.
+
+        Raises:
+            DataError: they cannot be read.
+        """
+
+
+@dataclass(frozen=True, eq=False)
+class ArraySource:
+    """Samples in columns; made by `open_columns`.
+
+    Attributes:
+        title: what reports call it, e.g. "arrays calib.npz".
+        where: what messages start with, the path of the data.
+        noun: what messages call a column, e.g. "array".
+        inputs: the model's inputs.
+        columns: input name -> its values.
+        labels: class indices (N,).
+        hashed: computes the digest.
+    """
+
+    title: str
+    where: str
+    noun: str
+    inputs: tuple[InputSpec, ...]
+    columns: Mapping[str, Column] = field(repr=False)
+    labels: IntArray = field(repr=False)
+    hashed: Callable[[], str] = field(repr=False)
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return len(self.labels)
+
+    def describe(self) -> str:
+        """Return one line for reports."""
+        return f"{self.title} ({len(self):,} samples, {len(np.unique(self.labels)):,} classes)"
+
+    def recipe(self) -> dict[str, object] | None:
+        """Return None: stored values are used as they are."""
+        return None
+
+    def batches(self, size: int, rows: IntArray | None = None) -> Iterator[Batch]:
+        """Yield input name -> array (B, ...) in the input's dtype; see `Source.batches`.
+
+        Raises:
+            UsageError: `size` is below 1.
+            IndexError: a row is not a sample.
+            DataError: a floating-point sample holds NaN or infinity, or cannot be read (raised while iterating).
+        """
+        picks = [[pick] for pick in split_rows(len(self), size, rows)]
+        return read_ahead(picks, self._batch, lambda _, parts: parts[0], workers=1)
+
+    def digest(self) -> str:
+        """Return SHA-256 (hex) of the contents.
+
+        Raises:
+            DataError: a file cannot be read.
+        """
+        return self.hashed()
+
+    def _batch(self, pick: IntArray) -> Batch:
+        return {spec.name: self._take(spec, pick) for spec in self.inputs}
+
+    def _take(self, spec: InputSpec, pick: IntArray) -> AnyArray:
+        part = self.columns[spec.name][pick]
+        if part.dtype.kind in "fc":
+            finite = np.isfinite(part).all(axis=tuple(range(1, part.ndim)))
+            if not finite.all():
+                row = pick[np.argmin(finite)]
+                raise DataError(
+                    f"{self.where}: {self.noun} {spec.name!r} must be finite, but row {row} holds NaN or infinity; "
+                    "remove or repair that sample"
+                )
+        return np.ascontiguousarray(part, dtype=spec.dtype)
+
+
+def open_columns(
+    title: str,
+    where: str,
+    request: Request,
+    columns: Mapping[str, Column],
+    labels: AnyArray,
+    *,
+    hashed: Callable[[IntArray], str],
+    noun: str = "array",
+) -> ArraySource:
+    """Check columns and labels against the model and return them as a source.
+
+    Args:
+        title: as in `ArraySource`.
+        where: likewise.
+        request: what the model wants.
+        columns: input name -> its values.
+        labels: class indices or names, one per sample.
+        hashed: computes the digest, given the class indices.
+        noun: as in `ArraySource`.
+
+    Raises:
+        DataError: the shape, dtype or length of a column, or the labels, do not fit the model.
+    """
+    inputs = tuple(request.inputs)
+    for spec in inputs:
+        _check_column(columns[spec.name], spec, f"{where}: {noun} {spec.name!r}")
+    lengths = {spec.name: columns[spec.name].shape[0] for spec in inputs}
+    if len(set(lengths.values())) > 1:
+        found = ", ".join(f"{name!r} has {length}" for name, length in lengths.items())
+        raise DataError(
+            f"{where}: every {noun} must have one row per sample, but {found}; store the same samples in each"
+        )
+    labels_where = str(request.labels) if isinstance(request.labels, Path) else f"{where}: {noun} {LABELS!r}"
+    n_samples = lengths[inputs[0].name]
+    indices = label_indices(labels, n_samples, request.n_classes, labels_where, request.class_names)
+    return ArraySource(title, where, noun, inputs, columns, indices, lambda: hashed(indices))
+
+
+def check_names(
+    where: str, names: Sequence[str], inputs: Sequence[InputSpec], *, need_labels: bool = True, noun: str = "array"
+) -> None:
+    """Check that every input and the labels have a column of that name.
+
+    Raises:
+        DataError: one is missing, or an input of the model is called "labels".
+    """
+    wanted = [spec.name for spec in inputs]
+    if LABELS in wanted:
+        raise DataError(
+            f"{where}: the model has an input called {LABELS!r}, which in the data is the name of the class labels; "
+            "rename that input in the model"
+        )
+    found = listed(names) or "none"
+    missing = [name for name in wanted if name not in names]
+    if missing:
+        others = [name for name in names if name != LABELS]
+        advice = f"name the {noun}s after the model's inputs"
+        if len(wanted) == 1 and len(others) == 1:
+            advice = f"if {others[0]!r} is that input, rename it to {wanted[0]!r}"
+        raise DataError(
+            f"{where}: no {noun} for the model's input {listed(missing)}; the model wants {listed(wanted)}, the file "
+            f"has {found}; {advice}"
+        )
+    if need_labels and LABELS not in names:
+        raise DataError(
+            f"{where}: no {noun} {LABELS!r}; the file has {found}; add the class index of each sample as {LABELS!r}"
+        )
+
+
+def only_other(names: Sequence[str], spec: InputSpec) -> str | None:
+    """Return what must be the column of a model's only input: the one of its name, else the only one; None if unclear.
+
+    >>> only_other(["images", "labels"], InputSpec("x", (None, 4), np.dtype(np.float32)))
+    'images'
+    """
+    if spec.name in names:
+        return spec.name
+    others = [name for name in names if name not in (LABELS, "label")]
+    return others[0] if len(others) == 1 else None
+
+
+def _check_column(column: Column, spec: InputSpec, where: str) -> None:
+    wanted, found = spec.shape[1:], column.shape[1:]
+    n_axes = len(column.shape)
+    fits = n_axes == len(spec.shape) and all(a is None or a == b for a, b in zip(wanted, found, strict=True))
+    if n_axes == 0 or not fits:
+        raise DataError(
+            f"{where}: expected shape {shape_text(spec.shape)}, found {column.shape}; store the samples along axis 0, "
+            "each with the shape that the model takes"
+        )
+    if not _widens(column.dtype, spec.dtype):
+        raise DataError(
+            f"{where}: expected dtype {spec.dtype}, found {column.dtype}; preprocess the samples as for the model and "
+            f"store them with .astype({spec.dtype.name!r})"
+        )
+
+
+def _widens(found: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
+    same_kind = any(found.kind in kind and wanted.kind in kind for kind in _KINDS)
+    return found == wanted or (same_kind and np.can_cast(found, wanted, "safe"))

@@ -1,0 +1,214 @@
+"""Labels from a file of their own, with the path of each sample or without.
+
+| suffix | content |
+|---|---|
+| `.csv`, `.tsv` | a header and rows; without a header one column (label) or two (path, label) |
+| `.jsonl` | one object per line |
+| `.json` | a list of objects, a list of labels, or a dict {path: label} |
+| `.txt` | one label per line, or path, white space, label |
+| `.npy` | an array of labels |
+
+Columns and keys are found by name, in any case: `label` or `labels`, else the only one of `class`, `class_name`,
+`category` and `target`; `path`, or the only one of `file`, `filename`, `file_name`, `filepath`, `file_path`, `image`,
+`image_path`, `img` and `img_path`. All others are ignored.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tna_onnx.data.labels import listed
+from tna_onnx.data.npfiles import map_npy
+from tna_onnx.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tna_onnx.data.request import Request
+    from tna_onnx.data.source import AnyArray
+
+__all__ = ["LABEL_FILES", "LabelFile", "find_label_column", "labels_apart", "read_label_file"]
+
+LABEL_FILES = (".csv", ".tsv", ".jsonl", ".json", ".txt", ".npy")
+
+_LABEL = (("label",), ("labels",), ("class", "class_name", "category", "target"))
+_PATH = (
+    ("path",),
+    ("file", "filename", "file_name", "filepath", "file_path", "image", "image_path", "img", "img_path"),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class LabelFile:
+    """Labels (N,), indices or names; the paths of their samples, if the file has them; names of further columns."""
+
+    paths: tuple[str, ...] | None
+    labels: AnyArray = field(repr=False)
+    others: tuple[str, ...] = ()
+
+
+def read_label_file(path: Path, label_column: str | None = None, *, is_path: Callable[[str], bool]) -> LabelFile:
+    """Read the labels in `path`.
+
+    Args:
+        path: the file.
+        label_column: the column or key that holds the labels; None finds it by its name.
+        is_path: tells whether the first part of a line of a `.txt` file is a path; if it is one in every line, the rest
+            of the line is the label, else the whole line is.
+
+    Raises:
+        UsageError: there is no such file.
+        DataError: it cannot be read, or does not hold labels.
+    """
+    suffix = path.suffix.lower()
+    if not path.is_file():
+        raise UsageError(f"{path}: no such file; give a file of labels, one of {' '.join(LABEL_FILES)}")
+    if suffix not in LABEL_FILES:
+        raise DataError(f"{path}: expected a file of labels, one of {' '.join(LABEL_FILES)}, found {suffix or 'none'}")
+    if suffix == ".npy":
+        return LabelFile(None, np.array(map_npy(path)))
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read as UTF-8 text ({error}); write it again") from error
+    if suffix == ".txt":
+        return _from_lines(path, text, is_path)
+    if suffix in (".csv", ".tsv"):
+        return _from_rows(path, text, "\t" if suffix == ".tsv" else ",", label_column)
+    return _from_json(path, _json(path, text, lines=suffix == ".jsonl"), label_column)
+
+
+def find_label_column(names: Sequence[str], label_column: str | None, where: str) -> str:
+    """Return the one of `names` that holds the labels.
+
+    Raises:
+        DataError: it is not there, or several could be it.
+
+    >>> find_label_column(["image", "Label", "class"], None, "calib.parquet")
+    'Label'
+    """
+    if label_column is not None:
+        if label_column in names:
+            return label_column
+        raise DataError(f"{where}: no column {label_column!r} for the labels; the columns are {listed(names)}")
+    found = _named(names, _LABEL)
+    if len(found) != 1:
+        raise DataError(
+            f"{where}: {'several columns' if found else 'no column'} can hold the labels "
+            f"({listed(found or names)}); name the one with --label-column"
+        )
+    return found[0]
+
+
+def labels_apart(request: Request, stored: AnyArray | None) -> AnyArray:
+    """Return the labels that are given apart from the samples, in their order; `stored` if none are.
+
+    Raises:
+        UsageError: there is no such file.
+        DataError: it cannot be read, or does not hold labels.
+    """
+    given = request.labels
+    if isinstance(given, Path):
+        return read_label_file(given, request.label_column, is_path=lambda _: False).labels
+    return np.asarray(stored if given is None else given)
+
+
+def _named(names: Sequence[str], groups: Sequence[Sequence[str]]) -> list[str]:
+    """Return those of `names` that are in the first of the groups that has any."""
+    for group in groups:
+        found = [name for name in names if str(name).strip().lower() in group]
+        if found:
+            return found
+    return []
+
+
+def _from_lines(path: Path, text: str, is_path: Callable[[str], bool]) -> LabelFile:
+    lines = text.rstrip().splitlines()
+    empty = next((number for number, line in enumerate(lines, 1) if not line.strip()), None)
+    if empty is not None:
+        raise DataError(f"{path}: line {empty} is empty; write one label per line")
+    pairs = [line.split(maxsplit=1) for line in lines]
+    if all(len(pair) == 2 and is_path(pair[0]) for pair in pairs):
+        return LabelFile(tuple(pair[0] for pair in pairs), _values([pair[1].strip() for pair in pairs]))
+    return LabelFile(None, _values([line.strip() for line in lines]))
+
+
+def _from_rows(path: Path, text: str, delimiter: str, label_column: str | None) -> LabelFile:
+    try:
+        rows = [row for row in csv.reader(text.splitlines(), delimiter=delimiter, strict=True) if row]
+    except csv.Error as error:
+        raise DataError(f"{path}: cannot be read as a table ({error}); write it again") from error
+    if not rows:
+        raise DataError(f"{path}: is empty; write one row per sample, path and label")
+    header = [cell.strip() for cell in rows[0]]
+    if label_column is None and not (_named(header, _LABEL) or _named(header, _PATH)):
+        if len(header) > 2:
+            raise DataError(
+                f"{path}: expected a first row with the names of the columns, path and label, found {listed(header)}"
+            )
+        header = ["label"] if len(header) == 1 else ["path", "label"]
+    else:
+        rows = rows[1:]
+    wrong = next((number for number, row in enumerate(rows, 1) if len(row) != len(header)), None)
+    if wrong is not None:
+        raise DataError(
+            f"{path}: expected {len(header)} cells in each row ({listed(header)}), found {len(rows[wrong - 1])} in row "
+            f"{wrong} below the header; put text that holds {delimiter!r} in double quotes"
+        )
+    columns = {name: [row[i].strip() for row in rows] for i, name in enumerate(header)}
+    return _from_columns(path, columns, label_column)
+
+
+def _json(path: Path, text: str, *, lines: bool) -> Any:
+    number = 0
+    try:
+        if not lines:
+            return json.loads(text)
+        values = []
+        for number, line in enumerate(text.splitlines(), 1):  # noqa: B007 - the message below says where it failed
+            if line.strip():
+                values.append(json.loads(line))
+    except (ValueError, RecursionError) as error:
+        where = f" in line {number}" if lines else ""
+        raise DataError(f"{path}: is not JSON{where} ({error}); write it again") from error
+    return values
+
+
+def _from_json(path: Path, value: Any, label_column: str | None) -> LabelFile:
+    if isinstance(value, dict):
+        return LabelFile(tuple(value), _values(list(value.values())))
+    if not isinstance(value, list) or not value:
+        raise DataError(f"{path}: expected a list of labels or of objects with path and label, or a dict of both")
+    if not any(isinstance(item, dict) for item in value):
+        return LabelFile(None, _values(value))
+    names = list(value[0]) if isinstance(value[0], dict) else []
+    wrong = next((i for i, item in enumerate(value) if not isinstance(item, dict) or not set(names) <= set(item)), None)
+    if wrong is not None:
+        raise DataError(
+            f"{path}: expected an object with the keys {listed(names)} for each sample, as the first one has, found "
+            f"{str(value[wrong])[:80]!r} as number {wrong + 1}"
+        )
+    return _from_columns(path, {name: [item[name] for item in value] for name in names}, label_column)
+
+
+def _from_columns(path: Path, columns: dict[str, list[Any]], label_column: str | None) -> LabelFile:
+    label = find_label_column(list(columns), label_column, str(path))
+    others = [name for name in columns if name != label]
+    found = _named(others, _PATH)
+    if len(found) > 1:
+        raise DataError(f"{path}: several columns can hold the paths ({listed(found)}); call the one 'path'")
+    paths = tuple(map(str, columns[found[0]])) if found else None
+    return LabelFile(paths, _values(columns[label]), tuple(name for name in others if name not in found))
+
+
+def _values(labels: list[Any]) -> AnyArray:
+    """Return labels as an array: numbers where all are, else objects, for `label_indices` to judge."""
+    if all(isinstance(label, (int, float)) and not isinstance(label, bool) for label in labels):
+        return np.array(labels)
+    return np.array([*labels, None], object)[:-1]  # None keeps NumPy from making axes of nested lists

@@ -1,0 +1,83 @@
+"""What the model wants and the user said: the argument that the opener of every kind of source takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tna_onnx.data.decode import require_pillow
+from tna_onnx.data.preprocess import Recipe
+from tna_onnx.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    import numpy.typing as npt
+
+    from tna_onnx.data.source import InputSpec
+    from tna_onnx.data.transform import ResolvedRecipe
+
+__all__ = ["Request"]
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """How to open labelled samples.
+
+    Attributes:
+        inputs: the model's inputs, all of which the samples must provide.
+        n_classes: the number of classes of the model.
+        recipe: preprocessing for images; None is `Recipe()`.
+        labels: labels that stand apart from the samples: a file, or an array (N,). None: the samples bring them.
+        class_names: the model's class names, in the order of its output; None if not known.
+        label_column: the column of a manifest or table that holds the labels; None finds it by its name.
+        skip_bad: leave out images that cannot be read, instead of refusing them.
+    """
+
+    inputs: Sequence[InputSpec]
+    n_classes: int
+    recipe: Recipe | None = None
+    labels: Path | npt.ArrayLike | None = None
+    class_names: Sequence[str] | None = None
+    label_column: str | None = None
+    skip_bad: bool = False
+
+    def image_input(self, where: str) -> tuple[str, ResolvedRecipe]:
+        """Return the name and the preprocessing of the only input, which takes images.
+
+        Raises:
+            UsageError: Pillow is missing, or the recipe cannot be used for this input.
+            DataError: the model has several inputs, or one that does not take images.
+        """
+        if len(self.inputs) != 1:
+            names = ", ".join(repr(spec.name) for spec in self.inputs)
+            raise DataError(
+                f"{where}: images need a model with one input, but this one has {len(self.inputs)} ({names}); "
+                "store the samples as .npz, with one array per input"
+            )
+        require_pillow()
+        return self.inputs[0].name, (self.recipe or Recipe()).resolve(self.inputs[0])
+
+    def check_arrays(self, where: str) -> None:
+        """Check that samples stored as arrays can be what is wanted.
+
+        Raises:
+            UsageError: a recipe is given; it applies to images only.
+            DataError: the model has no inputs.
+        """
+        if self.recipe not in (None, Recipe()):
+            raise UsageError(
+                f"{where}: preprocessing applies to images only; stored arrays are used as they are, leave it out"
+            )
+        if not self.inputs:
+            raise DataError(f"{where}: the model has no inputs, so samples cannot be given to it")
+
+    def no_labels_apart(self, where: str) -> None:
+        """Check that no labels are given apart from the samples, which bring theirs.
+
+        Raises:
+            UsageError: some are.
+        """
+        if self.labels is not None:
+            raise UsageError(f"{where}: brings its own labels; leave --labels out")

@@ -1,0 +1,237 @@
+"""The operators that a linear layer may be, each brought to one form.
+
+    scores = features @ vectors.T * scale + bias * bias_scale
+
+`vectors` (C, n) comes from the constant that the node reads by steps that can be undone. Gemm, MatMul, a convolution
+with a kernel of one pixel, Einsum, ONNX Runtime's FusedGemm, FusedMatMul and FusedConv, and ai.onnx.ml's
+LinearClassifier, whose coefficients are an attribute.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from tna_onnx.graph.load import Model
+from tna_onnx.graph.stored import Mirror, Refused, Reshape, Step, Stored, Transpose, resolve
+
+__all__ = ["Linear", "is_linear", "is_quantized", "read_linear"]
+
+_STANDARD = ("", "ai.onnx")
+_MICROSOFT = "com.microsoft"
+_QUANTIZED = {
+    "QLinearMatMul", "MatMulInteger", "QLinearConv", "ConvInteger", "QGemm", "MatMulIntegerToFloat",
+    "DynamicQuantizeMatMul", "MatMulNBits", "MatMulBnb4", "QAttention", "QLinearGlobalAveragePool", "QLinearAdd",
+    "QLinearSoftmax", "QLinearConcat", "QLinearSigmoid", "QLinearLeakyRelu", "QLinearAveragePool",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Linear:
+    """A linear layer as one node has it.
+
+    Attributes:
+        features: tensor that goes in.
+        features_transposed: the tensor is (n, N).
+        weight: the constant behind the weight.
+        orient: steps from the weight as read to `vectors`.
+        bias: the constant behind the bias, if the node has one; it broadcasts to (C,) after `bias_orient`.
+        bias_orient: steps from the bias as read to one value per vector.
+        scale: factor on features @ vectors.T.
+        bias_scale: factor on the bias.
+        classes: number of classes, where the node says so itself.
+        link: what the node does to the scores: none, softmax, sigmoid, or another activation by name.
+        labels: what the node calls its classes, if it says so.
+    """
+
+    features: str
+    weight: Stored
+    orient: tuple[Step, ...]
+    features_transposed: bool = False
+    bias: Stored | None = None
+    bias_orient: tuple[Step, ...] = ()
+    scale: float = 1.0
+    bias_scale: float = 1.0
+    classes: int | None = None
+    link: str = "none"
+    labels: tuple[int | str, ...] = ()
+
+    @property
+    def vectors(self) -> NDArray[Any]:
+        """(C, n) class vectors, or (1, n) for one score."""
+        return oriented(self.weight.value, self.orient)
+
+
+def oriented(value: NDArray[Any], steps: tuple[Step, ...]) -> NDArray[Any]:
+    """Apply steps in order."""
+    for step in steps:
+        value = step.apply(value)
+    return value
+
+
+def is_linear(node: onnx.NodeProto) -> bool:
+    """Whether a node is one of the operators of this module."""
+    return (node.domain or "", node.op_type) in _READERS
+
+
+def is_quantized(node: onnx.NodeProto) -> bool:
+    """Whether a node computes with quantised numbers, so that its weight is not a float constant."""
+    return node.op_type in _QUANTIZED
+
+
+def read_linear(model: Model, index: int, output: str) -> Linear:
+    """Read a node as a linear layer whose result is the tensor `output`.
+
+    Raises:
+        Refused: its weight is no constant, or it does something that is not linear.
+    """
+    node = model.proto.graph.node[index]
+    attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+    return _READERS[node.domain or "", node.op_type](model, index, node, attributes, output)
+
+
+def _matrix(weight: Stored, transposed: bool) -> tuple[Step, ...]:
+    """Steps to (C, n) from a weight read as (n, C), or as (C, n) if transposed; leading axes of one may be there."""
+    shape = weight.value.shape
+    steps: tuple[Step, ...] = ()
+    if len(shape) == 1 and not transposed:
+        return (Reshape(shape, (1, *shape)),)
+    if len(shape) > 2 and all(d == 1 for d in shape[:-2]):
+        steps, shape = (Reshape(shape, shape[-2:]),), shape[-2:]
+    if len(shape) != 2:
+        raise Refused(f"weight '{weight.name}' is {weight.value.ndim}-dimensional; expected a matrix")
+    return steps if transposed else (*steps, Transpose((1, 0)))
+
+
+def _constant_second(model: Model, node: onnx.NodeProto, index: int) -> Stored:
+    return resolve(model, node.input[1], index)
+
+
+def _bias_at(model: Model, node: onnx.NodeProto, index: int, position: int) -> Stored | None:
+    there = len(node.input) > position and node.input[position]
+    return resolve(model, node.input[position], index) if there else None
+
+
+def _matmul(model: Model, index: int, node: onnx.NodeProto, attributes: dict[str, Any], _: str) -> Linear:
+    if attributes.get("transA", 0) or attributes.get("transBatchA", 0) or attributes.get("transBatchB", 0):
+        raise Refused(f"{node.op_type} that transposes the features or batches is not supported")
+    weight = _constant_second(model, node, index)
+    orient = _matrix(weight, bool(attributes.get("transB", 0)))
+    return Linear(node.input[0], weight, orient, scale=float(attributes.get("alpha", 1.0)))
+
+
+def _gemm(model: Model, index: int, node: onnx.NodeProto, attributes: dict[str, Any], _: str) -> Linear:
+    weight = _constant_second(model, node, index)
+    if weight.value.ndim != 2:
+        raise Refused(f"weight '{weight.name}' is {weight.value.ndim}-dimensional; expected a matrix")
+    alpha, beta = float(attributes.get("alpha", 1.0)), float(attributes.get("beta", 1.0))
+    bias = _bias_at(model, node, index, 2)
+    if alpha == 0 or (bias is not None and beta == 0):
+        raise Refused("Gemm with alpha or beta of zero")
+    return Linear(
+        features=node.input[0],
+        weight=weight,
+        orient=_matrix(weight, bool(attributes.get("transB", 0))),
+        features_transposed=bool(attributes.get("transA", 0)),
+        bias=bias,
+        scale=alpha,
+        bias_scale=beta,
+        link=_activation(attributes),
+    )
+
+
+def _conv(model: Model, index: int, node: onnx.NodeProto, attributes: dict[str, Any], _: str) -> Linear:
+    weight = _constant_second(model, node, index)
+    shape = weight.value.shape
+    if len(shape) < 3 or any(d != 1 for d in shape[2:]):
+        raise Refused(f"{node.op_type} with a weight of shape {shape}; expected (C, n, 1, 1): a kernel of one pixel")
+    if attributes.get("group", 1) != 1:
+        raise Refused(f"{node.op_type} with {attributes['group']} groups; expected one")
+    if len(node.input) > 3 and node.input[3]:
+        raise Refused(f"{node.op_type} that adds a second tensor")
+    return Linear(
+        features=node.input[0],
+        weight=weight,
+        orient=(Reshape(shape, shape[:2]),),
+        bias=_bias_at(model, node, index, 2),
+        link=_activation(attributes),
+    )
+
+
+def _einsum(model: Model, index: int, node: onnx.NodeProto, attributes: dict[str, Any], _: str) -> Linear:
+    equation = attributes.get("equation", b"").decode(errors="replace").replace(" ", "")
+    left, arrow, result = equation.partition("->")
+    terms = left.split(",")
+    if not arrow:
+        result = "".join(sorted(k for k in set(left) if k.isalpha() and left.count(k) == 1))
+    if len(terms) != 2 or len(node.input) != 2:
+        raise Refused(f"Einsum '{equation}' is not a product of features and a weight")
+    reasons = []
+    for data, constant in ((0, 1), (1, 0)):
+        try:
+            weight = resolve(model, node.input[constant], index)
+        except Refused as refused:
+            reasons.append(str(refused))
+            continue
+        term, other = terms[constant], terms[data]
+        inner = [k for k in term if k in other and k not in result]
+        outer = [k for k in term if k in result and k not in other]
+        if len(term) != 2 or len(inner) != 1 or len(outer) != 1 or weight.value.ndim != 2:
+            raise Refused(f"Einsum '{equation}' is not a product of features and a weight")
+        return Linear(node.input[data], weight, () if term[0] == outer[0] else (Transpose((1, 0)),))
+    raise Refused(f"Einsum with no constant operand ({'; '.join(reasons)})")
+
+
+def _linear_classifier(_: Model, index: int, node: onnx.NodeProto, attributes: dict[str, Any], output: str) -> Linear:
+    if output != node.output[1]:
+        raise Refused(f"'{output}' holds the labels of LinearClassifier, not its scores")
+    labels = tuple(attributes.get("classlabels_ints", ())) or tuple(
+        label.decode(errors="replace") for label in attributes.get("classlabels_strings", ())
+    )
+    coefficients = np.asarray(attributes.get("coefficients", ()), np.float32)
+    intercepts = np.asarray(attributes.get("intercepts", ()), np.float32)
+    rows = intercepts.size or len(labels)
+    if not rows or not coefficients.size or coefficients.size % rows:
+        raise Refused(f"LinearClassifier with {coefficients.size} coefficients for {rows} classes")
+    name = node.name or node.output[1]
+    # its scores are a tensor of class numbers or strings, whatever the input's type; ONNX Runtime computes in float32
+    weight = Stored(name, coefficients, "float32", (), "", index, attribute="coefficients")
+    bias = Stored(name, intercepts, "float32", (), "", index, attribute="intercepts") if intercepts.size else None
+    linear = Linear(
+        features=node.input[0],
+        weight=weight,
+        orient=(Reshape(coefficients.shape, (rows, coefficients.size // rows)),),
+        bias=bias,
+        classes=len(labels),
+        link=_POST_TRANSFORMS.get(attributes.get("post_transform", b"NONE").decode(), "unknown"),
+        labels=labels,
+    )
+    if linear.link == "unknown":
+        raise Refused(f"LinearClassifier with post_transform {attributes['post_transform'].decode(errors='replace')}")
+    opposite = rows == 2 and np.array_equal(linear.vectors[0], -linear.vectors[1])
+    if linear.link == "sigmoid" and opposite and (not intercepts.size or intercepts[0] == -intercepts[1]):
+        return replace(linear, orient=(*linear.orient, Mirror()), bias_orient=(Mirror(),))
+    return linear
+
+
+def _activation(attributes: dict[str, Any]) -> str:
+    name = attributes.get("activation", b"")
+    return name.decode(errors="replace").lower() if name else "none"
+
+
+_POST_TRANSFORMS = {"NONE": "none", "SOFTMAX": "softmax", "LOGISTIC": "sigmoid"}
+
+_READERS = {
+    **{(domain, "MatMul"): _matmul for domain in _STANDARD},
+    **{(domain, "Gemm"): _gemm for domain in _STANDARD},
+    **{(domain, "Conv"): _conv for domain in _STANDARD},
+    **{(domain, "Einsum"): _einsum for domain in _STANDARD},
+    (_MICROSOFT, "FusedMatMul"): _matmul,
+    (_MICROSOFT, "FusedGemm"): _gemm,
+    (_MICROSOFT, "FusedConv"): _conv,
+    ("ai.onnx.ml", "LinearClassifier"): _linear_classifier,
+}

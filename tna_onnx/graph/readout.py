@@ -1,0 +1,189 @@
+"""What head finding gives: where a model's logits are (`Readout`), and the linear layer that makes them (`Head`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tna_onnx.graph.linear import oriented
+from tna_onnx.graph.stored import Step, Stored
+
+__all__ = ["Head", "Readout", "Refusal"]
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why the walk from a graph output found no head: at which node, and what followed that node."""
+
+    output: str
+    node: str
+    reason: str
+    activation: str = "none"
+
+
+@dataclass(frozen=True, eq=False)
+class Readout:
+    """The tensor behind which a calibration map goes, and how a graph output comes from it.
+
+    Attributes:
+        output: the graph output.
+        logits: the tensor: input of the Softmax, or the output itself.
+        logits_type: its element type, by NumPy's name.
+        holds: what is in it: `logits`, or `probabilities` where the graph has no tensor of logits.
+        activation: what follows it: none, softmax, log_softmax or sigmoid.
+        follows: operators between the linear layer, or else the tensor, and the graph output, in order of execution.
+        binary: the tensor holds one number a sample, the second class's; the logit of the first is 0.
+        paired: the sigmoid's p of a binary model is put beside 1 - p on the way to the output.
+        n_classes: number of classes C.
+        labels: what the model calls its classes, if it says so.
+    """
+
+    output: str
+    logits: str
+    logits_type: str
+    holds: str
+    activation: str
+    follows: tuple[str, ...]
+    binary: bool
+    paired: bool
+    n_classes: int
+    labels: tuple[int | str, ...]
+
+    def class_logits(self, raw: NDArray[Any]) -> NDArray[Any]:
+        """Return the tensor as (N, C) logits: log p of probabilities; (N,) or (N, 1) of a binary head get their zeros.
+
+        Raises:
+            ValueError: another shape, or no probabilities where there should be.
+        """
+        if self.binary:
+            if raw.size != len(raw):
+                raise ValueError(f"logits have shape {raw.shape}")
+            column = raw.reshape(len(raw), 1)
+            if self.holds == "logits":
+                return np.concatenate([np.zeros_like(column), column], axis=1)
+            raw = np.concatenate([1 - column, column], axis=1)
+        if raw.ndim != 2 or raw.shape[1] != self.n_classes:
+            raise ValueError(f"logits have shape {raw.shape}")
+        if self.holds == "logits":
+            return raw
+        if np.any(raw < 0) or np.any(np.abs(raw.sum(axis=1) - 1) > 1e-2):
+            raise ValueError("the values are no probabilities: some are negative, or do not add up to 1")
+        logs: NDArray[Any] = np.log(np.clip(raw, np.finfo(raw.dtype).tiny, 1))
+        return logs
+
+
+@dataclass(frozen=True, eq=False)
+class Head(Readout):
+    """The last linear layer, seen from one graph output.
+
+    Where `linear` holds, logits = features @ weight.T + bias, (N, C), with the constants below. Elsewhere the nodes
+    after the linear layer do something else with its scores (pooling over positions, ReLU, quantisation), and only
+    the graph itself computes the logits.
+
+    Attributes:
+        node: label of the linear node.
+        op_type: its operator.
+        features: tensor that holds the features.
+        features_transposed: the tensor is (n, N) instead of (N, n).
+        stored_weight: the constant behind the weight.
+        orient: steps from the weight as read to one class vector a row.
+        stored_bias: the constant behind the bias, if there is one; it broadcasts to (C,).
+        bias_orient: steps from the bias as read.
+        weight_scale: constant factor on features @ weight.T, float64, shape () or (C,).
+        bias_scale: the same for the bias.
+        linear: see above.
+        homogeneous: scaling weight and bias scales the logits.
+        step: largest step of a quantisation on the way to the logits; 0 if there is none.
+        bias_step: scale of the features, where a quantised bias must be in that scale times the weight's.
+    """
+
+    node: str
+    op_type: str
+    features: str
+    features_transposed: bool
+    stored_weight: Stored
+    orient: tuple[Step, ...]
+    stored_bias: Stored | None
+    bias_orient: tuple[Step, ...]
+    weight_scale: NDArray[np.float64]
+    bias_scale: NDArray[np.float64]
+    linear: bool
+    homogeneous: bool
+    step: float
+    bias_step: float | None = None
+
+    @property
+    def n_features(self) -> int:
+        """Length n of the features."""
+        return int(self._class_vectors.shape[1])
+
+    @cached_property
+    def _class_vectors(self) -> NDArray[Any]:
+        return oriented(self.stored_weight.value, self.orient)
+
+    @property
+    def _single(self) -> bool:
+        """One class vector: the first class has the logit 0, so its vector is zero."""
+        return len(self._class_vectors) == 1
+
+    @cached_property
+    def weight(self) -> NDArray[Any]:
+        """(C, n) class vectors with the constant scale in them; float32, or float64 where the file has that."""
+        return self._scaled(self._class_vectors)
+
+    @cached_property
+    def bias(self) -> NDArray[Any]:
+        """(C,) bias with the constant scale in it, zeros where the head has none."""
+        if self.stored_bias is None:
+            return np.zeros(self.n_classes, self.working_type)
+        flat = oriented(self.stored_bias.value, self.bias_orient).astype(np.float64).reshape(-1) * self.bias_scale
+        if self._single:
+            flat = np.append(0.0, flat)
+        return np.array(np.broadcast_to(flat, (self.n_classes,)), self.working_type)
+
+    @property
+    def working_type(self) -> np.dtype[Any]:
+        """Dtype of the numerics for this head: float64 for a float64 head, else float32."""
+        return np.dtype(np.float64 if self.stored_weight.value.dtype == np.float64 else np.float32)
+
+    def as_read(self, weight: NDArray[Any]) -> NDArray[np.float64]:
+        """Return a (C, n) weight, in the scale of `weight`, as the node reads it."""
+        own = weight[1:] if self._single else weight
+        return self._unoriented(own.astype(np.float64) / _column(self.weight_scale))
+
+    def marked_as_read(self) -> NDArray[np.float64]:
+        """Return, as the node reads it, a weight that holds the number of its class in every place."""
+        rows, length = self._class_vectors.shape
+        return self._unoriented(np.repeat(np.arange(rows, dtype=np.float64)[:, None], length, axis=1))
+
+    def _unoriented(self, value: NDArray[Any]) -> NDArray[Any]:
+        for step in reversed(self.orient):
+            value = step.undo(value)
+        return value
+
+    def as_written(self, weight: NDArray[Any]) -> NDArray[Any]:
+        """Return what becomes of a (C, n) weight in the file, with its rounding or quantisation: what ships."""
+        stored = self.stored_weight
+        if stored.quantized is None and stored.float_type == self.working_type and np.all(self.weight_scale == 1):
+            return weight
+        read = stored.as_written(self.as_read(weight))
+        return self._scaled(oriented(read, self.orient))
+
+    def kept_in_float(self) -> Head:
+        """Return the same head with a weight that is written as floats where the file has it quantised."""
+        stored = replace(self.stored_weight, shared=True, quantized=None)
+        return replace(self, stored_weight=stored)
+
+    def _scaled(self, vectors: NDArray[Any]) -> NDArray[Any]:
+        value = vectors.astype(np.float64) * _column(self.weight_scale)
+        if self._single:
+            value = np.concatenate([np.zeros_like(value), value])
+        return np.ascontiguousarray(value, self.working_type)
+
+
+def _column(scale: NDArray[np.float64]) -> NDArray[np.float64]:
+    return scale[:, None] if scale.ndim else scale
