@@ -71,18 +71,22 @@ R = TypeVar("R", bound=Readout)
 class FeatureStore:
     """Features and labels of N samples.
 
+    `rows` features of a sample may follow one another on the tensor's axis 0; they are kept as one more axis.
+
     Attributes:
         features: (N, n), mapped from an unnamed temporary file, in the model's dtype. Where only the graph computes the
             logits, (N, ...), all that one sample has. Logits (N, C) for a model without a head.
         labels: (N,) int64.
         batch_size: samples per batch when they were collected.
         beside: per batch, what else of the data goes into the nodes after the linear layer.
+        rows: how many rows of the feature tensor belong to a sample, where it is more than one; else 0.
     """
 
     features: NDArray[Any]
     labels: NDArray[np.int64]
     batch_size: int = 0
     beside: tuple[Batch, ...] = ()
+    rows: int = 0
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -100,7 +104,10 @@ class FeatureStore:
         """Yield (features, labels, beside) in the batches in which they were collected, as they were."""
         for k, start in enumerate(range(0, len(self), self.batch_size)):
             block = slice(start, start + self.batch_size)
-            yield np.asarray(self.features[block]), self.labels[block], self.beside[k] if self.beside else {}
+            features = np.asarray(self.features[block])
+            if self.rows:
+                features = features.reshape(-1, *features.shape[2:])
+            yield features, self.labels[block], self.beside[k] if self.beside else {}
 
 
 def input_specs(session: Session) -> tuple[InputSpec, ...]:
@@ -156,13 +163,13 @@ class Probed:
 
     Attributes:
         readout: with what was found put in: whether the head is linear, the dtype of the logits.
-        logits_rank: axes of the logits: 2, or 1 for some binary heads.
+        logits_shape: shape of the logits of one sample: (C,), or () for some binary heads, (C, 1, 1) for convolutions.
         plain_features: the feature tensor is (N, n) in the dtype of the logits, so that appended nodes can read it.
         tail: where only the graph computes the logits.
     """
 
     readout: Readout
-    logits_rank: int
+    logits_shape: tuple[int, ...]
     plain_features: bool
     tail: Tail | None = None
 
@@ -184,18 +191,18 @@ def check_readout(
         row = int(np.flatnonzero(~np.isfinite(logits).all(axis=1))[0])
         raise DataError(f"{model.name}: logits '{readout.logits}' of sample {row} hold NaN or infinite values")
     if not isinstance(readout, Head):
-        return Probed(replace(readout, logits_type=raw.dtype.name), raw.ndim, plain_features=False)
+        return Probed(replace(readout, logits_type=raw.dtype.name), raw.shape[1:], plain_features=False)
     head, features = readout, found[0] if found else batch[readout.features]
     if head.linear and features.size == len(logits) * head.n_features:
         _check_linear(model, head, features, logits)
         plain = features.ndim == 2 and not head.features_transposed and features.dtype == raw.dtype
-        return Probed(head, raw.ndim, plain)
+        return Probed(head, raw.shape[1:], plain)
     head = replace(head, linear=False)
     _check_batch_axis(model, head, features, len(logits))
     sample = _with_beside(model, head, batch, features, device)
     tail = Tail(model, head, device, sample, probe.fixed_batch)
     _check_tail(model, head, tail, sample, logits)
-    return Probed(head, raw.ndim, plain_features=False, tail=tail)
+    return Probed(head, raw.shape[1:], plain_features=False, tail=tail)
 
 
 def collect_features(
@@ -236,7 +243,8 @@ def collect_features(
         progress("collect features", done, len(source))
     if store is None or done != len(source):
         raise DataError(f"{source.describe()}: {done} samples read; expected {len(source)}")
-    return FeatureStore(store, source.labels, batch_size, tuple(kept))
+    rows = store.shape[1] if head and not head.linear and len(results[wanted]) != len(features) else 0
+    return FeatureStore(store, source.labels, batch_size, tuple(kept), rows)
 
 
 def _open(model: Model, outputs: list[str], device: Device) -> Session:
@@ -285,7 +293,7 @@ def _check_linear(model: Model, head: Head, features: NDArray[Any], logits: NDAr
 
 
 def _check_batch_axis(model: Model, head: Head, features: NDArray[Any], samples: int) -> None:
-    if head.features_transposed or features.ndim < 2 or len(features) != samples:
+    if head.features_transposed or features.ndim < 2 or len(features) % samples:
         raise UnsupportedModel(
             f"{model.name}: features '{head.features}' have shape {features.shape} for {samples} samples; expected the "
             "samples along axis 0"
@@ -344,7 +352,7 @@ def _rows(model: Model, readout: Readout, raw: NDArray[Any], samples: int) -> ND
         return _class_logits(model, readout, raw, samples)
     if not readout.linear:
         _check_batch_axis(model, readout, raw, samples)
-        return raw
+        return raw if len(raw) == samples else raw.reshape(samples, -1, *raw.shape[1:])
     features, n = raw.T if readout.features_transposed else raw, readout.n_features
     if len(features) != samples or features.size != samples * n:
         raise UnsupportedModel(

@@ -148,13 +148,14 @@ def calibrate(
         bias_factor=factor or 1.0,
         write_map=fitted.forward if fitted and factor is None else None,
         keeps_order=found.map in _ORDER_KEPT,
-        logits_rank=task.probed.logits_rank,
+        logits_shape=task.probed.logits_shape,
         metadata=provenance_entries(task, settings, search, found),
     )
     with pending(task.model, rewritten.proto, task.output) as path:
         checker = check_file(task.model, rewritten, path)
         session = open_session(path, str(task.output or path.name), task.device)
-        verification = check_probabilities(session, task, found.logits, fitted, checker=checker)
+        written = found.logits if factor is None else task.logits(found.weight, factor)
+        verification = check_probabilities(session, task, written, fitted, checker=checker)
         comparison = _compare(task, strategy, found, session, show)
         if worse := comparison.worse_in(objective, settings.max_accuracy_drop):
             raise CheckFailed(worse_text(comparison, worse))

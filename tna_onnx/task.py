@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.crossfit import FOLDS
@@ -76,8 +77,11 @@ class Task:
         """The linear head, if there is one."""
         return self.readout if isinstance(self.readout, Head) else None
 
-    def logits(self, weight: NDArray[Any] | None) -> Logits:
-        """Logits of the calibration data under a (C, n) weight, rounded as the file will have it."""
+    def logits(self, weight: NDArray[Any] | None, factor: float | None = None) -> Logits:
+        """Logits of the calibration data under a (C, n) weight, rounded as the file will have it.
+
+        With a factor, they are rounded as they are when that is folded into weight and bias.
+        """
         head = self.head
         if head is None or weight is None:
             return StoredLogits(self.store)
@@ -85,6 +89,9 @@ class Task:
         if self.probed.tail is not None:
             run = self.probed.tail.logits(None if unchanged else weight)
             return TailLogits(self.store, head.features, run, head.n_classes)
+        if factor is not None:
+            written, scale = head.as_written(weight * np.asarray(factor, weight.dtype)), head.working_type.type(factor)
+            return HeadLogits(self.store, written / scale, head.bias_as_written(factor) / scale)
         return HeadLogits(self.store, weight if unchanged else head.as_written(weight), head.bias)
 
 

@@ -17,14 +17,10 @@ from numpy.typing import NDArray
 
 from .case import Case, quiet
 
-__all__ = ["CASES", "Source", "legacy", "random_like", "source"]
+__all__ = ["CASES", "Source", "dynamo", "feeds_of", "legacy", "source"]
 
-CLASSES, FEATURES, TOKENS = 5, 16, 4
-_LEGACY, _DYNAMO = ("torch",), ("torch", "onnxscript")
-_NEWEST = {"torch-legacy": 23, "torch-dynamo": 26}
-_SHAPE_REASON = r"\(N, C\)|dimension|shape|axis|rank|per sample|position|token"
-_ONE_LOGIT = r"\b(1|one)\b"
-_SEVERAL = "choose|--head|--output"
+Array = NDArray[Any]
+CLASSES, FEATURES = 5, 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +36,7 @@ class Source:
 
     module: Any
     x: Any
-    weight: NDArray[np.floating] | None
+    weight: Array | None
     outputs: tuple[str, ...] = ("logits",)
 
 
@@ -59,44 +55,223 @@ def _net(forward: Callable[[Any, Any], Any], **parts: Any) -> Any:
     return Net().eval()
 
 
-def _array(tensor: Any) -> NDArray[np.floating]:
-    value: NDArray[np.floating] = tensor.detach().numpy().copy()
-    return value.reshape(value.shape[:2]) if value.ndim > 2 else value
+def _array(tensor: Any) -> Array:
+    value: Array = tensor.detach().numpy().copy()
+    return value.reshape(value.shape[:2])
 
 
-def _vectors(
+def _scores(
     after: Callable[[Any], Any] = lambda scores: scores,
-    *,
     classes: int = CLASSES,
     bias: bool = True,
     truth: str = "plain",
     dtype: str = "float32",
     outputs: tuple[str, ...] = ("logits",),
 ) -> Source:
-    """MLP 12 -> 16 -> C and `after` its scores. `truth`: plain, binary ([0, w]) or none."""
+    """MLP 12 -> 16 -> C, and `after` on its scores. `truth`: plain, binary ([0, w]) or none."""
     import torch
 
-    torch.manual_seed(1)
     body, head = torch.nn.Linear(12, FEATURES), torch.nn.Linear(FEATURES, classes, bias=bias)
     module = _net(lambda net, x: after(net.head(torch.relu(net.body(x)))), body=body, head=head)
     module, x = module.to(getattr(torch, dtype)), torch.randn(3, 12).to(getattr(torch, dtype))
     weight = None if truth == "none" else _array(head.weight)
-    if truth == "binary":
+    if weight is not None and truth == "binary":
         weight = np.concatenate([np.zeros_like(weight), weight])
     return Source(module, x, weight, outputs)
 
 
-def _custom(scores: Callable[[Any, Any], Any], head: Any, weight: Any, *, outputs: tuple[str, ...] = ("logits",)) -> Source:
-    """MLP body 12 -> 16, and `scores(head, features)`; `weight` is a torch tensor or None."""
+def _softmax() -> Source:
+    return _scores(lambda scores: scores.softmax(1), outputs=("probabilities",))
+
+
+def _log_softmax() -> Source:
+    return _scores(lambda scores: scores.log_softmax(-1), outputs=("log_probabilities",))
+
+
+def _both() -> Source:
+    return _scores(lambda scores: (scores, scores.softmax(-1)), outputs=("logits", "probabilities"))
+
+
+def _sigmoid() -> Source:
+    return _scores(lambda scores: scores.sigmoid(), 1, truth="binary", outputs=("probability",))
+
+
+def _sigmoid_flat() -> Source:
+    return _scores(lambda scores: scores.squeeze(-1).sigmoid(), 1, truth="binary", outputs=("probability",))
+
+
+def _sigmoid_pair() -> Source:
     import torch
 
-    body, x = torch.nn.Linear(12, FEATURES), torch.randn(3, 12)
+    def pair(scores: Any) -> Any:
+        p = scores.sigmoid()
+        return torch.cat([1 - p, p], dim=1)
+
+    return _scores(pair, 1, truth="binary", outputs=("probabilities",))
+
+
+def _multi_label() -> Source:
+    return _scores(lambda scores: scores.sigmoid(), truth="none", outputs=("probabilities",))
+
+
+def _two_heads(as_dict: bool) -> Source:
+    """Two linear layers on the same features; the truth is of the second."""
+    import torch
+
+    body, first, second = (torch.nn.Linear(a, b) for a, b in ((12, FEATURES), (FEATURES, 3), (FEATURES, CLASSES)))
+
+    def forward(net: Any, x: Any) -> Any:
+        h = torch.relu(net.body(x))
+        a, b = net.first(h), net.second(h)
+        return {"shape": a, "colour": b} if as_dict else (a, b)
+
+    module = _net(forward, body=body, first=first, second=second)
+    return Source(module, torch.randn(3, 12), _array(second.weight), ("shape", "colour"))
+
+
+def _auxiliary() -> Source:
+    """A deeper layer makes the main logits; an auxiliary head sits half way, as in GoogLeNet."""
+    import torch
+
+    body, aux, deep, head = (
+        torch.nn.Linear(a, b) for a, b in ((12, FEATURES), (FEATURES, CLASSES), (FEATURES, 24), (24, CLASSES))
+    )
+
+    def forward(net: Any, x: Any) -> Any:
+        h = torch.relu(net.body(x))
+        return net.head(torch.relu(net.deep(h))), net.aux(h)
+
+    module = _net(forward, body=body, aux=aux, deep=deep, head=head)
+    return Source(module, torch.randn(3, 12), _array(head.weight), ("logits", "aux"))
+
+
+def _with_features() -> Source:
+    """The features are an output too; they come from a linear layer with a ReLU, as a head with a ReLU would."""
+    import torch
+
+    body, head = torch.nn.Linear(12, FEATURES), torch.nn.Linear(FEATURES, CLASSES)
+
+    def forward(net: Any, x: Any) -> Any:
+        h = torch.relu(net.body(x))
+        return net.head(h), h
+
+    return Source(
+        _net(forward, body=body, head=head), torch.randn(3, 12), _array(head.weight), ("logits", "embedding")
+    )
+
+
+def _custom(scores: Callable[[Any, Any], Any], head: Any, weight: Any) -> Source:
+    """MLP body 12 -> 16 and `scores(head, features)`; `weight` is a torch tensor, or None."""
+    import torch
+
+    body = torch.nn.Linear(12, FEATURES)
     module = _net(lambda net, x: scores(net.head, torch.relu(net.body(x))), body=body, head=head)
-    return Source(module, x, None if weight is None else _array(weight), outputs)
+    return Source(module, torch.randn(3, 12), None if weight is None else _array(weight))
 
 
-def _images(head: Callable[[Any], Any], parts: dict[str, Any], scores: Callable[[Any, Any], Any], weight: Any) -> Source:
-    """Conv trunk (N, 3, 8, 8) -> (N, 16, 4, 4), and `scores(net, maps)`."""
+def _cosine() -> Source:
+    import torch
+    from torch.nn.functional import linear, normalize
+
+    head = torch.nn.Linear(FEATURES, CLASSES, bias=False)
+    return _custom(
+        lambda net, h: 16.0 * linear(normalize(h, dim=1), normalize(net.weight, dim=1)),
+        head,
+        normalize(head.weight, dim=1),
+    )
+
+
+def _cosine_similarity() -> Source:
+    """The product is a broadcast Mul and a ReduceSum: there is no linear layer to replace the weight of."""
+    import torch
+
+    head = torch.nn.Linear(FEATURES, CLASSES, bias=False)
+    return _custom(
+        lambda net, h: 16.0 * torch.cosine_similarity(h[:, None], net.weight[None], dim=-1),
+        head,
+        None,
+    )
+
+
+def _weight_norm() -> Source:
+    import torch
+
+    head = torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(FEATURES, CLASSES))
+    with torch.no_grad():
+        head.parametrizations.weight.original0.mul_(torch.rand(CLASSES, 1) + 0.5)
+    return _custom(lambda net, h: net(h), head, head.weight)
+
+
+def _spectral_norm() -> Source:
+    import torch
+
+    head = torch.nn.utils.parametrizations.spectral_norm(torch.nn.Linear(FEATURES, CLASSES))
+    head.eval()
+    return _custom(lambda net, h: net(h), head, head.weight)
+
+
+def _batch_norm() -> Source:
+    """A BatchNorm of the scores multiplies each class vector by a constant."""
+    import torch
+
+    linear, norm = torch.nn.Linear(FEATURES, CLASSES), torch.nn.BatchNorm1d(CLASSES)
+    with torch.no_grad():
+        norm.weight.copy_(torch.rand(CLASSES) + 0.5)
+        norm.running_var.copy_(torch.rand(CLASSES) + 0.5)
+        factor = norm.weight / torch.sqrt(norm.running_var + norm.eps)
+    head = torch.nn.Sequential(linear, norm).eval()
+    return _custom(lambda net, h: net(h), head, linear.weight * factor[:, None])
+
+
+def _temperature() -> Source:
+    return _scores(lambda scores: scores / 2.5)
+
+
+def _singleton() -> Source:
+    import torch
+
+    head = torch.nn.Linear(FEATURES, CLASSES)
+    return _custom(lambda net, h: net(h[:, None, :]).squeeze(1), head, head.weight)
+
+
+def _matmul() -> Source:
+    """The weight is a parameter stored as (n, C)."""
+    import torch
+
+    head = torch.nn.ParameterDict({"w": torch.randn(FEATURES, CLASSES), "b": torch.randn(CLASSES)})
+    return _custom(lambda net, h: h @ net["w"] + net["b"], head, head["w"].T)
+
+
+def _einsum() -> Source:
+    import torch
+
+    head = torch.nn.Linear(FEATURES, CLASSES, bias=False)
+    return _custom(lambda net, h: torch.einsum("nd,cd->nc", h, net.weight), head, head.weight)
+
+
+def _tokens(pool: Callable[[Any], Any], found: bool = True) -> Source:
+    """x (N, 4, 12), a linear layer on every token, and `pool` of its scores (N, 4, C)."""
+    import torch
+
+    body, head = torch.nn.Linear(12, FEATURES), torch.nn.Linear(FEATURES, CLASSES)
+    module = _net(lambda net, x: pool(net.head(torch.relu(net.body(x)))), body=body, head=head)
+    return Source(module, torch.randn(3, 4, 12), _array(head.weight) if found else None)
+
+
+def _tied() -> Source:
+    """x (N, 4) token numbers; the embedding is also the class vectors."""
+    import torch
+
+    embedding = torch.nn.Embedding(10, FEATURES)
+    module = _net(
+        lambda net, x: torch.nn.functional.linear(torch.tanh(net.embedding(x).mean(1)), net.embedding.weight),
+        embedding=embedding,
+    )
+    return Source(module, torch.randint(0, 10, (3, 4)), _array(embedding.weight))
+
+
+def _images(scores: Callable[[Any, Any], Any], weight: Any, **parts: Any) -> Source:
+    """Images (N, 3, 8, 8) -> maps (N, 16, 4, 4), and `scores(net, maps)`; `weight` is a torch tensor, or None."""
     import torch
 
     trunk = torch.nn.Sequential(
@@ -104,3 +279,247 @@ def _images(head: Callable[[Any], Any], parts: dict[str, Any], scores: Callable[
     )
     module = _net(lambda net, x: scores(net, net.trunk(x)), trunk=trunk, **parts)
     return Source(module, torch.randn(3, 3, 8, 8), None if weight is None else _array(weight))
+
+
+def _cnn() -> Source:
+    import torch
+
+    head = torch.nn.Linear(FEATURES, CLASSES)
+    pool = torch.nn.AdaptiveAvgPool2d(1)
+    return _images(lambda net, maps: net.head(torch.flatten(net.pool(maps), 1)), head.weight, pool=pool, head=head)
+
+
+def _cnn_mean() -> Source:
+    import torch
+
+    head = torch.nn.Linear(FEATURES, CLASSES)
+    return _images(lambda net, maps: net.head(maps.mean((2, 3))).softmax(-1), head.weight, head=head)
+
+
+def _squeezenet() -> Source:
+    """The class scores of every pixel pass a ReLU before they are averaged."""
+    import torch
+    from torch import nn
+
+    conv = nn.Conv2d(FEATURES, CLASSES, 1)
+    head = nn.Sequential(nn.Dropout(0.5), conv, nn.ReLU(), nn.AdaptiveAvgPool2d(1))
+    return _images(lambda net, maps: torch.flatten(net.head(maps), 1), conv.weight, head=head)
+
+
+def _fully_convolutional() -> Source:
+    """As above without the ReLU."""
+    import torch
+    from torch import nn
+
+    conv = nn.Conv2d(FEATURES, CLASSES, 1)
+    head = nn.Sequential(conv, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    return _images(lambda net, maps: net.head(maps), conv.weight, head=head)
+
+
+def _mobilenet() -> Source:
+    """MobileNetV3 as timm has it: pooling, a 1x1 convolution with Hardswish, a 1x1 convolution as classifier."""
+    from torch import nn
+
+    conv = nn.Conv2d(24, CLASSES, 1)
+    head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Conv2d(FEATURES, 24, 1), nn.Hardswish(), conv, nn.Flatten())
+    return _images(lambda net, maps: net.head(maps), conv.weight, head=head)
+
+
+def _segmentation() -> Source:
+    from torch import nn
+
+    return _images(lambda net, maps: net.head(maps), None, head=nn.Conv2d(FEATURES, CLASSES, 1))
+
+
+_MODELS: dict[str, Callable[[], Source]] = {
+    "linear": _scores,
+    "no-bias": partial(_scores, bias=False),
+    "softmax": _softmax,
+    "log-softmax": _log_softmax,
+    "logits-and-softmax": _both,
+    "sigmoid": _sigmoid,
+    "sigmoid-flat": _sigmoid_flat,
+    "sigmoid-pair": _sigmoid_pair,
+    "multi-label": _multi_label,
+    "regression": partial(_scores, classes=1, truth="none"),
+    "float16": partial(_scores, dtype="float16"),
+    "float64": partial(_scores, dtype="float64"),
+    "temperature": _temperature,
+    "two-heads-dict": partial(_two_heads, as_dict=True),
+    "two-heads-tuple": partial(_two_heads, as_dict=False),
+    "auxiliary": _auxiliary,
+    "with-features": _with_features,
+    "cosine": _cosine,
+    "cosine-similarity": _cosine_similarity,
+    "weight-norm": _weight_norm,
+    "spectral-norm": _spectral_norm,
+    "batch-norm": _batch_norm,
+    "singleton": _singleton,
+    "matmul": _matmul,
+    "einsum": _einsum,
+    "first-token": partial(_tokens, lambda scores: scores[:, 0]),
+    "mean-of-tokens": partial(_tokens, lambda scores: scores.mean(1)),
+    "all-tokens": partial(_tokens, lambda scores: scores, found=False),
+    "tied-embedding": _tied,
+    "cnn": _cnn,
+    "cnn-mean-softmax": _cnn_mean,
+    "squeezenet": _squeezenet,
+    "fully-convolutional": _fully_convolutional,
+    "mobilenet": _mobilenet,
+    "segmentation": _segmentation,
+}
+
+_CHOOSE = {
+    "two-heads-dict": {"output": "colour"},
+    "two-heads-tuple": {"output": "colour"},
+    "auxiliary": {"output": "logits"},
+    "with-features": {"output": "logits"},
+}
+
+_PER_POSITION = r"\(N, C\)|dimension|shape|axis|axes|rank|per sample|position|token|pixel"
+_REASONS = {
+    "multi-label": "sigmoid",
+    "regression": r"\b(1|one)\b",
+    "cosine-similarity": "ReduceSum|Mul|Div|constant|linear",
+    "all-tokens": _PER_POSITION,
+    "segmentation": _PER_POSITION,
+}
+
+
+@cache
+def source(name: str) -> Source:
+    """Make a model of the table; the same one every time."""
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(sorted(_MODELS).index(name))
+        return _MODELS[name]()
+
+
+def legacy(name: str, folder: Path, opset: int = 17, fixed: bool = False) -> Path:
+    """Write a model with the exporter that traces, for any batch size or a fixed one."""
+    import torch
+
+    model, path = source(name), folder / "model.onnx"
+    axes = None if fixed else {tensor: {0: "N"} for tensor in ("x", *model.outputs)}
+    with quiet():
+        torch.onnx.export(
+            model.module,
+            (model.x,),
+            path,
+            dynamo=False,
+            opset_version=opset,
+            input_names=["x"],
+            output_names=list(model.outputs),
+            dynamic_axes=axes,
+        )
+    return path
+
+
+def legacy_external(name: str, folder: Path) -> Path:
+    """Write a model whose tensors lie in a file beside it."""
+    path = legacy(name, folder)
+    model = onnx.load(path)
+    onnx.save(model, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    return path
+
+
+def dynamo(name: str, folder: Path, opset: int | None = None, fixed: bool = False) -> Path:
+    """Write a model with the exporter on torch.export; its tensors lie in a file beside it."""
+    import torch
+
+    model, path = source(name), folder / "model.onnx"
+    with quiet():
+        torch.onnx.export(
+            model.module,
+            (model.x,),
+            path,
+            dynamo=True,
+            verbose=False,
+            opset_version=opset,
+            input_names=["x"],
+            output_names=list(model.outputs),
+            dynamic_shapes=None if fixed else ({0: torch.export.Dim("N")},),
+        )
+    return path
+
+
+def feeds_of(name: str) -> Callable[[int, np.random.Generator], dict[str, Array]]:
+    """Return the function that draws inputs of a model."""
+
+    def feeds(n: int, rng: np.random.Generator) -> dict[str, Array]:
+        x = source(name).x.numpy()
+        shape = (n, *x.shape[1:])
+        return {"x": rng.integers(0, 10, shape) if x.dtype.kind == "i" else rng.standard_normal(shape).astype(x.dtype)}
+
+    return feeds
+
+
+def weight_of(name: str) -> Callable[[], Array]:
+    """Return the function that gives a model's class vectors."""
+
+    def weight() -> Array:
+        value = source(name).weight
+        assert value is not None
+        return value
+
+    return weight
+
+
+def _case(route: str, label: str, name: str, build: Callable[[Path], Path], **fields: Any) -> Case:
+    return Case(
+        name=f"{route}/{label}/{name}",
+        route=route,
+        build=build,
+        weight=None if name in _REASONS else weight_of(name),
+        reason=_REASONS.get(name, ""),
+        feeds=feeds_of(name),
+        needs=("torch", "onnxscript") if route == "torch-dynamo" else ("torch",),
+        choose=_CHOOSE.get(name, {}),
+        rtol=2e-3 if name == "float16" else 1e-5,
+        **fields,
+    )
+
+
+def _ambiguous(route: str, name: str, build: Callable[[Path], Path]) -> Case:
+    """Several heads and no choice."""
+    needs = ("torch", "onnxscript") if route == "torch-dynamo" else ("torch",)
+    return Case(f"{route}/not-chosen/{name}", route, build, None, r"choose|--head|--output", feeds_of(name), needs)
+
+
+_EVERY_OPSET = ("linear", "cnn", "squeezenet", "mobilenet", "cnn-mean-softmax", "first-token", "mean-of-tokens")
+
+CASES: tuple[Case, ...] = (
+    *(
+        _case("torch-legacy", "opset17", name, partial(legacy, name))
+        for name in _MODELS
+        if name != "spectral-norm"  # the exporter does not know aten::vdot
+    ),
+    *(
+        _case("torch-legacy", f"opset{k}", name, partial(legacy, name, opset=k))
+        for k in (7, 11, 13, 23)
+        for name in _EVERY_OPSET
+        if (k, name) not in {(7, "mobilenet")}
+    ),
+    *(
+        _case("torch-legacy", "opset11", name, partial(legacy, name, opset=11))
+        for name in ("cosine", "weight-norm", "singleton", "sigmoid-pair", "log-softmax", "tied-embedding")
+    ),
+    *(
+        _case("torch-legacy", "fixed-batch", name, partial(legacy, name, fixed=True))
+        for name in ("linear", "cnn", "squeezenet", "first-token")
+    ),
+    *(_case("torch-legacy", "external", name, partial(legacy_external, name)) for name in ("linear", "mobilenet")),
+    *(_ambiguous("torch-legacy", name, partial(legacy, name)) for name in ("two-heads-tuple", "auxiliary")),
+    *(_case("torch-dynamo", "default", name, partial(dynamo, name)) for name in _MODELS),
+    *(
+        _case("torch-dynamo", f"opset{k}", name, partial(dynamo, name, opset=k))
+        for k in (18, 26)
+        for name in ("linear", "cnn", "squeezenet", "mobilenet", "mean-of-tokens")
+    ),
+    *(
+        _case("torch-dynamo", "fixed-batch", name, partial(dynamo, name, fixed=True))
+        for name in ("linear", "cnn", "first-token")
+    ),
+    _ambiguous("torch-dynamo", "two-heads-dict", partial(dynamo, "two-heads-dict")),
+)

@@ -297,13 +297,12 @@ def _einsum_tokens(g: Graph, equation: str) -> None:
     g.output(g.node("Gather", scores, g.const(0, np.int64), axis=1))
 
 
-@form("einsum two axes of features")
+@refused("einsum two axes of features", "not a product of features and a weight")
 def _einsum_two_axes(g: Graph) -> Array:
     """Heads x size of head as two axes of the weight, as JAX exports do: its rows are the class vectors flattened."""
     lifted = g.node("Reshape", g.vector(), g.ints(-1, 2, g.n_features // 2))
     weight = g.const(g.weight.T.reshape(2, g.n_features // 2, g.classes))
     g.output(g.node("Einsum", lifted, weight, equation="nhd,hdc->nc"))
-    return g.weight
 
 
 # --- fused operators of ONNX Runtime
@@ -321,7 +320,8 @@ def _fused_gemm(g: Graph, flags: dict[str, Any]) -> None:
 @form("FusedMatMul", 0, 0, 1.0)
 @form("FusedMatMul transB", 0, 1, 1.0)
 @form("FusedMatMul alpha", 0, 0, 0.125)
-@form("FusedMatMul transA transB alpha", 1, 1, 2.0)
+@refused("FusedMatMul transA transB alpha", "transposes the features", 1, 1, 2.0)
+@form("FusedMatMul transB alpha", 0, 1, 2.0)
 @form("FusedMatMul negative alpha", 0, 1, -3.0)
 def _fused_matmul(g: Graph, trans_a: int, trans_b: int, alpha: float) -> Array:
     data = g.vector()
@@ -463,7 +463,7 @@ def _conv_refused(g: Graph, size: int, group: int) -> None:
 @form("tokens, MatMul, ReduceSum", "sum")
 @form("tokens, MatMul, ReduceMean, Softmax", "mean softmax")
 @form("tokens, MatMul, Transpose, GlobalAveragePool, Flatten", "transpose pool")
-@form("tokens, MatMul, Softmax, Gather token 0", "softmax first")
+@refused("tokens, MatMul, Softmax, Gather token 0", "the result of Softmax", "softmax first")
 def _tokens_after(g: Graph, how: str) -> None:
     scores, zero = g.linear(g.tokens()), g.ints(0)
     if how == "gather":
@@ -568,7 +568,7 @@ def _then_clip(g: Graph) -> None:
     g.output(g.node("Clip", g.gemm(g.vector()), g.const(-3.0), g.const(3.0)))
 
 
-@form("then Softmax, Clip")
+@refused("then Softmax, Clip", "the result of Softmax")
 def _then_clip_probabilities(g: Graph) -> None:
     g.output(g.node("Clip", g.node("Softmax", g.gemm(g.vector())), g.const(1e-7), g.const(1.0)))
 

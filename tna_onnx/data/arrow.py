@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
 import tempfile
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from tna_onnx.data.source import AnyArray, IntArray
 
-__all__ = ["ArrowColumn", "ArrowNumbers", "map_table"]
+__all__ = ["ArrowColumn", "ArrowNumbers", "map_table", "table_schema"]
 
 _PURPOSE = "reading Parquet and Arrow files"
 _ROWS = 512  # written at a time: 50 MB of images of 100 kB
@@ -96,7 +97,7 @@ class ArrowNumbers:
 
 
 def map_table(files: Sequence[Path], columns: Sequence[str]) -> Any:
-    """Return the rows of all files as one table that is mapped, not loaded; with no columns, an empty one.
+    """Return these columns of the rows of all files as one table that is mapped, not loaded.
 
     Raises:
         DataError: a file cannot be read, or the files differ in their columns.
@@ -112,19 +113,36 @@ def map_table(files: Sequence[Path], columns: Sequence[str]) -> Any:
     return pa.concat_tables(table.replace_schema_metadata(tables[0].schema.metadata) for table in tables)
 
 
-def _map_file(pa: Any, file: Path, columns: Sequence[str]) -> Any:
+def table_schema(file: Path) -> Any:
+    """Return the names and types of a file's columns.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    pa = optional("pyarrow", "tables", _PURPOSE)
+    with _readable(pa, file):
+        if file.suffix.lower() == ".parquet":
+            return optional("pyarrow.parquet", "tables", _PURPOSE).read_schema(file)
+        return _reader(pa, pa.memory_map(str(file))).schema
+
+
+@contextlib.contextmanager
+def _readable(pa: Any, file: Path) -> Iterator[None]:
     try:
+        yield
+    except (pa.ArrowException, KeyError, ValueError, OSError) as error:
+        raise DataError(f"{file}: cannot be read as a table ({error}); write it again") from error
+
+
+def _map_file(pa: Any, file: Path, columns: Sequence[str]) -> Any:
+    with _readable(pa, file):
         if file.suffix.lower() == ".parquet":
             return _map_parquet(pa, file, columns)
         return _map_arrow(pa, file, columns)
-    except (pa.ArrowException, KeyError, ValueError) as error:
-        raise DataError(f"{file}: cannot be read as a table ({error}); write it again") from error
 
 
 def _map_parquet(pa: Any, file: Path, columns: Sequence[str]) -> Any:
     parquet = optional("pyarrow.parquet", "tables", _PURPOSE).ParquetFile(file, memory_map=True)
-    if not columns:
-        return parquet.schema_arrow.empty_table()
     batches = parquet.iter_batches(_ROWS, columns=list(columns))
     return _spooled(pa, _subset(pa, parquet.schema_arrow, columns), batches)
 
@@ -132,8 +150,6 @@ def _map_parquet(pa: Any, file: Path, columns: Sequence[str]) -> Any:
 def _map_arrow(pa: Any, file: Path, columns: Sequence[str]) -> Any:
     source = pa.memory_map(str(file))
     reader = _reader(pa, source)
-    if not columns:
-        return reader.schema.empty_table()
     batches = _batches(reader)
     first = list(itertools.islice(batches, 1))
     if all(_is_mapped(batch, source) for batch in first):
@@ -180,6 +196,8 @@ def _spooled(pa: Any, schema: Any, batches: Iterator[Any]) -> Any:
                 writer.write_batch(batch.select(schema.names).cast(schema))
         return pa.ipc.open_stream(pa.memory_map(name)).read_all()
     except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
         raise UsageError(
             f"{tempfile.gettempdir()}: no room for a copy of the table ({error}); set TMPDIR to a larger disk"
         ) from error

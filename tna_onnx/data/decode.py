@@ -59,15 +59,17 @@ def read_image(file: Path | BinaryIO, name: str | None = None) -> Image:
 
     where = str(file) if name is None else name
     try:
-        with Image.open(file) as opened:
-            file_format = opened.format
-            image = ImageOps.exif_transpose(opened)
+        with Image.open(file) as image:
+            file_format = image.format
+            ImageOps.exif_transpose(image, in_place=True)
+            image.load()  # what is loaded outlives the file
         # Rule 3. Pillow would carry a transparent colour along, with a warning where a palette has several.
         image.info.pop("transparency", None)
         if image.mode.startswith("I;16") or (image.mode == "I" and file_format in ("PNG", "PPM")):
             return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))  # rule 4: these hold 0..65535
         if image.mode not in ("I", "F"):
-            return image.convert("L" if image.mode in _GREY else "RGB")
+            mode = "L" if image.mode in _GREY else "RGB"
+            return image if image.mode == mode else image.convert(mode)  # convert always copies
     except Exception as error:  # on broken bytes Pillow's parsers raise nearly anything
         raise DataError(f"{where}: cannot be read as an image ({error}); repair or remove it") from error
     raise DataError(

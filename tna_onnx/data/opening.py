@@ -148,7 +148,7 @@ def _open_url(url: str, request: Request, kind: Format | None) -> Source:
     try:
         if copy.path.is_file() and (kind or _recognise(copy.path)) == "manifest":
             table = read_label_file(copy.path, request.label_column, is_path=lambda _: True)
-            copy.fetch([name for name in table.paths or () if not Path(name).is_absolute()])
+            copy.fetch(table.paths or ())
         source = _open_path(copy.path, request, kind)
     except (DataError, UsageError) as error:  # name what the user named
         raise type(error)(str(error).replace(str(copy.path), url)) from error

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tna_onnx.data.arrow import ArrowColumn, map_table
+from tna_onnx.data.arrow import ArrowColumn, map_table, table_schema
 from tna_onnx.data.columns import ArraySource, check_names, only_other, open_columns
 from tna_onnx.data.digest import files_sha256
 from tna_onnx.data.images import ImageSource, open_image_files
@@ -82,7 +82,7 @@ def open_table(path: Path, request: Request) -> ArraySource | ImageSource:
     """
     pyarrow = optional("pyarrow", "tables", "reading Parquet and Arrow files")
     files = _files(path)
-    schema = map_table(files[:1], columns=[]).schema
+    schema = table_schema(files[0])
     names = list(schema.names)
     wanted = [spec.name for spec in request.inputs]
     label_name = None

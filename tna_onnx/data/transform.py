@@ -64,8 +64,8 @@ class ResolvedRecipe:
         Raises:
             DataError: the crop is larger than the image, or the result has not the size that the model takes.
         """
-        image = image.convert("L" if self.color == "L" else "RGB")
-        image = self._crop(self._resize(image))
+        mode = "L" if self.color == "L" else "RGB"
+        image = self._crop(self._resize(image if image.mode == mode else image.convert(mode)))  # convert always copies
         self._check_size(image)
         return self._values(np.asarray(image))
 
@@ -109,13 +109,17 @@ class ResolvedRecipe:
         channels = pixels[..., np.newaxis] if self.color == "L" else pixels
         if self.color == "BGR":
             channels = channels[..., ::-1]
-        if self.dtype.kind == "f":
-            mean, std = np.array(self.mean, np.float32), np.array(self.std, np.float32)
-            channels = (channels.astype(np.float32) * np.float32(self.scale) - mean) / std
+        mean, std = np.array(self.mean, np.float32), np.array(self.std, np.float32)
         if self.layout == "NCHW":
-            channels = channels.transpose(2, 0, 1)
+            channels, mean, std = channels.transpose(2, 0, 1), mean[:, None, None], std[:, None, None]
         # np.array, not asarray: an unscaled image must not share memory with Pillow's buffer, which is read-only.
-        return np.array(channels, dtype=self.dtype, order="C")
+        if self.dtype.kind != "f":
+            return np.array(channels, dtype=self.dtype, order="C")
+        values = np.array(channels, dtype=np.float32, order="C")  # in its final layout: twice as fast as in Pillow's
+        values *= np.float32(self.scale)
+        values -= mean
+        values /= std
+        return values.astype(self.dtype, copy=False)
 
 
 def _size(image: Image) -> str:

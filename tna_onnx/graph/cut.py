@@ -67,17 +67,23 @@ def read_beside(model: Model, head: Head) -> list[str]:
 
 def _part(proto: onnx.ModelProto, outputs: Sequence[str], given: frozenset[str]) -> onnx.ModelProto:
     """Return the nodes and initializers that `outputs` need, not looking behind the tensors `given`."""
-    graph, needed, kept = proto.graph, set(outputs) - given, []
-    for node in reversed(graph.node):  # nodes are in topological order
-        if needed.intersection(node.output):
-            needed.update({*node.input, *subgraph_inputs(node)} - given)
-            kept.append(node)
+    graph = proto.graph
+    producers = {name: k for k, node in enumerate(graph.node) for name in node.output if name}
+    needed, kept, todo = set(), set(), [name for name in outputs if name not in given]
+    while todo:  # the nodes of a file need not be sorted
+        name = todo.pop()
+        needed.add(name)
+        k = producers.get(name)
+        if k is not None and k not in kept:
+            kept.add(k)
+            node = graph.node[k]
+            todo += [n for n in (*node.input, *subgraph_inputs(node)) if n not in given and n not in needed]
     cut = onnx.ModelProto()
     cut.ir_version = proto.ir_version
     cut.opset_import.extend(proto.opset_import)
     cut.functions.extend(proto.functions)
     cut.graph.name = graph.name
-    cut.graph.node.extend(reversed(kept))
+    cut.graph.node.extend(graph.node[k] for k in sorted(kept))
     cut.graph.initializer.extend(tensor for tensor in graph.initializer if tensor.name in needed)
     cut.graph.sparse_initializer.extend(t for t in graph.sparse_initializer if t.values.name in needed)
     cut.graph.value_info.extend(info for info in graph.value_info if info.name in needed)

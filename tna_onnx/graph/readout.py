@@ -66,8 +66,9 @@ class Readout:
             if self.holds == "logits":
                 return np.concatenate([np.zeros_like(column), column], axis=1)
             raw = np.concatenate([1 - column, column], axis=1)
-        if raw.ndim != 2 or raw.shape[1] != self.n_classes:
+        if raw.size != len(raw) * self.n_classes or self.n_classes not in raw.shape[1:]:
             raise ValueError(f"logits have shape {raw.shape}")
+        raw = raw.reshape(len(raw), self.n_classes)  # (N, C, 1, 1) of a convolution
         if self.holds == "logits":
             return raw
         if np.any(raw < 0) or np.any(np.abs(raw.sum(axis=1) - 1) > 1e-2):
@@ -140,7 +141,10 @@ class Head(Readout):
         """(C,) bias with the constant scale in it, zeros where the head has none."""
         if self.stored_bias is None:
             return np.zeros(self.n_classes, self.working_type)
-        flat = oriented(self.stored_bias.value, self.bias_orient).astype(np.float64).reshape(-1) * self.bias_scale
+        return self._flat_bias(oriented(self.stored_bias.value, self.bias_orient))
+
+    def _flat_bias(self, value: NDArray[Any]) -> NDArray[Any]:
+        flat = value.astype(np.float64).reshape(-1) * self.bias_scale
         if self._single:
             flat = np.append(0.0, flat)
         return np.array(np.broadcast_to(flat, (self.n_classes,)), self.working_type)
@@ -172,6 +176,15 @@ class Head(Readout):
             return weight
         read = stored.as_written(self.as_read(weight))
         return self._scaled(oriented(read, self.orient))
+
+    def bias_as_written(self, factor: float) -> NDArray[Any]:
+        """Return what becomes of the (C,) bias times a factor in the file, without quantisation."""
+        stored = self.stored_bias
+        if stored is None or stored.quantized is not None:
+            scaled: NDArray[Any] = self.bias * np.asarray(factor, self.working_type)
+            return scaled
+        flat = oriented(stored.as_written(stored.value.astype(np.float64) * factor), self.bias_orient)
+        return self._flat_bias(flat)
 
     def kept_in_float(self) -> Head:
         """Return the same head with a weight that is written as floats where the file has it quantised."""

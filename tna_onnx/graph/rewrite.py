@@ -64,7 +64,7 @@ def rewrite(
     bias_factor: float = 1.0,
     write_map: WriteMap | None = None,
     keeps_order: bool = True,
-    logits_rank: int = 2,
+    logits_shape: tuple[int, ...] = (0,),
     metadata: Mapping[str, str],
 ) -> Rewritten:
     """Write a new weight, bias and map into a copy of the model.
@@ -77,7 +77,7 @@ def rewrite(
         write_map: writes the map's nodes: (ops, logits, features) -> result, all by name. The block goes behind the
             logits, in front of everyone who reads them, and ends in their old name, so every reader sees the new ones.
         keeps_order: the map never changes which class comes first, so labels from in front of it stay right.
-        logits_rank: axes of the logits tensor; 1 for some binary heads.
+        logits_shape: of one sample: (C,); () or (1,) for a binary head; (C, 1, 1) for some convolutions.
         metadata: provenance, written into metadata_props under `tna_onnx.`.
 
     Raises:
@@ -89,7 +89,7 @@ def rewrite(
     if weight is not None and isinstance(readout, Head):
         _write_head(model, readout, weight, bias_factor, result)
     if write_map is not None:
-        _insert(model, readout, _adapted(write_map, readout, logits_rank), keeps_order, result)
+        _insert(model, readout, _adapted(write_map, readout, logits_shape), keeps_order, result)
     _annotate(proto, metadata)
     return result
 
@@ -192,11 +192,11 @@ def _add(result: Rewritten, tensor: onnx.TensorProto) -> str:
     return str(tensor.name)
 
 
-def _adapted(write_map: WriteMap, readout: Readout, rank: int) -> WriteMap:
+def _adapted(write_map: WriteMap, readout: Readout, shape: tuple[int, ...]) -> WriteMap:
     """Let a map from logits to logits work on what the tensor holds: one logit, probabilities, one probability."""
 
     def write(ops: NodeOps, tensor: str, features: str) -> str:
-        column = ops.reshape(tensor, [-1, 1]) if readout.binary and rank == 1 else tensor
+        column = tensor if len(shape) == 1 else ops.reshape(tensor, [-1, 1 if readout.binary else readout.n_classes])
         logits = column
         if readout.holds == "probabilities":
             if readout.binary:  # p -> (1 - p, p)
@@ -210,7 +210,7 @@ def _adapted(write_map: WriteMap, readout: Readout, rank: int) -> WriteMap:
             result = ops.matmul(result, ops.const([[0.0], [1.0]])) if readout.binary else result
         elif readout.binary:
             result = ops.matmul(result, ops.const([[-1.0], [1.0]]))
-        return ops.reshape(result, [-1]) if readout.binary and rank == 1 else result
+        return result if len(shape) == 1 else ops.reshape(result, [-1, *shape])
 
     return write
 

@@ -1,0 +1,279 @@
+"""scikit-learn classifiers, fitted on small random data, written by skl2onnx.
+
+A binary linear classifier has one vector w in scikit-learn; the file scores it as w or as the pair -w, w, both of which
+are [0, w] up to a factor where a Sigmoid follows. The pair without one is a head of its own, [-w, w].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .case import Case, quiet
+
+__all__ = ["CASES", "fitted", "write"]
+
+Array = NDArray[Any]
+_FEATURES = 8
+
+
+def _logistic() -> Any:
+    from sklearn.linear_model import LogisticRegression
+
+    return LogisticRegression(C=2.0)
+
+
+def _scaled() -> Any:
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    return make_pipeline(StandardScaler(), _logistic())
+
+
+def _scaled_pca() -> Any:
+    from sklearn.decomposition import PCA
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    return make_pipeline(StandardScaler(), PCA(6, random_state=0), _logistic())
+
+
+def _selected() -> Any:
+    """Feature selection in front of the classifier."""
+    from sklearn.feature_selection import SelectKBest
+    from sklearn.pipeline import make_pipeline
+
+    return make_pipeline(SelectKBest(k=5), _logistic())
+
+
+def _sgd() -> Any:
+    from sklearn.linear_model import SGDClassifier
+
+    return SGDClassifier(loss="log_loss", random_state=0)
+
+
+def _hinge() -> Any:
+    from sklearn.linear_model import SGDClassifier
+
+    return SGDClassifier(loss="hinge", random_state=0)
+
+
+def _one_vs_rest() -> Any:
+    from sklearn.multiclass import OneVsRestClassifier
+
+    return OneVsRestClassifier(_logistic())
+
+
+def _mlp(hidden: tuple[int, ...] = (16,)) -> Any:
+    from sklearn.neural_network import MLPClassifier
+
+    return MLPClassifier(hidden, max_iter=20, random_state=0)
+
+
+def _linear_svc() -> Any:
+    from sklearn.svm import LinearSVC
+
+    return LinearSVC(random_state=0)
+
+
+def _ridge() -> Any:
+    from sklearn.linear_model import RidgeClassifier
+
+    return RidgeClassifier()
+
+
+def _perceptron() -> Any:
+    from sklearn.linear_model import Perceptron
+
+    return Perceptron(random_state=0)
+
+
+def _lda() -> Any:
+    from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+
+    return LinearDiscriminantAnalysis()
+
+
+def _qda() -> Any:
+    from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
+
+    return QuadraticDiscriminantAnalysis()
+
+
+def _naive_bayes() -> Any:
+    from sklearn.naive_bayes import GaussianNB
+
+    return GaussianNB()
+
+
+def _forest() -> Any:
+    from sklearn.ensemble import RandomForestClassifier
+
+    return RandomForestClassifier(5, max_depth=3, random_state=0)
+
+
+def _boosting() -> Any:
+    from sklearn.ensemble import GradientBoostingClassifier
+
+    return GradientBoostingClassifier(n_estimators=3, random_state=0)
+
+
+def _histogram_boosting() -> Any:
+    from sklearn.ensemble import HistGradientBoostingClassifier
+
+    return HistGradientBoostingClassifier(max_iter=3, random_state=0)
+
+
+def _neighbours() -> Any:
+    from sklearn.neighbors import KNeighborsClassifier
+
+    return KNeighborsClassifier(3)
+
+
+def _kernel_svc() -> Any:
+    from sklearn.svm import SVC
+
+    return SVC(kernel="rbf", probability=True, random_state=0)
+
+
+def _calibrated() -> Any:
+    """Platt scaling on top: every class has a sigmoid of its own."""
+    from sklearn.calibration import CalibratedClassifierCV
+
+    return CalibratedClassifierCV(_logistic(), ensemble=False)
+
+
+def _data(classes: int, names: bool = False) -> tuple[Array, Array]:
+    """Return features (300, 8) around class means, and labels: numbers or names."""
+    rng = np.random.default_rng(7)
+    y = rng.integers(0, classes, 300)
+    x = rng.standard_normal((300, _FEATURES)) + 0.8 * rng.standard_normal((classes, _FEATURES))[y]
+    return x.astype(np.float32), np.array([f"class {k}" for k in range(classes)])[y] if names else y
+
+
+@cache
+def fitted(make: Callable[[], Any], classes: int, names: bool = False) -> Any:
+    """Return a fitted classifier; the same one every time."""
+    with quiet():
+        return make().fit(*_data(classes, names))
+
+
+def write(
+    make: Callable[[], Any], classes: int, folder: Path, names: bool = False, opset: int = 17, **options: Any
+) -> Path:
+    """Write a fitted classifier with skl2onnx; `options` are its own."""
+    model, path = fitted(make, classes, names), folder / "model.onnx"
+    with quiet():
+        from skl2onnx import to_onnx
+
+        final = model.steps[-1][1] if hasattr(model, "steps") else model
+        proto = to_onnx(
+            model, _data(classes)[0][:1], target_opset=opset, options={id(final): options} if options else None
+        )
+    path.write_bytes(proto.SerializeToString())
+    return path
+
+
+def _pair(vectors: Array) -> Array:
+    return np.concatenate([np.zeros_like(vectors), vectors]) if len(vectors) == 1 else vectors
+
+
+def _coef(make: Callable[[], Any], classes: int, names: bool = False) -> Array:
+    model = fitted(make, classes, names)
+    final = model.steps[-1][1] if hasattr(model, "steps") else model
+    return _pair(np.asarray(final.coef_))
+
+
+def _mirrored(make: Callable[[], Any], classes: int) -> Array:
+    """Two raw scores -s and s that no Sigmoid follows."""
+    vector = fitted(make, classes).coef_
+    return np.concatenate([-vector, vector])
+
+
+def _last_layer(make: Callable[[], Any], classes: int) -> Array:
+    return _pair(fitted(make, classes).coefs_[-1].T)
+
+
+def _feeds(n: int, rng: np.random.Generator) -> dict[str, Array]:
+    return {"X": rng.standard_normal((n, _FEATURES)).astype(np.float32)}
+
+
+def _case(
+    name: str,
+    make: Callable[[], Any],
+    classes: int,
+    weight: Callable[[], Array] | None,
+    reason: str = "",
+    **options: Any,
+) -> Case:
+    return Case(
+        name=f"sklearn/{name}",
+        route="sklearn",
+        build=lambda folder: write(make, classes, folder, **options),
+        weight=weight,
+        reason=reason,
+        feeds=_feeds,
+        needs=("sklearn", "skl2onnx"),
+    )
+
+
+def _linear(name: str, make: Callable[[], Any], classes: int, **options: Any) -> Case:
+    return _case(name, make, classes, partial(_coef, make, classes, bool(options.get("names"))), **options)
+
+
+def _refused(name: str, make: Callable[[], Any], reason: str, classes: int = 3, **options: Any) -> Case:
+    return _case(name, make, classes, None, reason, **options)
+
+
+_ARRAY: dict[str, Any] = {"zipmap": False}
+_RAW: dict[str, Any] = {"zipmap": False, "raw_scores": True}
+_TREE = "Tree"
+_NO_HEAD = "linear"
+"""What every refusal says: no linear head was found."""
+
+CASES: tuple[Case, ...] = (
+    _linear("logistic-3", _logistic, 3, **_ARRAY),
+    _linear("logistic-3-zipmap", _logistic, 3),
+    _linear("logistic-3-columns", _logistic, 3, zipmap="columns"),
+    _linear("logistic-3-raw", _logistic, 3, **_RAW),
+    _linear("logistic-3-names", _logistic, 3, names=True, **_ARRAY),
+    _linear("logistic-3-names-zipmap", _logistic, 3, names=True),
+    _linear("logistic-3-opset11", _logistic, 3, opset=11, **_ARRAY),
+    _linear("logistic-2", _logistic, 2, **_ARRAY),
+    _linear("logistic-2-zipmap", _logistic, 2),
+    _linear("logistic-2-names", _logistic, 2, names=True, **_ARRAY),
+    _case("logistic-2-raw", _logistic, 2, partial(_mirrored, _logistic, 2), **_RAW),
+    _linear("scaler-logistic-3", _scaled, 3, **_ARRAY),
+    _linear("scaler-logistic-3-zipmap", _scaled, 3),
+    _linear("scaler-logistic-2", _scaled, 2, **_ARRAY),
+    _linear("scaler-pca-logistic-3", _scaled_pca, 3, **_ARRAY),
+    _linear("select-logistic-3", _selected, 3, **_ARRAY),
+    _linear("sgd-log-2", _sgd, 2, **_ARRAY),
+    _linear("lda-3", _lda, 3, **_ARRAY),
+    _linear("lda-2", _lda, 2, **_ARRAY),
+    _case("mlp-3", _mlp, 3, partial(_last_layer, _mlp, 3), **_ARRAY),
+    _case("mlp-3-zipmap", _mlp, 3, partial(_last_layer, _mlp, 3)),
+    _case("mlp-2", _mlp, 2, partial(_last_layer, _mlp, 2), **_ARRAY),
+    _refused("sgd-log-3", _sgd, _NO_HEAD, **_ARRAY),
+    _linear("sgd-log-3-raw", _sgd, 3, **_RAW),
+    _refused("one-vs-rest-3", _one_vs_rest, _NO_HEAD, **_ARRAY),
+    _linear("linear-svc-3", _linear_svc, 3),
+    _linear("ridge-3", _ridge, 3),
+    _linear("perceptron-3", _perceptron, 3, **_ARRAY),
+    _linear("sgd-hinge-3", _hinge, 3, **_ARRAY),
+    _refused("calibrated-logistic-3", _calibrated, _NO_HEAD, **_ARRAY),
+    _refused("qda-3", _qda, _NO_HEAD, **_ARRAY),
+    _refused("naive-bayes-3", _naive_bayes, _NO_HEAD, **_ARRAY),
+    _refused("forest-3", _forest, _TREE, **_ARRAY),
+    _refused("forest-3-zipmap", _forest, _TREE),
+    _refused("boosting-3", _boosting, _TREE, **_ARRAY),
+    _refused("boosting-2", _boosting, _TREE, 2, **_ARRAY),
+    _refused("histogram-boosting-3", _histogram_boosting, _TREE, **_ARRAY),
+    _refused("neighbours-3", _neighbours, _NO_HEAD, **_ARRAY),
+    _refused("kernel-svc-3", _kernel_svc, "SVM|linear", **_ARRAY),
+)

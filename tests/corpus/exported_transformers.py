@@ -1,0 +1,160 @@
+"""Small random classifiers of the transformers library, written by both of PyTorch's exporters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .case import Case, quiet
+
+__all__ = ["CASES", "write"]
+
+Array = NDArray[Any]
+_CLASSES, _PAD, _LENGTH = 4, 0, 7
+_TEXT = {
+    "vocab_size": 40,
+    "num_labels": _CLASSES,
+    "pad_token_id": _PAD,
+    "attn_implementation": "eager",
+}
+_SMALL = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "num_labels": _CLASSES,
+    "attn_implementation": "eager",
+}
+
+
+def _bert(lib: Any) -> Any:
+    return lib.BertForSequenceClassification(lib.BertConfig(**_TEXT | _SMALL, max_position_embeddings=16))
+
+
+def _distilbert(lib: Any) -> Any:
+    config = lib.DistilBertConfig(**_TEXT, dim=16, n_layers=2, n_heads=2, hidden_dim=32, max_position_embeddings=16)
+    return lib.DistilBertForSequenceClassification(config)
+
+
+def _roberta(lib: Any) -> Any:
+    return lib.RobertaForSequenceClassification(lib.RobertaConfig(**_TEXT | _SMALL, max_position_embeddings=16))
+
+
+def _albert(lib: Any) -> Any:
+    config = lib.AlbertConfig(**_TEXT | _SMALL, embedding_size=8, max_position_embeddings=16)
+    return lib.AlbertForSequenceClassification(config)
+
+
+def _gpt2(lib: Any) -> Any:
+    config = lib.GPT2Config(**_TEXT, n_embd=16, n_layer=2, n_head=2, n_positions=16)
+    return lib.GPT2ForSequenceClassification(config)
+
+
+def _bert_tokens(lib: Any) -> Any:
+    return lib.BertForTokenClassification(lib.BertConfig(**_TEXT | _SMALL, max_position_embeddings=16))
+
+
+def _vit(lib: Any) -> Any:
+    return lib.ViTForImageClassification(lib.ViTConfig(**_SMALL, image_size=16, patch_size=8))
+
+
+def _convnext(lib: Any) -> Any:
+    config = lib.ConvNextConfig(depths=[1, 1], hidden_sizes=[8, 16], num_stages=2, num_labels=_CLASSES)
+    return lib.ConvNextForImageClassification(config)
+
+
+_MODELS: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "bert": (_bert, "classifier"),
+    "distilbert": (_distilbert, "classifier"),
+    "roberta": (_roberta, "classifier.out_proj"),
+    "albert": (_albert, "classifier"),
+    "gpt2": (_gpt2, "score"),
+    "bert-tokens": (_bert_tokens, "classifier"),
+    "vit": (_vit, "classifier"),
+    "convnext": (_convnext, "classifier"),
+}
+"""Per model: how to make it, and the name of its last linear layer."""
+_IMAGES = ("vit", "convnext")
+_PER_TOKEN = r"\(N, C\)|dimension|shape|axis|rank|per sample|position|token"
+
+
+def _feeds(name: str, n: int, rng: np.random.Generator) -> dict[str, Array]:
+    if name in _IMAGES:
+        return {"pixel_values": rng.standard_normal((n, 3, 16, 16)).astype(np.float32)}
+    ids = rng.integers(1, 40, (n, _LENGTH))
+    lengths = rng.integers(3, _LENGTH + 1, (n, 1))
+    mask = (np.arange(_LENGTH) < lengths).astype(np.int64)
+    return {"input_ids": np.where(mask == 1, ids, _PAD), "attention_mask": mask}
+
+
+@cache
+def _module(name: str) -> Any:
+    """Return the module with the logits as its only result, in eval mode."""
+    import torch
+
+    with quiet(), torch.random.fork_rng(devices=[]):
+        import transformers
+
+        torch.manual_seed(3)
+        model = _MODELS[name][0](transformers)
+
+    class Images(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, pixel_values: Any) -> Any:
+            return self.model(pixel_values=pixel_values).logits
+
+    class Text(Images):
+        def forward(self, input_ids: Any, attention_mask: Any) -> Any:
+            return self.model(input_ids=input_ids, attention_mask=attention_mask).logits
+
+    return (Images() if name in _IMAGES else Text()).eval()
+
+
+def _weight(name: str) -> Array:
+    layer = _module(name).model.get_submodule(_MODELS[name][1])
+    value: Array = layer.weight.detach().numpy().copy()
+    return value
+
+
+def write(name: str, exporter: str, folder: Path) -> Path:
+    """Write a model with "legacy" (opset 17) or "dynamo" (its default)."""
+    import torch
+
+    path, example = folder / "model.onnx", _feeds(name, 3, np.random.default_rng(0))
+    tensors = tuple(torch.from_numpy(value) for value in example.values())
+    common: dict[str, Any] = {"input_names": list(example), "output_names": ["logits"]}
+    axes = {0: "N"} if name in _IMAGES else {0: "N", 1: "T"}
+    with quiet():
+        if exporter == "legacy":
+            dynamic = {**dict.fromkeys(example, axes), "logits": {0: "N"}}
+            torch.onnx.export(
+                _module(name), tensors, path, dynamo=False, opset_version=17, dynamic_axes=dynamic, **common
+            )
+        else:
+            shapes = dict.fromkeys(example, {0: torch.export.Dim("N")})
+            torch.onnx.export(_module(name), tensors, path, dynamo=True, verbose=False, dynamic_shapes=shapes, **common)
+    return path
+
+
+def _case(name: str, exporter: str) -> Case:
+    found = name != "bert-tokens"
+    return Case(
+        name=f"transformers/{exporter}/{name}",
+        route="transformers",
+        build=partial(write, name, exporter),
+        weight=partial(_weight, name) if found else None,
+        reason="" if found else _PER_TOKEN,
+        feeds=partial(_feeds, name),
+        needs=("torch", "transformers", *(["onnxscript"] if exporter == "dynamo" else [])),
+    )
+
+
+CASES: tuple[Case, ...] = tuple(_case(name, exporter) for exporter in ("legacy", "dynamo") for name in _MODELS)

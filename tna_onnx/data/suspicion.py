@@ -1,0 +1,172 @@
+"""Labels that are class indices and yet wrong: told by how a model's predictions agree with them.
+
+Let H be the confusion matrix, H[y, k] the number of samples of label y that are predicted as k, and N its sum.
+
+- Accuracy is sum_c H[c, c] / N; chance is what the same labels and predictions would give if they were independent,
+  sum_c (sum_k H[c, k]) (sum_y H[y, c]) / N^2.
+- Near chance: accuracy is below chance + max(0.05 (1 - chance), 2 standard errors of chance).
+- Another order: a permutation p of the classes with sum_c H[c, p(c)] as large as possible (linear assignment) is found
+  on one half of the samples and scored on the other, both ways round, so that it cannot profit from noise. It is
+  reported if it is better by 5 points and by 4 standard errors of the paired difference.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tna_onnx.data.source import AnyArray, IntArray
+
+__all__ = ["Confusion", "Suspicion", "below_expectation", "label_suspicion"]
+
+_NEAR = 0.05  # of the way from chance to 1: a 10-class model below 14.5 %, a 1,000-class model below 5.1 %
+_GAIN = 0.05
+_ERRORS = 4
+_MOST_CLASSES = 4096  # above, the assignment takes minutes and the matrix more than 130 MB
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Confusion:
+    """Of the `total` samples labelled `label`, `count` are predicted as `predicted`, more than as any other class."""
+
+    label: int
+    predicted: int
+    count: int
+    total: int
+
+
+@dataclass(frozen=True)
+class Suspicion:
+    """Why the labels may be wrong.
+
+    Attributes:
+        kind: "chance", the labels have next to nothing to do with the predictions; or "order", another order of the
+            classes fits much better.
+        accuracy: share of samples predicted as labelled.
+        chance: what labels and predictions would give if they were independent.
+        reordered: accuracy after the permutation, on samples that it was not found on; None if no order is better.
+        confusions: the most frequent wrong predictions of a class, largest share first.
+    """
+
+    kind: Literal["chance", "order"]
+    accuracy: float
+    chance: float
+    reordered: float | None
+    confusions: tuple[Confusion, ...]
+
+    def text(self, class_names: Sequence[str] | None = None) -> str:
+        """Return what was seen, where, and what to check, in one sentence or two."""
+        seen = f"accuracy is {self.accuracy:.1%}, near chance ({self.chance:.1%})"
+        check = "check the labels, the order of the classes and the preprocessing"
+        if self.reordered is not None:
+            seen = f"accuracy is {self.accuracy:.1%}, but {self.reordered:.1%} with the classes in another order"
+            check = "the labels seem to follow another order than the model's output; give the model's class names in "
+            check += "its order (--classes FILE), or correct the indices"
+        return f"{seen}{self._examples(class_names)}: {check}"
+
+    def _examples(self, class_names: Sequence[str] | None) -> str:
+        def name(index: int) -> str:
+            return f"{index} ({class_names[index]})" if class_names else str(index)
+
+        parts = [
+            f"{c.count:,} of {c.total:,} samples labelled {name(c.label)} are predicted as {name(c.predicted)}"
+            for c in self.confusions
+        ]
+        return f"; {'; '.join(parts)}" if parts else ""
+
+
+def label_suspicion(predicted: IntArray, labels: IntArray, n_classes: int) -> Suspicion | None:
+    """Return why the labels look wrong; None if they look right.
+
+    Args:
+        predicted: predicted classes (N,) int, in [0, C).
+        labels: class indices (N,), likewise.
+        n_classes: the number C of classes.
+
+    Raises:
+        ValueError: N is 0.
+
+    >>> rng = np.random.default_rng(0)
+    >>> labels = rng.integers(0, 10, 1000)
+    >>> label_suspicion(labels, labels, 10) is None
+    True
+    >>> label_suspicion((labels + 1) % 10, labels, 10).reordered
+    1.0
+    """
+    if not len(labels):
+        raise ValueError("no samples")
+    hits = _confusion(predicted, labels, n_classes)
+    n_samples = int(hits.sum())
+    accuracy = float(np.trace(hits)) / n_samples
+    chance = float(hits.sum(axis=0, dtype=np.float64) @ hits.sum(axis=1, dtype=np.float64)) / n_samples**2
+    reordered = _reordered(predicted, labels, n_classes) if n_classes <= _MOST_CLASSES else None
+    if reordered is not None:
+        return Suspicion("order", accuracy, chance, reordered, _confusions(hits))
+    margin = max(_NEAR * (1 - chance), 2 * math.sqrt(chance * (1 - chance) / n_samples))
+    if accuracy < chance + margin:
+        return Suspicion("chance", accuracy, chance, None, _confusions(hits))
+    return None
+
+
+def below_expectation(accuracy: float, n_samples: int, expected: float) -> str | None:
+    """Say that an accuracy is more than two standard errors below the expected one; None if it is not.
+
+    The standard error is that of a share of `n_samples`, sqrt(p (1 - p) / N) with p the expected accuracy.
+
+    Args:
+        accuracy: measured share, 0..1.
+        n_samples: the number N of samples that it was measured on.
+        expected: expected share, 0..1.
+
+    >>> below_expectation(0.75, 10000, 0.76)
+    'accuracy is 75.00 % on 10,000 samples; expected 76.00 %, or at least 75.15 % (two standard errors below)'
+    >>> below_expectation(0.752, 10000, 0.76) is None
+    True
+    """
+    least = expected - 2 * math.sqrt(expected * (1 - expected) / n_samples)
+    if accuracy >= least:
+        return None
+    return (
+        f"accuracy is {100 * accuracy:.2f} % on {n_samples:,} samples; expected {100 * expected:.2f} %, or at least "
+        f"{100 * least:.2f} % (two standard errors below)"
+    )
+
+
+def _confusion(predicted: IntArray, labels: IntArray, n_classes: int) -> IntArray:
+    """Return H (C, C); of very many classes only those that occur, which changes neither trace nor sums."""
+    if n_classes > _MOST_CLASSES:
+        present, at = np.unique(np.concatenate([labels, predicted]), return_inverse=True)
+        labels, predicted, n_classes = at[: len(labels)], at[len(labels) :], len(present)
+    flat = np.bincount(labels * n_classes + predicted, minlength=n_classes**2)
+    return flat.reshape(n_classes, n_classes).astype(np.int64)
+
+
+def _reordered(predicted: IntArray, labels: IntArray, n_classes: int) -> float | None:
+    """Return the accuracy of the best permutation on samples it was not found on, if it is clearly the better one."""
+    mapped = np.empty_like(labels)
+    for half in (0, 1):
+        found = _confusion(predicted[half::2], labels[half::2], n_classes)
+        mapped[1 - half :: 2] = linear_sum_assignment(found, maximize=True)[1][labels[1 - half :: 2]]
+    better = int(np.count_nonzero((mapped == predicted) & (labels != predicted)))
+    worse = int(np.count_nonzero((mapped != predicted) & (labels == predicted)))
+    gain = (better - worse) / len(labels)
+    if gain >= _GAIN and better - worse >= _ERRORS * math.sqrt(better + worse):
+        return float(np.mean(mapped == predicted))
+    return None
+
+
+def _confusions(hits: AnyArray) -> tuple[Confusion, ...]:
+    """Return the most telling wrong predictions: of each label the most frequent class, the largest shares first."""
+    totals, most = hits.sum(axis=1), hits.argmax(axis=1)
+    counts = hits[np.arange(len(hits)), most]
+    wrong = [label for label in np.flatnonzero(counts).tolist() if most[label] != label and totals[label] > 1]
+    wrong.sort(key=lambda label: (-counts[label] / totals[label] * (1 - 1 / totals[label]), label))
+    return tuple(Confusion(at, int(most[at]), int(counts[at]), int(totals[at])) for at in wrong[:_SHOWN])
