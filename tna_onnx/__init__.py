@@ -1,7 +1,7 @@
 """Recalibrate a trained ONNX classifier: a drop-in file with confidences that can be trusted.
 
-The functions mirror the command line: `calibrate`, `evaluate`, `inspect`. They load on first use, so that importing the
-package stays light.
+The functions mirror the command line: `calibrate`, `evaluate`, `inspect`, `verify`. They load on first use, so that
+importing the package stays light.
 
 >>> import tna_onnx
 >>> sorted(tna_onnx.__all__)[:3]
@@ -10,11 +10,14 @@ package stays light.
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from tna_onnx.errors import CheckFailed, DataError, DeviceError, TnaError, UnsupportedModel, UsageError
 
 if TYPE_CHECKING:
+    from tna_onnx.comparison import ModelDifference, verify
     from tna_onnx.data import PRESETS, Recipe
     from tna_onnx.evaluation import Evaluation, evaluate
     from tna_onnx.inspection import Inspection, inspect
@@ -28,6 +31,7 @@ __all__ = [
     "DeviceError",
     "Evaluation",
     "Inspection",
+    "ModelDifference",
     "Recipe",
     "Report",
     "TnaError",
@@ -36,6 +40,7 @@ __all__ = [
     "calibrate",
     "evaluate",
     "inspect",
+    "verify",
 ]
 
 __version__ = "0.1.0"
@@ -46,9 +51,11 @@ _HOMES = {
     "Evaluation": "evaluation",
     "Report": "report.report",
     "Inspection": "inspection",
+    "ModelDifference": "comparison",
     "calibrate": "recalibration",
     "evaluate": "evaluation",
     "inspect": "inspection",
+    "verify": "comparison",
 }
 
 
@@ -61,3 +68,15 @@ def __getattr__(name: str) -> Any:
     value = getattr(importlib.import_module(f"tna_onnx.{_HOMES[name]}"), name)
     globals()[name] = value
     return value
+
+
+class _Package(ModuleType):
+    """Keeps `verify` the public function: loading the submodule of the same name would put that in its place."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute, unless it would hide a public function behind a submodule."""
+        if not (name in _HOMES and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

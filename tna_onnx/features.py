@@ -12,6 +12,7 @@ model without a head has its logits collected in place of features.
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 import tempfile
@@ -141,6 +142,12 @@ class Tail:
     def __init__(self, model: Model, head: Head, device: Device, sample: Batch, fixed_batch: int | None) -> None:
         self._model, self._head, self._device, self._fixed_batch = model, head, device, fixed_batch
         self._feeds = {name: array.dtype for name, array in sample.items()}
+
+    def in_float(self) -> Tail:
+        """Return the same with a weight that is kept in float where the file has it quantised."""
+        tail = copy.copy(self)
+        tail._head = self._head.kept_in_float()
+        return tail
 
     def logits(self, weight: NDArray[Any] | None) -> Callable[[Batch], NDArray[Any]]:
         """Return the function from {features, beside} of a batch to its (N, C) logits, under a weight."""

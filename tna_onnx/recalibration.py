@@ -160,6 +160,7 @@ def calibrate(
         if worse := comparison.worse_in(objective, settings.max_accuracy_drop):
             raise CheckFailed(worse_text(comparison, worse))
     after = found.logits.mapped_scores(fitted)
+    drift = None if found.weight is None else task.quantization_drift(found.weight)
     return Report(
         model=task.model.name,
         model_sha256=task.model.sha256,
@@ -185,7 +186,8 @@ def calibrate(
         preprocessing=task.source.recipe(),
         provider=task.provider,
         versions=versions(),
-        notes=notes_on(task, found, settings, search, comparison),
+        notes=notes_on(task, found, settings, search, comparison, drift),
+        quantization_drift=drift,
         recalibrated=None if task.output else rewritten.proto,
     )
 

@@ -30,6 +30,7 @@ from tna_onnx.graph.outputs import ClassOutput, choose_readout, output_of
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.requantize import requantized
 from tna_onnx.graph.save import check_output
+from tna_onnx.numerics.ops import softmax
 from tna_onnx.runtime import Device, parse_device
 
 __all__ = ["QuantizedHead", "Task", "open_task"]
@@ -76,6 +77,23 @@ class Task:
     def head(self) -> Head | None:
         """The linear head, if there is one."""
         return self.readout if isinstance(self.readout, Head) else None
+
+    def quantization_drift(self, weight: NDArray[Any]) -> float | None:
+        """Largest change of a probability that quantising a new weight makes; None if the weight is not quantised.
+
+        On up to 512 calibration samples, before any map.
+        """
+        head = self.head
+        if head is None or head.stored_weight.quantized is None or weight is head.weight:
+            return None
+        if self.probed.tail is None:
+            in_float: Logits = HeadLogits(self.store, weight, head.bias)
+        else:
+            run = self.probed.tail.in_float().logits(weight)
+            in_float = TailLogits(self.store, head.features, run, head.n_classes)
+        rows = np.arange(min(512, len(self.store)), dtype=np.int64)
+        shipped = softmax(self.logits(weight).at(rows))
+        return float(np.max(np.abs(shipped - softmax(in_float.at(rows)))))
 
     def logits(self, weight: NDArray[Any] | None, factor: float | None = None) -> Logits:
         """Logits of the calibration data under a (C, n) weight, rounded as the file will have it.

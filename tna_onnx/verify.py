@@ -27,6 +27,7 @@ from tna_onnx.graph.floats import epsilon
 from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.rewrite import Rewritten
 from tna_onnx.maps import CalibrationMap, apply_map
+from tna_onnx.numerics.ops import softmax
 from tna_onnx.runtime import Session
 from tna_onnx.task import Task
 
@@ -88,7 +89,7 @@ def check_probabilities(
     found = output.probabilities(np.concatenate(parts))
 
     z, s = np.asarray(task.store.features[rows], np.float64), np.asarray(logits.at(rows), np.float64)
-    expected = _softmax(apply_map(fitted, s, z))
+    expected = softmax(apply_map(fitted, s, z))
     rounding, relative = _rounding(task, z, s)
     bound = 1e-6 + rounding[:, 0] / 2
     if fitted is not None:
@@ -128,16 +129,10 @@ def _magnified(
     fitted: CalibrationMap, logits: NDArray[Any], features: NDArray[Any], rounding: NDArray[Any], relative: float
 ) -> NDArray[np.float64]:
     """Largest change of a probability per sample when logits and features are off by a rounding of random sign."""
-    draws, exact = np.random.default_rng(0), _softmax(apply_map(fitted, logits, features))
+    draws, exact = np.random.default_rng(0), softmax(apply_map(fitted, logits, features))
     largest = np.zeros(len(logits))
     for _ in range(_DRAWS):
         s = logits + rounding * draws.choice([-1.0, 1.0], logits.shape)
         z = features * (1 + relative * draws.choice([-1.0, 1.0], features.shape))
-        largest = np.maximum(largest, np.max(np.abs(_softmax(apply_map(fitted, s, z)) - exact), axis=1))
+        largest = np.maximum(largest, np.max(np.abs(softmax(apply_map(fitted, s, z)) - exact), axis=1))
     return largest
-
-
-def _softmax(logits: NDArray[Any]) -> NDArray[np.float64]:
-    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
-    result: NDArray[np.float64] = weights / weights.sum(axis=1, keepdims=True)
-    return result

@@ -11,7 +11,7 @@ import click
 import tna_onnx
 from tna_onnx.cli.options import data_options, recipe_from
 from tna_onnx.cli.types import members
-from tna_onnx.errors import TnaError, UsageError
+from tna_onnx.errors import CheckFailed, TnaError, UsageError
 
 __all__ = ["group"]
 
@@ -175,6 +175,36 @@ def inspect(model: str, as_json: bool) -> None:
     else:
         show(Console(), inspection_text(inspection))
     inspection.require_head()
+
+
+@group.command()
+@click.argument("original", type=_MODEL)
+@click.argument("recalibrated", type=_MODEL)
+@click.option("--data", type=click.Path(), help="Labelled data to run both files on: image folder or .npz.")
+@data_options
+def verify(preset: str | None, json_file: str | None, quiet: bool, **given: Any) -> None:
+    """Show what differs between ORIGINAL and RECALIBRATED.
+
+    Exit code 0 if only the head and the appended block do, 1 otherwise.
+
+    \b
+    Example:
+      tna-onnx verify model.onnx model.tna.onnx --data heldout/
+    """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
+    from tna_onnx.cli.show import finish, progress_bars  # noqa: PLC0415
+    from tna_onnx.comparison import verify as run  # noqa: PLC0415
+    from tna_onnx.report.text import difference_text  # noqa: PLC0415
+
+    _check_json(json_file, given["original"], given["recalibrated"], given["data"])
+    recipe = recipe_from(preset, given)
+    with progress_bars(quiet) as progress:
+        found = run(preprocessing=recipe, progress=progress, **given)
+    finish(found, difference_text(found), json_file, quiet)
+    if not found.passed:
+        raise CheckFailed(f"{found.recalibrated}: {found.verdict}")
+
+
+verify.params = [option for option in verify.params if option.name != "bins"]  # nothing here is binned
 
 
 def _check_json(path: str | None, *others: str | None) -> None:

@@ -10,6 +10,7 @@ order, and memory does not grow with the samples.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -63,25 +64,34 @@ def open_iterable(data: Any, request: Request, title: str = "batches") -> ArrayS
     wanted = [*names, LABELS] if with_labels else names
     if LABELS in names:
         check_names(title, [*names, LABELS], request.inputs)
-    columns = {name: _Column(f"{title}: {name!r}") for name in names}
     labels: list[AnyArray] = []
-    for number, batch in enumerate(_batches(data, title)):
-        where = f"{title}: batch {number}"
-        arrays = {name: _array(value, f"{where}: {name!r}") for name, value in _by_name(batch, wanted, where).items()}
-        lengths = {name: len(array) if array.ndim else None for name, array in arrays.items()}
-        if len(set(lengths.values())) != 1 or None in lengths.values():
-            raise DataError(
-                f"{where}: every array must have one row per sample along axis 0, but lengths are {lengths}"
-            )
-        for name in names:
-            columns[name].append(arrays[name], where)
-        if with_labels:
-            labels.append(arrays[LABELS])
-    if not columns[names[0]].rows:
-        raise DataError(f"{title}: gives no samples; an iterator that was read before is empty, give a new one")
+    with contextlib.ExitStack() as files:
+        columns = {name: _Column(f"{title}: {name!r}", files.enter_context(_temporary())) for name in names}
+        for number, batch in enumerate(_batches(data, title)):
+            where = f"{title}: batch {number}"
+            arrays = _arrays(batch, wanted, where)
+            for name in names:
+                columns[name].append(arrays[name], where)
+            if with_labels:
+                labels.append(arrays[LABELS])
+        if not columns[names[0]].rows:
+            raise DataError(f"{title}: gives no samples; an iterator that was read before is empty, give a new one")
+        mapped = {name: column.mapped() for name, column in columns.items()}
     found = labels_apart(request, _joined(labels, title) if with_labels else None)
-    mapped = {name: column.mapped() for name, column in columns.items()}
     return open_columns(title, title, request, mapped, found, hashed=lambda indices: arrays_sha256(mapped, indices))
+
+
+def _arrays(batch: Any, wanted: list[str], where: str) -> dict[str, AnyArray]:
+    """Return the arrays of one batch that are wanted, all of one length."""
+    arrays = {name: _array(value, f"{where}: {name!r}") for name, value in _by_name(batch, wanted, where).items()}
+    lengths = {name: len(array) if array.ndim else None for name, array in arrays.items()}
+    if len(set(lengths.values())) != 1 or None in lengths.values():
+        raise DataError(f"{where}: every array must have one row per sample along axis 0, but lengths are {lengths}")
+    return arrays
+
+
+def _temporary() -> BinaryIO:
+    return tempfile.TemporaryFile(prefix="tna-onnx-")
 
 
 def _joined(labels: list[AnyArray], title: str) -> AnyArray:
@@ -94,9 +104,8 @@ def _joined(labels: list[AnyArray], title: str) -> AnyArray:
 class _Column:
     """Rows of one input, written to an unnamed temporary file as they come."""
 
-    def __init__(self, where: str) -> None:
-        self.where, self.rows = where, 0
-        self.file: BinaryIO = tempfile.TemporaryFile(prefix="tna-onnx-")  # noqa: SIM115 - the map takes it over
+    def __init__(self, where: str, file: BinaryIO) -> None:
+        self.where, self.file, self.rows = where, file, 0
         self.shape: tuple[int, ...] | None = None
         self.dtype: np.dtype[Any] | None = None
 
@@ -118,14 +127,12 @@ class _Column:
         self.rows += len(array)
 
     def mapped(self) -> AnyArray:
-        """Return all rows."""
+        """Return all rows; the map outlives the file."""
         shape = (self.rows, *(self.shape or ()))
         self.file.flush()
-        size = os.fstat(self.file.fileno()).st_size
-        if size == 0:
+        if os.fstat(self.file.fileno()).st_size == 0:
             return np.zeros(shape, self.dtype)
-        with self.file:  # the map outlives the handle
-            return np.memmap(self.file, self.dtype or np.float32, "r", shape=shape)
+        return np.memmap(self.file, self.dtype or np.float32, "r", shape=shape)
 
 
 def _batches(data: Any, title: str) -> Iterator[Any]:

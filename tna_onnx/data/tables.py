@@ -153,10 +153,9 @@ def _image_column(pyarrow: Any, schema: Any, request: Request, label_name: str |
     name = request.inputs[0].name
     if name in kinds:
         return name if name in found else None
-    if len(found) > 1:
-        found = [column for column in _IMAGE_NAMES if column in found]
-    if len(found) == 1:
-        return found[0]
+    chosen = found if len(found) == 1 else [column for column in _IMAGE_NAMES if column in found]
+    if len(chosen) == 1:
+        return chosen[0]
     if found or any(types.is_struct(kind) for kind in kinds.values()):
         raise DataError(
             f"{path}: no column can be told to hold the images (found {listed(kinds)}); call it 'image' or after the "

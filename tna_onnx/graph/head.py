@@ -52,8 +52,8 @@ _ALIGNED = {
 }
 _HOMOGENEOUS = {"Relu", "LeakyRelu", "PRelu", "GlobalMaxPool", "MaxPool", "ReduceMax", "ReduceSum", "Expand"}
 _CURVED = {
-    "Clip", "Elu", "Selu", "Celu", "ThresholdedRelu", "Tanh", "Softplus", "Softsign", "HardSigmoid", "HardSwish",
-    "Erf", "Gelu", "Mish", "Swish", "QuantizeLinear", "DequantizeLinear",
+    "BatchNormalization", "Clip", "Elu", "Selu", "Celu", "ThresholdedRelu", "Tanh", "Softplus", "Softsign",
+    "HardSigmoid", "HardSwish", "Erf", "Gelu", "Mish", "Swish", "QuantizeLinear", "DequantizeLinear",
 }  # fmt: skip
 _TWO_SIDED = {"Add", "Sub", "Mul", "Div", "Sum"}
 _STANDARD = ("", "ai.onnx")
@@ -197,19 +197,21 @@ class Walk:
             return self._zipmap(node) if kind == "ZipMap" else self._normalizer(node)
         if node.domain not in _STANDARD and not (node.domain == "com.microsoft" and kind in _CURVED):
             raise Refused(_not_linear(node))
+        before: str | Head | None = None
         if kind in _ACTIVATIONS:
-            return self._activation(node)
-        if kind in _PASSED | _ALIGNED | _HOMOGENEOUS | _CURVED:
-            return self._passed(node)
-        if kind == "Neg":
-            self.scale = -self.scale
-            return str(node.input[0])
-        if kind in ("Log", "Exp") and (inner := self._log_or_exp(node)) is not None:
-            return inner
-        if kind in _TWO_SIDED:
-            return self._two_sided(node, index)
-        if kind == "Concat" and (inner := self._pair(node)) is not None:
-            return inner
+            before = self._activation(node)
+        elif kind in _PASSED | _ALIGNED | _HOMOGENEOUS | _CURVED:
+            before = self._passed(node)
+        elif kind == "Neg":
+            before, self.scale = str(node.input[0]), -self.scale
+        elif kind in ("Log", "Exp"):
+            before = self._log_or_exp(node)
+        elif kind in _TWO_SIDED:
+            before = self._two_sided(node, index)
+        elif kind == "Concat":
+            before = self._pair(node)
+        if before is not None:
+            return before
         ours = node.name.startswith(f"{PREFIX}/")
         raise Refused(
             f"{kind} is neither a linear layer nor one of the operators that may follow it"
@@ -537,14 +539,15 @@ _MULTI_LABEL = (
 
 
 def ancestors(model: Model, tensor: str) -> set[int]:
-    """Return the indices of all nodes that a tensor is computed from."""
+    """Return the indices of all nodes whose values a tensor is computed from; shapes are no values."""
     todo, seen = [tensor], set()
     while todo:
         k = model.producers.get(todo.pop())
         if k is not None and k not in seen:
             seen.add(k)
             node = model.proto.graph.node[k]
-            todo += [*node.input, *subgraph_inputs(node)]
+            if node.op_type not in ("Shape", "Size"):
+                todo += [*node.input, *subgraph_inputs(node)]
     return seen
 
 

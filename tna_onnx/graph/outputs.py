@@ -20,6 +20,7 @@ from tna_onnx.graph.nodes import PREFIX
 from tna_onnx.graph.readout import Readout, Refusal
 from tna_onnx.graph.rewrite import provenance
 from tna_onnx.graph.stored import Refused
+from tna_onnx.numerics.ops import softmax
 
 __all__ = ["OUTPUT_KINDS", "ClassOutput", "choose_readout", "class_output", "output_of"]
 
@@ -73,9 +74,7 @@ class ClassOutput:
             return np.concatenate([1 - values, values], axis=1)
         if self.kind == "probabilities":
             return values
-        weights = np.exp(values - values.max(axis=1, keepdims=True))
-        result: NDArray[np.float64] = weights / weights.sum(axis=1, keepdims=True)
-        return result
+        return softmax(values)
 
     @property
     def provenance(self) -> dict[str, str]:

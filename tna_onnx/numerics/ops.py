@@ -11,8 +11,9 @@ from typing import Any, Protocol
 
 import array_api_compat
 import numpy as np
+from numpy.typing import NDArray
 
-__all__ = ["ArrayOps", "Ops"]
+__all__ = ["ArrayOps", "Ops", "softmax"]
 
 
 class Ops(Protocol):
@@ -105,3 +106,10 @@ class ArrayOps:
 
     def sum_square(self, a: Any) -> Any:
         return self._xp.sum(a * a, axis=1, keepdims=True)
+
+
+def softmax(logits: NDArray[Any]) -> NDArray[np.float64]:
+    """Return probabilities (N, C) of logits (N, C), in float64."""
+    values = np.asarray(logits, np.float64)
+    probabilities: NDArray[np.float64] = ArrayOps(values).softmax(values)
+    return probabilities

@@ -21,6 +21,7 @@ def notes_on(
     settings: SearchSettings,
     search: str,
     comparison: Comparison,
+    drift: float | None = None,
 ) -> tuple[str, ...]:
     """Collect what is unusual about a run."""
     notes, classes = [], task.readout.n_classes
@@ -34,7 +35,7 @@ def notes_on(
         )
     if task.model.inlined:
         notes.append(f"model-local functions were inlined: {', '.join(task.model.inlined)}")
-    notes += _head_notes(task)
+    notes += _head_notes(task, drift)
     recipe = task.source.recipe()
     if recipe is not None:
         used = ", ".join(f"{key} {_plain(value)}" for key, value in recipe.items() if value is not None)
@@ -63,13 +64,18 @@ def notes_on(
     return tuple(notes)
 
 
-def _head_notes(task: Task) -> list[str]:
+def _head_notes(task: Task, drift: float | None) -> list[str]:
     if task.head is None:
         return [f"no linear head: output '{task.readout.output}' is calibrated as it is ({task.readout.holds})"]
     stored = task.head.stored_weight
     if stored.quantized is not None:
         kind = "per class" if stored.quantized.axis is not None else "with one scale"
-        return [f"the weight is quantised in the file ({stored.quantized.dtype}) and was quantised anew, {kind}"]
+        if drift is None:
+            return [f"the weight is quantised in the file ({stored.quantized.dtype}) and stays as it is"]
+        return [
+            f"the weight was quantised anew ({stored.quantized.dtype}, {kind}): that moves a probability by at most "
+            f"{drift:.2g}; --quantized-head float keeps it in float"
+        ]
     if stored.shared:
         return [f"'{stored.read_as}' is read elsewhere too, or computed: the head was given a tensor of its own"]
     return []

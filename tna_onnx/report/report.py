@@ -100,6 +100,7 @@ class Report:
         provider: ONNX Runtime's execution provider.
         versions: of what took part.
         notes: what the user should know.
+        quantization_drift: largest change of a probability that quantising the new weight made; None if it is in float.
         recalibrated: the new model as an onnx.ModelProto, where no file was written.
     """
 
@@ -128,6 +129,7 @@ class Report:
     provider: str
     versions: dict[str, str]
     notes: tuple[str, ...]
+    quantization_drift: float | None = None
     recalibrated: Any = field(default=None, repr=False, compare=False)
 
     @property

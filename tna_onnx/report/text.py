@@ -6,12 +6,13 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from tna_onnx.comparison import Difference, ModelDifference, OutputDifference
 from tna_onnx.evaluation import Evaluation
 from tna_onnx.inspection import HeadInfo, Inspection
 from tna_onnx.numerics.metrics import METRICS, Metrics
 from tna_onnx.report.report import Comparison, Report
 
-__all__ = ["evaluation_text", "inspection_text", "report_text", "show"]
+__all__ = ["difference_text", "evaluation_text", "inspection_text", "report_text", "show"]
 
 _LABELS = {"accuracy": "accuracy, %", "ece": "ECE, %", "adaece": "AdaECE, %", "nll": "NLL, nats", "brier": "Brier"}
 _PERCENT = ("accuracy", "ece", "adaece")
@@ -95,6 +96,62 @@ def inspection_text(inspection: Inspection) -> RenderableType:
     if inspection.provenance:
         lines += ["", "recalibrated by tna-onnx:", *(f"  {k}: {v}" for k, v in inspection.provenance.items())]
     return Text("\n".join(lines))
+
+
+def difference_text(found: ModelDifference) -> RenderableType:
+    """What differs between two files, explained or not, how far the outputs moved, verdict."""
+    unexplained, block = found.unexplained, [d for d in found.differences if d.explained == "appended block"]
+    changed = [d for d in found.differences if d.explained and d not in block]
+    counts = [sum(d.part == part for d in block) for part in ("node", "tensor")]
+    lines = [
+        f"original {found.original}",
+        f"new file {found.recalibrated}",
+        f"head     {found.head or 'none'}",
+        *(f"changed  {_difference_line(d)}" for d in changed),
+        *([f"appended block: {_count(counts[0], 'node')}, {_count(counts[1], 'tensor')}"] if block else []),
+        f"the same {_untouched(found, 'node', found.nodes)}, {_untouched(found, 'tensor', found.tensors)}",
+        *(f"DIFFERS  {_difference_line(d)}" for d in unexplained[:_MOST_LINES]),
+        *([f"DIFFERS  {len(unexplained) - _MOST_LINES:,} more: --json"] if len(unexplained) > _MOST_LINES else []),
+        *(_output_lines(found.outputs) if found.outputs else []),
+        *(f"note     {note}" for note in found.notes),
+    ]
+    return Group(Text("\n".join(lines)), Text(found.verdict, style="bold"))
+
+
+# Unexplained differences that are listed; another model altogether has thousands.
+_MOST_LINES = 40
+
+
+def _difference_line(d: Difference) -> str:
+    size = "" if d.largest is None else f"largest change {d.largest:.3g}"
+    size += "" if d.relative is None else f", {d.relative:.3g} of the largest value"
+    role = f" [{d.explained}]" if d.explained else ""
+    return f"{d.part} {d.name}: {d.change}{role}{''.join(f' ({text})' for text in (d.detail, size) if text)}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def _untouched(found: ModelDifference, part: str, total: int) -> str:
+    changed = {d.name for d in found.differences if d.part == part and d.change != "added"}
+    return f"{max(0, total - len(changed)):,} of {_count(total, part)}"
+
+
+def _output_lines(o: OutputDifference) -> list[str]:
+    lines = [
+        f"data     {o.data}, output '{o.output}' ({o.output_kind}) on {o.provider}",
+        f"moved    largest |p - p'| {o.largest:.2e}, mean {o.mean:.2e}",
+        f"class    the same for {o.same_class:,} of {_count(o.samples, 'sample')} ({o.agreement:.2%})",
+        f"before   mean confidence {o.confidence_before:.2%}, accuracy {o.accuracy_before:.2%}",
+        f"after    mean confidence {o.confidence_after:.2%}, accuracy {o.accuracy_after:.2%}",
+    ]
+    for other in o.others:
+        size = "" if other.largest is None else f", largest change {other.largest:.2e}"
+        what = f"{other.differing:,} of {_count(other.values, 'value')} differ{size}" if other.differing else "the same"
+        expected = "" if other.depends_on_head else " (does not depend on the head)"
+        lines.append(f"output   '{other.name}'{expected}: {what}")
+    return lines
 
 
 def _head_lines(head: HeadInfo) -> list[str]:
