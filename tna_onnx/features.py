@@ -198,6 +198,7 @@ def check_readout(
         row = int(np.flatnonzero(~np.isfinite(logits).all(axis=1))[0])
         raise DataError(f"{model.name}: logits '{readout.logits}' of sample {row} hold NaN or infinite values")
     if not isinstance(readout, Head):
+        _refuse_probabilities(model, readout, raw)
         return Probed(replace(readout, logits_type=raw.dtype.name), raw.shape[1:], plain_features=False)
     head, features = readout, found[0] if found else batch[readout.features]
     if head.linear and features.size == len(logits) * head.n_features:
@@ -271,6 +272,17 @@ def _class_logits(model: Model, readout: Readout, raw: NDArray[Any], samples: in
             f"{model.name}: logits '{readout.logits}' have shape {raw.shape} for {samples} samples; expected (N, "
             f"{readout.n_classes}) for {where}{what}"
         ) from mismatch
+
+
+def _refuse_probabilities(model: Model, readout: Readout, raw: NDArray[Any]) -> None:
+    """Refuse an output that was said to hold logits when every row is a distribution."""
+    if readout.holds != "logits" or readout.activation != "none":
+        return
+    if raw.ndim == 2 and np.all(raw >= 0) and np.all(np.abs(raw.sum(axis=1) - 1) < 1e-3):
+        raise UnsupportedModel(
+            f"{model.name}: output '{readout.output}' was said to hold logits, but all values are positive and add up to "
+            "1; say --output-kind probabilities"
+        )
 
 
 def _check_linear(model: Model, head: Head, features: NDArray[Any], logits: NDArray[Any]) -> None:
