@@ -29,7 +29,8 @@ class OtherOutput:
 
     Attributes:
         name: of the graph output.
-        depends_on_head: it is computed from the head's scores. Without that, nothing of it may move.
+        depends_on_head: it is computed from the head's scores. Without that, nothing of it may move (on CUDA two runs
+            may differ in the last digits; the CPU settles it).
         values: numbers (or strings) compared.
         differing: how many are not the same.
         largest: largest |new - old|; None if some are strings, not finite, or in another shape.

@@ -13,11 +13,9 @@ model without a head has its logits collected in place of features.
 from __future__ import annotations
 
 import copy
-import math
-import os
-import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -30,7 +28,8 @@ from tna_onnx.graph.floats import epsilon
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.rewrite import rewrite
-from tna_onnx.runtime import Device, Session, open_session
+from tna_onnx.runtime import Device, Session, open_session, runtime_version
+from tna_onnx.store import TemporaryRows, labels_digest, open_store
 
 __all__ = [
     "FeatureStore",
@@ -75,19 +74,25 @@ class FeatureStore:
     `rows` features of a sample may follow one another on the tensor's axis 0; they are kept as one more axis.
 
     Attributes:
-        features: (N, n), mapped from an unnamed temporary file, in the model's dtype. Where only the graph computes the
+        features: (N, n), mapped from a file, in the model's dtype. Where only the graph computes the
             logits, (N, ...), all that one sample has. Logits (N, C) for a model without a head.
         labels: (N,) int64.
         batch_size: samples per batch when they were collected.
-        beside: per batch, what else of the data goes into the nodes after the linear layer.
+        beside: what else of the data goes into the nodes after the linear layer, with a row for each sample.
+        scalars: per batch, what of that has no such rows.
         rows: how many rows of the feature tensor belong to a sample, where it is more than one; else 0.
+        folder: where the store lies, if it is kept.
+        resumed: what was found in an earlier store.
     """
 
     features: NDArray[Any]
     labels: NDArray[np.int64]
     batch_size: int = 0
-    beside: tuple[Batch, ...] = ()
+    beside: Batch = field(default_factory=dict)
+    scalars: tuple[Batch, ...] = ()
     rows: int = 0
+    folder: Path | None = None
+    resumed: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -108,7 +113,8 @@ class FeatureStore:
             features = np.asarray(self.features[block])
             if self.rows:
                 features = features.reshape(-1, *features.shape[2:])
-            yield features, self.labels[block], self.beside[k] if self.beside else {}
+            beside = {name: np.asarray(values[block]) for name, values in self.beside.items()}
+            yield features, self.labels[block], {**beside, **(self.scalars[k] if self.scalars else {})}
 
 
 def input_specs(session: Session) -> tuple[InputSpec, ...]:
@@ -214,45 +220,136 @@ def check_readout(
 
 
 def collect_features(
-    model: Model, readout: Readout, source: Source, device: Device, batch_size: int, progress: Progress
+    model: Model,
+    readout: Readout,
+    source: Source,
+    device: Device,
+    batch_size: int,
+    progress: Progress,
+    cache: Path | None = None,
 ) -> FeatureStore:
     """Run the sub-graph up to the features over all samples; up to the logits if there is no head.
 
+    Args:
+        model: the model.
+        readout: its head, as `check_readout` gave it, or its logits.
+        source: the samples.
+        device: where to run.
+        batch_size: samples per run.
+        progress: called with (stage, done, total).
+        cache: folder of feature stores; what an interrupted run has left there is taken over. With it the logits are
+            kept too.
+
     Raises:
         DataError: features of the wrong shape, or with NaN or infinite values.
-        UsageError: no room for the features in the temporary folder.
+        UsageError: no room for the features, or the cache cannot be used.
     """
-    head = readout if isinstance(readout, Head) else None
-    wanted = head.features if head else readout.logits
-    beside = read_beside(model, head) if head and not head.linear else []
-    computed = [name for name in (wanted, *beside) if name in model.producers]
-    session = _open(model, computed, device) if computed else None
-    store: NDArray[Any] | None = None
-    kept: list[Batch] = []
-    done = 0
-    for batch in source.batches(batch_size):
-        results = dict(zip(computed, session.run(computed, batch), strict=True)) if session else {}
-        results = {**batch, **results}
-        features = _rows(model, readout, results[wanted], len(next(iter(batch.values()))))
-        if not np.all(np.isfinite(features)):
-            bad = ~np.isfinite(features).reshape(len(features), -1).all(axis=1)
-            row = done + int(np.flatnonzero(bad)[0])
-            raise DataError(f"{source.describe()}: features of sample {row} hold NaN or infinite values")
-        if store is None:
-            store = _allocate((len(source), *features.shape[1:]), features.dtype)
-        if features.shape[1:] != store.shape[1:]:
+    collector = _Collector(model, readout, source, device, batch_size, keep_logits=cache is not None)
+    if cache is None:
+        return collector.run(TemporaryRows(len(source)).array, progress)
+    with open_store(cache, collector.key(), source.labels, batch_size) as store:
+        found = collector.run(store.array, progress, store.done, store.finish_up_to)
+        return replace(found, folder=store.folder, resumed=tuple(store.notes))
+
+
+class _Collector:
+    """One pass over the samples that keeps the features, what else the tail reads, and the logits if asked for."""
+
+    def __init__(
+        self, model: Model, readout: Readout, source: Source, device: Device, batch_size: int, *, keep_logits: bool
+    ) -> None:
+        self._model, self._readout, self._source = model, readout, source
+        self._batch_size, self._strict = batch_size, keep_logits
+        self._head = readout if isinstance(readout, Head) else None
+        self._wanted = self._head.features if self._head else readout.logits
+        self._beside = read_beside(model, self._head) if self._head and not self._head.linear else []
+        names = [self._wanted, *self._beside, *([readout.logits] if keep_logits else [])]
+        self._computed = list(dict.fromkeys(name for name in names if name in model.producers))
+        self._session = _open(model, self._computed, device) if self._computed else None
+
+    def key(self) -> dict[str, Any]:
+        """Everything that the rows depend on."""
+        return {
+            "model_sha256": self._model.sha256,
+            "head": self._head.node if self._head else None,
+            "features": self._wanted,
+            "logits": self._readout.logits,
+            "beside": self._beside,
+            "data_sha256": self._source.digest(),
+            "labels_sha256": labels_digest(self._source.labels),
+            "recipe": self._source.recipe(),
+            "provider": self._session.provider if self._session else "none",
+            "onnxruntime": runtime_version(),
+            "batch_size": self._batch_size,
+        }
+
+    def run(
+        self,
+        array: Callable[[str, tuple[int, ...], np.dtype[Any]], NDArray[Any]],
+        progress: Progress,
+        done: int = 0,
+        finish_up_to: Callable[[int], None] = lambda count: None,  # noqa: ARG005
+    ) -> FeatureStore:
+        """Fill the arrays from sample `done` on."""
+        total = len(self._source)
+        rows = None if done == 0 else np.arange(done, total)
+        scalars: list[Batch] = []
+        fold, arrays = 0, {}
+        progress("collect features", done, total)
+        # one batch is run again where all are done: it tells names, shapes and dtypes
+        again = self._source.batches(self._batch_size, np.arange(min(self._batch_size, total))) if done == total else ()
+        for batch in again or self._source.batches(self._batch_size, rows):
+            results = {**batch, **self._results(batch)}
+            count = len(next(iter(batch.values())))
+            raw = results[self._wanted]
+            features = _rows(self._model, self._readout, raw, count)
+            fold = features.shape[1] if self._head and not self._head.linear and len(raw) != count else 0
+            kept = {"features": features}
+            alone: Batch = {}
+            for k, name in enumerate(self._beside):
+                value = results[name]
+                if value.ndim and len(value) == count:
+                    kept[f"beside_{k}"] = value
+                else:
+                    alone[name] = value
+            if alone and self._strict:
+                raise UsageError(
+                    f"{self._model.name}: the nodes behind the head read {', '.join(alone)}, which have no row per "
+                    "sample and cannot be kept; leave --cache out"
+                )
+            if self._strict and self._head:
+                kept["logits"] = results[self._readout.logits]
+            for name, values in kept.items():
+                arrays[name] = array(name, values.shape[1:], values.dtype)
+                if done < total:
+                    self._put(arrays[name], name, values, done)
+            scalars += [alone] if alone else []
+            if done < total:
+                done += count
+                finish_up_to(done)
+            progress("collect features", done, total)
+        if "features" not in arrays or done != total:
+            raise DataError(f"{self._source.describe()}: {done} samples read; expected {total}")
+        beside = {name: arrays[f"beside_{k}"] for k, name in enumerate(self._beside) if f"beside_{k}" in arrays}
+        labels = self._source.labels
+        return FeatureStore(arrays["features"], labels, self._batch_size, beside, tuple(scalars), fold)
+
+    def _results(self, batch: Batch) -> Batch:
+        if self._session is None:
+            return {}
+        return dict(zip(self._computed, self._session.run(self._computed, batch), strict=True))
+
+    def _put(self, array: NDArray[Any], name: str, values: NDArray[Any], start: int) -> None:
+        if values.shape[1:] != array.shape[1:]:
             raise DataError(
-                f"{source.describe()}: features of samples from {done} on have shape {features.shape[1:]}, those "
-                f"before {store.shape[1:]}; give all samples the same length (padding)"
+                f"{self._source.describe()}: {name} of samples from {start} on have shape {values.shape[1:]}, those "
+                f"before {array.shape[1:]}; give all samples the same length (padding)"
             )
-        store[done : done + len(features)] = features
-        kept += [{name: results[name] for name in beside}] if beside else []
-        done += len(features)
-        progress("collect features", done, len(source))
-    if store is None or done != len(source):
-        raise DataError(f"{source.describe()}: {done} samples read; expected {len(source)}")
-    rows = store.shape[1] if head and not head.linear and len(results[wanted]) != len(features) else 0
-    return FeatureStore(store, source.labels, batch_size, tuple(kept), rows)
+        if values.dtype.kind == "f" and not np.all(np.isfinite(values)):
+            bad = ~np.isfinite(values).reshape(len(values), -1).all(axis=1)
+            row = start + int(np.flatnonzero(bad)[0])
+            raise DataError(f"{self._source.describe()}: {name} of sample {row} hold NaN or infinite values")
+        array[start : start + len(values)] = values
 
 
 def _open(model: Model, outputs: list[str], device: Device) -> Session:
@@ -280,8 +377,8 @@ def _refuse_probabilities(model: Model, readout: Readout, raw: NDArray[Any]) -> 
         return
     if raw.ndim == 2 and np.all(raw >= 0) and np.all(np.abs(raw.sum(axis=1) - 1) < 1e-3):
         raise UnsupportedModel(
-            f"{model.name}: output '{readout.output}' was said to hold logits, but all values are positive and add up to "
-            "1; say --output-kind probabilities"
+            f"{model.name}: output '{readout.output}' was said to hold logits, but all values are positive and add up "
+            "to 1; say --output-kind probabilities"
         )
 
 
@@ -379,20 +476,3 @@ def _rows(model: Model, readout: Readout, raw: NDArray[Any], samples: int) -> ND
             "sample"
         )
     return features.reshape(samples, n)
-
-
-def _allocate(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Map an unnamed temporary file whose blocks are reserved, so that a full disk is an error here."""
-    size = math.prod(shape) * dtype.itemsize
-    try:
-        with tempfile.TemporaryFile(prefix="tna-onnx-") as file:
-            if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(file.fileno(), 0, size)
-            else:
-                file.truncate(size)
-            return np.memmap(file, dtype, "r+", shape=shape)  # the map outlives the handle
-    except OSError as error:
-        raise UsageError(
-            f"{tempfile.gettempdir()}: no room for {size:,} bytes of features ({error.strerror}); set TMPDIR to a "
-            "larger disk"
-        ) from error

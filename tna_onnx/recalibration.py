@@ -62,6 +62,7 @@ def calibrate(
     preprocessing: Recipe | None = None,
     device: str = "auto",
     batch_size: int = 64,
+    cache: str | Path | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Report:
@@ -102,6 +103,7 @@ def calibrate(
         preprocessing: recipe for images.
         device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
         batch_size: samples per run.
+        cache: folder in which features are kept; an interrupted run goes on there, and a later one starts from them.
         overwrite: allow the output to be the input.
         progress: called with (stage, done, total).
 
@@ -129,7 +131,7 @@ def calibrate(
     task = open_task(
         model, calib, eval, output, needs_head=search != "none", head=head, output_name=output_name,
         output_kind=output_kind, quantized_head=quantized_head, recipe=preprocessing, device=device,
-        batch_size=batch_size, overwrite=overwrite, bins=bins, show=show,
+        batch_size=batch_size, cache=cache, overwrite=overwrite, bins=bins, show=show,
     )  # fmt: skip
     allowed = _allowed_maps(task)
     if map not in ("auto", *allowed):

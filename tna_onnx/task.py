@@ -129,6 +129,7 @@ def open_task(
     batch_size: int,
     overwrite: bool,
     bins: int,
+    cache: str | Path | None,
     show: Progress,
 ) -> Task:
     """Open and check, cheapest first, then collect the features.
@@ -164,7 +165,7 @@ def open_task(
     probed = check_readout(model, found, probe, samples, batch_size, where)
     if probed.tail is not None and probe.fixed_batch:
         batch_size = probe.fixed_batch
-    store = collect_features(model, probed.readout, samples, where, batch_size, show)
+    store = collect_features(model, probed.readout, samples, where, batch_size, show, _folder(cache))
     return Task(
         model,
         probed,
@@ -202,6 +203,10 @@ def _choose(
         except UnsupportedModel:
             pass
     return choose_readout(model, output_name, output_kind)
+
+
+def _folder(cache: str | Path | None) -> Path | None:
+    return None if cache is None else Path(cache)
 
 
 def _in_float(head: Head) -> Head:

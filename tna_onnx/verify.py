@@ -8,7 +8,7 @@ a_i = max_c sum_f |z_if||w_cf| + |b_c| and k = 16 for the order of summation, an
 what its logits move. So |p - p'| <= 8 eps a_i + 1e-6. A map behind the logits can magnify that (isotonic ramps are up
 to 1024 steep), so four times what such a rounding of logits and features, with random signs, does to the numerics is
 added. Never above 0.05. Where only the graph computes the logits, a_i = |z_i| max_c |w_c| + |b_c| over all
-positions, and a step of the quantisation after the linear layer is added, if there is one.
+positions, and a step of the quantisation after the linear layer is added, if there is one; one of the output's, too.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def check_probabilities(
     bound = 1e-6 + rounding[:, 0] / 2
     if fitted is not None:
         bound += 4 * _magnified(fitted, s, z, rounding, relative)
-    bound = np.minimum(_LARGEST, bound)
+    bound = np.minimum(_LARGEST, bound + task.readout.output_step)
     difference = np.max(np.abs(found - expected), axis=1, initial=0)
     worst = int(np.argmax(difference - bound))
     if not difference[worst] <= bound[worst]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from importlib import import_module
 from importlib.util import find_spec
 
-from .case import OUTCOMES, Case, mismatch, outcome
+from .case import OUTCOMES, Case, Unavailable, mismatch, outcome
 
-__all__ = ["ALL", "OUTCOMES", "Case", "mismatch", "outcome"]
+__all__ = ["ALL", "OUTCOMES", "Case", "Unavailable", "mismatch", "outcome"]
 
 _MODULES = ("exported_torch", "exported_transformers", "exported_sklearn", "exported_keras", "optimized", "forms")
 

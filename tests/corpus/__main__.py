@@ -1,3 +1,4 @@
+# ruff: noqa: T201 - a printer
 """`python -m tests.corpus [-v] [WORD ...]`: what head finding says about every case whose name holds a word.
 
 A table of outcomes per route with totals; with -v one line per case. Exit code 1 if an outcome is wrong.
@@ -11,7 +12,7 @@ from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
 
-from . import ALL, OUTCOMES, outcome
+from . import ALL, OUTCOMES, Unavailable, outcome
 
 _RIGHT = ("found right", "refused rightly")
 _COLUMNS = (*OUTCOMES, "skipped", "not built")
@@ -31,7 +32,9 @@ def main(words: list[str]) -> int:
             with tempfile.TemporaryDirectory() as folder:
                 try:
                     result, seen = outcome(case, Path(folder))
-                except Exception as error:
+                except Unavailable as error:
+                    result, seen = "skipped", str(error)
+                except Exception as error:  # noqa: BLE001 - of any exporter
                     result, seen = "not built", f"{type(error).__name__}: {error}"
         table.setdefault(case.route, Counter())[result] += 1
         if verbose or result not in (*_RIGHT, "skipped"):

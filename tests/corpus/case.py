@@ -21,9 +21,13 @@ from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import load_model
 
-__all__ = ["OUTCOMES", "Case", "mismatch", "outcome", "quiet"]
+__all__ = ["OUTCOMES", "Case", "Unavailable", "mismatch", "outcome", "quiet"]
 
 OUTCOMES = ("found right", "refused rightly", "refused wrongly", "found wrong", "exception")
+
+
+class Unavailable(Exception):
+    """`Case.build` cannot make its model on this machine; the text says why."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +88,7 @@ def mismatch(found: NDArray[np.floating], truth: NDArray[np.floating]) -> float:
 def outcome(case: Case, folder: Path) -> tuple[str, str]:
     """Build a case and look for its head: (one of `OUTCOMES`, what was seen).
 
-    Errors of `case.build` and `case.weight` are not outcomes; they are raised.
+    Errors of `case.build` (`Unavailable` among them) and `case.weight` are not outcomes; they are raised.
     """
     path, truth = case.build(folder), None if case.weight is None else case.weight()
     try:

@@ -1,7 +1,8 @@
 """scikit-learn classifiers, fitted on small random data, written by skl2onnx.
 
-A binary linear classifier has one vector w in scikit-learn; the file scores it as w or as the pair -w, w, both of which
-are [0, w] up to a factor where a Sigmoid follows. The pair without one is a head of its own, [-w, w].
+A binary linear classifier has one vector w in scikit-learn. The file scores it as w or as the pair -w, w; where a
+Sigmoid follows, the classes differ by w, so the truth is [0, w]. The pair with a Softmax or as raw scores is [-w, w].
+(For linear discriminant analysis that Softmax is not scikit-learn's probability; the truth is about the file.)
 """
 
 from __future__ import annotations
@@ -123,12 +124,6 @@ def _boosting() -> Any:
     return GradientBoostingClassifier(n_estimators=3, random_state=0)
 
 
-def _histogram_boosting() -> Any:
-    from sklearn.ensemble import HistGradientBoostingClassifier
-
-    return HistGradientBoostingClassifier(max_iter=3, random_state=0)
-
-
 def _neighbours() -> Any:
     from sklearn.neighbors import KNeighborsClassifier
 
@@ -190,7 +185,7 @@ def _coef(make: Callable[[], Any], classes: int, names: bool = False) -> Array:
 
 
 def _mirrored(make: Callable[[], Any], classes: int) -> Array:
-    """Two raw scores -s and s that no Sigmoid follows."""
+    """Two scores -s and s that no Sigmoid follows."""
     vector = fitted(make, classes).coef_
     return np.concatenate([-vector, vector])
 
@@ -232,14 +227,11 @@ def _refused(name: str, make: Callable[[], Any], reason: str, classes: int = 3, 
 
 _ARRAY: dict[str, Any] = {"zipmap": False}
 _RAW: dict[str, Any] = {"zipmap": False, "raw_scores": True}
-_TREE = "Tree"
-_NO_HEAD = "linear"
-"""What every refusal says: no linear head was found."""
+_TREE = "TreeEnsemble"
 
 CASES: tuple[Case, ...] = (
     _linear("logistic-3", _logistic, 3, **_ARRAY),
     _linear("logistic-3-zipmap", _logistic, 3),
-    _linear("logistic-3-columns", _logistic, 3, zipmap="columns"),
     _linear("logistic-3-raw", _logistic, 3, **_RAW),
     _linear("logistic-3-names", _logistic, 3, names=True, **_ARRAY),
     _linear("logistic-3-names-zipmap", _logistic, 3, names=True),
@@ -254,26 +246,33 @@ CASES: tuple[Case, ...] = (
     _linear("scaler-pca-logistic-3", _scaled_pca, 3, **_ARRAY),
     _linear("select-logistic-3", _selected, 3, **_ARRAY),
     _linear("sgd-log-2", _sgd, 2, **_ARRAY),
+    _linear("sgd-log-3-raw", _sgd, 3, **_RAW),
+    _linear("sgd-hinge-3", _hinge, 3, **_ARRAY),
+    _linear("perceptron-3", _perceptron, 3, **_ARRAY),
+    _linear("linear-svc-3", _linear_svc, 3),
+    _linear("ridge-3", _ridge, 3),
     _linear("lda-3", _lda, 3, **_ARRAY),
-    _linear("lda-2", _lda, 2, **_ARRAY),
+    _case("lda-2", _lda, 2, partial(_mirrored, _lda, 2), **_ARRAY),
     _case("mlp-3", _mlp, 3, partial(_last_layer, _mlp, 3), **_ARRAY),
     _case("mlp-3-zipmap", _mlp, 3, partial(_last_layer, _mlp, 3)),
     _case("mlp-2", _mlp, 2, partial(_last_layer, _mlp, 2), **_ARRAY),
-    _refused("sgd-log-3", _sgd, _NO_HEAD, **_ARRAY),
-    _linear("sgd-log-3-raw", _sgd, 3, **_RAW),
-    _refused("one-vs-rest-3", _one_vs_rest, _NO_HEAD, **_ARRAY),
-    _linear("linear-svc-3", _linear_svc, 3),
-    _linear("ridge-3", _ridge, 3),
-    _linear("perceptron-3", _perceptron, 3, **_ARRAY),
-    _linear("sgd-hinge-3", _hinge, 3, **_ARRAY),
-    _refused("calibrated-logistic-3", _calibrated, _NO_HEAD, **_ARRAY),
-    _refused("qda-3", _qda, _NO_HEAD, **_ARRAY),
-    _refused("naive-bayes-3", _naive_bayes, _NO_HEAD, **_ARRAY),
+    _case("mlp-2-zipmap", _mlp, 2, partial(_last_layer, _mlp, 2)),
+    # One score without a Sigmoid.
+    _refused("linear-svc-2", _linear_svc, r"ArrayFeatureExtractor|\b(1|one)\b", 2),
+    _refused("ridge-2", _ridge, r"ArrayFeatureExtractor|\b(1|one)\b", 2),
+    # One column of probabilities an output: none of them is a classifier's output.
+    _refused("logistic-3-columns", _logistic, "Slice|Normalizer|one class", zipmap="columns"),
+    # One-vs-rest in plain arithmetic: 1 / (1 + exp(-s)) over its sum over classes.
+    _refused("sgd-log-3", _sgd, "Div|Reciprocal|Exp|one-vs-rest", **_ARRAY),
+    # A classifier for each class, concatenated.
+    _refused("one-vs-rest-3", _one_vs_rest, "LpNormalization|Concat|one-vs-rest", **_ARRAY),
+    _refused("calibrated-logistic-3", _calibrated, "Div|Concat|calibrat", **_ARRAY),
+    _refused("qda-3", _qda, "Concat|Div|Exp", **_ARRAY),
+    _refused("naive-bayes-3", _naive_bayes, "Exp|Sub", **_ARRAY),
     _refused("forest-3", _forest, _TREE, **_ARRAY),
     _refused("forest-3-zipmap", _forest, _TREE),
     _refused("boosting-3", _boosting, _TREE, **_ARRAY),
     _refused("boosting-2", _boosting, _TREE, 2, **_ARRAY),
-    _refused("histogram-boosting-3", _histogram_boosting, _TREE, **_ARRAY),
-    _refused("neighbours-3", _neighbours, _NO_HEAD, **_ARRAY),
-    _refused("kernel-svc-3", _kernel_svc, "SVM|linear", **_ARRAY),
+    _refused("neighbours-3", _neighbours, "Concat|Div|ReduceSum", **_ARRAY),
+    _refused("kernel-svc-3", _kernel_svc, "SVM", **_ARRAY),
 )

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from .case import Case, quiet
 
-__all__ = ["CASES", "Source", "dynamo", "feeds_of", "legacy", "source"]
+__all__ = ["CASES", "Source", "dynamo", "feeds_of", "legacy", "source", "weight_of"]
 
 Array = NDArray[Any]
 CLASSES, FEATURES = 5, 16
@@ -155,9 +155,7 @@ def _with_features() -> Source:
         h = torch.relu(net.body(x))
         return net.head(h), h
 
-    return Source(
-        _net(forward, body=body, head=head), torch.randn(3, 12), _array(head.weight), ("logits", "embedding")
-    )
+    return Source(_net(forward, body=body, head=head), torch.randn(3, 12), _array(head.weight), ("logits", "embedding"))
 
 
 def _custom(scores: Callable[[Any, Any], Any], head: Any, weight: Any) -> Source:
@@ -308,7 +306,6 @@ def _squeezenet() -> Source:
 
 def _fully_convolutional() -> Source:
     """As above without the ReLU."""
-    import torch
     from torch import nn
 
     conv = nn.Conv2d(FEATURES, CLASSES, 1)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from .case import Case, quiet
 
-__all__ = ["CASES", "write"]
+__all__ = ["CASES", "feeds_of", "weight_of", "write"]
 
 Array = NDArray[Any]
 _CLASSES, _PAD, _LENGTH = 4, 0, 7
@@ -83,7 +83,8 @@ _IMAGES = ("vit", "convnext")
 _PER_TOKEN = r"\(N, C\)|dimension|shape|axis|rank|per sample|position|token"
 
 
-def _feeds(name: str, n: int, rng: np.random.Generator) -> dict[str, Array]:
+def feeds_of(name: str, n: int, rng: np.random.Generator) -> dict[str, Array]:
+    """Draw inputs of a model: images, or token numbers with a mask of different lengths."""
     if name in _IMAGES:
         return {"pixel_values": rng.standard_normal((n, 3, 16, 16)).astype(np.float32)}
     ids = rng.integers(1, 40, (n, _LENGTH))
@@ -118,7 +119,8 @@ def _module(name: str) -> Any:
     return (Images() if name in _IMAGES else Text()).eval()
 
 
-def _weight(name: str) -> Array:
+def weight_of(name: str) -> Array:
+    """Return the (C, n) weight of a model's last linear layer."""
     layer = _module(name).model.get_submodule(_MODELS[name][1])
     value: Array = layer.weight.detach().numpy().copy()
     return value
@@ -128,7 +130,7 @@ def write(name: str, exporter: str, folder: Path) -> Path:
     """Write a model with "legacy" (opset 17) or "dynamo" (its default)."""
     import torch
 
-    path, example = folder / "model.onnx", _feeds(name, 3, np.random.default_rng(0))
+    path, example = folder / "model.onnx", feeds_of(name, 3, np.random.default_rng(0))
     tensors = tuple(torch.from_numpy(value) for value in example.values())
     common: dict[str, Any] = {"input_names": list(example), "output_names": ["logits"]}
     axes = {0: "N"} if name in _IMAGES else {0: "N", 1: "T"}
@@ -139,7 +141,7 @@ def write(name: str, exporter: str, folder: Path) -> Path:
                 _module(name), tensors, path, dynamo=False, opset_version=17, dynamic_axes=dynamic, **common
             )
         else:
-            shapes = dict.fromkeys(example, {0: torch.export.Dim("N")})
+            shapes = {key: {0: torch.export.Dim("N")} for key in example}
             torch.onnx.export(_module(name), tensors, path, dynamo=True, verbose=False, dynamic_shapes=shapes, **common)
     return path
 
@@ -150,9 +152,9 @@ def _case(name: str, exporter: str) -> Case:
         name=f"transformers/{exporter}/{name}",
         route="transformers",
         build=partial(write, name, exporter),
-        weight=partial(_weight, name) if found else None,
+        weight=partial(weight_of, name) if found else None,
         reason="" if found else _PER_TOKEN,
-        feeds=partial(_feeds, name),
+        feeds=partial(feeds_of, name),
         needs=("torch", "transformers", *(["onnxscript"] if exporter == "dynamo" else [])),
     )
 

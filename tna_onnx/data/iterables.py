@@ -120,6 +120,7 @@ class _Column:
             )
         try:
             self.file.write(np.ascontiguousarray(array).data)
+            self.file.flush()
         except OSError as error:
             raise UsageError(
                 f"{tempfile.gettempdir()}: no room for the samples ({error.strerror}); set TMPDIR to a larger disk"
@@ -129,7 +130,6 @@ class _Column:
     def mapped(self) -> AnyArray:
         """Return all rows; the map outlives the file."""
         shape = (self.rows, *(self.shape or ()))
-        self.file.flush()
         if os.fstat(self.file.fileno()).st_size == 0:
             return np.zeros(shape, self.dtype)
         return np.memmap(self.file, self.dtype or np.float32, "r", shape=shape)

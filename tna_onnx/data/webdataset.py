@@ -14,7 +14,9 @@ from __future__ import annotations
 import io
 import json
 import re
+import sys
 import tarfile
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -93,18 +95,20 @@ def open_webdataset(path: Path, request: Request, shards: Sequence[Path] = ()) -
     request.no_labels_apart(str(path))
     image_input = request.image_input(str(path))
     files = tuple(shards) or (tuple(sorted(path.glob("*.tar"))) if path.is_dir() else (path,))
-    found = [(number, sample) for number, file in enumerate(files) for sample in _scan(file)]
-    if not found:
+    shard, starts, sizes = array("q"), array("q"), array("q")  # 8 bytes each: there may be millions
+    keys: list[str] = []
+    column: list[Any] = []
+    for number, file in enumerate(files):
+        for sample in _scan(file):
+            shard.append(number)
+            starts.append(sample.start)
+            sizes.append(sample.size)
+            keys.append(sample.key)
+            column.append(sys.intern(sample.label) if isinstance(sample.label, str) else sample.label)
+    if not keys:
         raise DataError(f"{path}: no samples in {len(files)} tar files; expected members such as 0001.jpg and 0001.cls")
-    column: list[Any] = [sample.label for _, sample in found]
-    labels = label_indices(_labels(column), len(found), request.n_classes, str(path), request.class_names)
-    images = TarImages(
-        files,
-        np.array([number for number, _ in found], np.int64),
-        np.array([sample.start for _, sample in found], np.int64),
-        np.array([sample.size for _, sample in found], np.int64),
-        tuple(sample.key for _, sample in found),
-    )
+    labels = label_indices(_labels(column), len(keys), request.n_classes, str(path), request.class_names)
+    images = TarImages(files, np.array(shard), np.array(starts), np.array(sizes), tuple(keys))
     return open_image_files(f"webdataset {path.name}", str(path), images, labels, request, image_input)
 
 

@@ -1,6 +1,6 @@
 """Two models -> everything in which they differ, and which of it a recalibration explains.
 
-All fields of both protobufs are compared. Tensors are compared by type, shape and bytes, wherever the bytes lie: in the
+All fields of both protobufs are compared; what a field holds if it is not said, and that said, are the same. Tensors are compared by type, shape and bytes, wherever the bytes lie: in the
 field of their type, as raw data, or in external files, which are read in blocks. Explained is
 
 1. a new value of the same type and shape: of the head's weight or bias, where they lie (initializer, Constant,
@@ -11,6 +11,8 @@ field of their type, as raw data, or in external files, which are read in blocks
    such tensors and the features, and make the logits;
 5. the output of that node: the logits become `tna_onnx/logits`;
 6. metadata `tna_onnx.*`, and functions that were inlined.
+
+What the new values are, and what the block computes, is for numbers on data to tell.
 """
 
 from __future__ import annotations
@@ -73,14 +75,39 @@ def differences(original: Model, recalibrated: Model, readout: Readout | None) -
         readout: the head of the original, or its tensor of logits or probabilities; None explains nothing but metadata.
 
     Raises:
-        UnsupportedModel: external data are missing, too short, or outside a model's folder.
+        UnsupportedModel: external data are missing, too short, or outside a model's folder; or a name is no text.
     """
+    for model in (original, recalibrated):
+        _require_text(model)
     allowed = _allowed(original, readout)
     return (
         *_frame(original, recalibrated),
         *_tensors(original, recalibrated, allowed),
         *_nodes(original, recalibrated, allowed),
     )
+
+
+def _require_text(model: Model) -> None:
+    """Refuse a damaged file: of names that are not UTF-8, protobuf gives the bytes, or raises."""
+    proto, words = model.proto, []
+    try:
+        for node in proto.graph.node:
+            words += [
+                node.name,
+                node.op_type,
+                node.domain,
+                *node.input,
+                *node.output,
+                *(a.name for a in node.attribute),
+            ]
+        for part in ("initializer", "input", "output", "value_info"):
+            words += [item.name for item in getattr(proto.graph, part)]
+        words += [word for entry in proto.metadata_props for word in (entry.key, entry.value)]
+        words += [entry.domain for entry in proto.opset_import]
+    except UnicodeDecodeError as error:
+        raise UnsupportedModel(f"{model.name}: damaged: a name is not UTF-8 text ({error})") from error
+    if damaged := next((word for word in words if isinstance(word, bytes)), None):
+        raise UnsupportedModel(f"{model.name}: damaged: the name {damaged!r} is not UTF-8 text")
 
 
 @dataclass(frozen=True)
@@ -143,7 +170,7 @@ def _frame(old: Model, new: Model) -> Iterator[Difference]:
     yield from _items("opset", versions, versions_after, _text)
     for part in ("input", "output", "value_info"):
         before, after = (_keyed(getattr(proto.graph, part)) for proto in (a, b))
-        yield from _items(part, before, after, onnx.helper.printable_value_info, _bytes)
+        yield from _items(part, before, after, _info_text, _bytes)
     entries, entries_after = provenance(old), provenance(new)
     if entries != entries_after:
         detail = f"{len(entries)} entries -> {len(entries_after)} entries"
@@ -267,7 +294,10 @@ def _tensor(
     alike = before.data_type == after.data_type and list(before.dims) == list(after.dims)
     if alike and not _same_content(old, before, new, after):
         largest, relative = _change(old, before, new, after)
-        yield Difference(part, name, "values", _shape_text(before), role, largest, relative)
+        sizes = [sum(map(len, _blocks(model, tensor))) for model, tensor in ((old, before), (new, after))]
+        whole = sizes[0] == sizes[1]  # a damaged tensor may hold fewer or more bytes than its shape says
+        detail = _shape_text(before) if whole else f"{sizes[0]:,} bytes -> {sizes[1]:,} bytes"
+        yield Difference(part, name, "values", detail, role if whole else "", largest, relative)
 
 
 # Fields that say what a tensor's elements are and where they lie.
@@ -316,7 +346,8 @@ def _numbers(block: bytes, data_type: int) -> NDArray[Any] | None:
     dtype = np.dtype(_NUMPY.get(data_type, "V1"))
     if dtype.kind == "V" or len(block) % dtype.itemsize:
         return None
-    return np.frombuffer(block, dtype).astype(np.complex128 if dtype.kind == "c" else np.float64)
+    with np.errstate(invalid="ignore"):  # of signalling NaNs
+        return np.frombuffer(block, dtype).astype(np.complex128 if dtype.kind == "c" else np.float64)
 
 
 def _blocks(model: Model, tensor: TensorProto) -> Iterator[bytes]:
@@ -405,7 +436,8 @@ def _matched(old: Sequence[onnx.NodeProto], new: Sequence[onnx.NodeProto], allow
 
     for key in (lambda node: node.name, outputs):
         left = _unique((k, key(node)) for k, node in enumerate(old) if k not in pairs)
-        right = _unique((k, key(node)) for k, node in enumerate(new) if k not in {*pairs.values()})
+        taken = {*pairs.values()}
+        right = _unique((k, key(node)) for k, node in enumerate(new) if k not in taken)
         pairs |= {k: right[name] for name, k in left.items() if name and name in right}
     return pairs
 
@@ -539,6 +571,13 @@ def _arrow(before: str, after: str) -> str:
 
 def _shape_text(tensor: TensorProto) -> str:
     return f"{type_name(tensor.data_type)} {tuple(tensor.dims)}"
+
+
+def _info_text(info: onnx.ValueInfoProto) -> str:
+    try:
+        return _text(onnx.helper.printable_value_info(info))
+    except ValueError:  # an element type that this version of ONNX does not know
+        return ""
 
 
 def _attribute_text(attribute: onnx.AttributeProto) -> str:

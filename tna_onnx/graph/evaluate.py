@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, cast
 
 import numpy as np
@@ -17,13 +18,16 @@ __all__ = ["NotConstant", "constant_value", "made_from_constants"]
 # A constant weight is a few nodes away from its initializer. A long chain of them is no weight.
 _MOST_NODES = 50
 
+# Their results are no constants, whatever goes in.
+_RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"}
+
 
 class NotConstant(Exception):
     """The tensor depends on data, or cannot be computed here; the text says why."""
 
 
 def made_from_constants(model: Model, tensor: str) -> list[int] | None:
-    """Return the indices of the nodes that make a tensor, in order; None if it depends on a graph input."""
+    """Return the indices of the nodes that make a tensor, in order; None if it depends on data or on chance."""
     found: set[int] = set()
     todo = [tensor]
     while todo:
@@ -31,12 +35,11 @@ def made_from_constants(model: Model, tensor: str) -> list[int] | None:
         if not name or name in model.initializers or name in model.sparse:
             continue
         index = model.producers.get(name)
-        if index is None:
+        if index is None or model.proto.graph.node[index].op_type in _RANDOM:
             return None
         if index not in found:
             found.add(index)
-            node = model.proto.graph.node[index]
-            todo += [*node.input, *subgraph_inputs(node)]
+            todo += _read(model.proto.graph.node[index])
     return sorted(found)
 
 
@@ -56,7 +59,7 @@ def constant_value(model: Model, tensor: str, reader: int) -> NDArray[Any]:
     # the evaluator knows DequantizeLinear from opset 19 on only
     dequantized = {k: found[1] for k in nodes if (found := read_quantized(model, k)) is not None}
     nodes = [k for k in nodes if k not in dequantized]
-    used = {name for k in nodes for name in graph.node[k].input}
+    used = {name for k in nodes for name in _read(graph.node[k])}
     tensors = [_loaded(model, name) for name in sorted(used) if name in model.initializers]
     tensors += [onnx.numpy_helper.from_array(v, graph.node[k].output[0]) for k, v in dequantized.items()]
     part = onnx.helper.make_graph(
@@ -68,6 +71,20 @@ def constant_value(model: Model, tensor: str, reader: int) -> NDArray[Any]:
     except Exception as error:
         raise NotConstant(f"'{tensor}' is computed by nodes that cannot be evaluated: {error}") from error
     return np.asarray(values[0])
+
+
+def _read(node: onnx.NodeProto) -> list[str]:
+    """Return the tensors that a node and its sub-graphs read, without those that the sub-graphs make."""
+    return [*node.input, *(set(subgraph_inputs(node)) - set(_made_inside(node)))]
+
+
+def _made_inside(node: onnx.NodeProto) -> Iterator[str]:
+    for attribute in node.attribute:
+        for graph in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
+            yield from (tensor.name for tensor in (*graph.input, *graph.initializer))
+            for inner in graph.node:
+                yield from inner.output
+                yield from _made_inside(inner)
 
 
 def _loaded(model: Model, name: str) -> onnx.TensorProto:

@@ -1,11 +1,13 @@
 """External tensor data: one file of its own for a written model, with every byte that was not changed.
 
 Each file that the source keeps data in is copied whole, one behind the other, so that tensors keep their order and
-alignment; a new value of the same size is written over the old one. The source's files are only read.
+alignment; a new value of the same size is written over the old one, unless another tensor has the same bytes. The
+source's files are only read.
 """
 
 from __future__ import annotations
 
+import math
 import shutil
 from pathlib import Path
 from typing import BinaryIO
@@ -20,15 +22,16 @@ __all__ = ["external_placeless", "write_external"]
 # Runtimes map tensors straight from the file; 64 KB is the coarsest granularity of the systems they run on.
 _ALIGNMENT = 2**16
 
+# Types whose elements share a byte, by name: older versions of onnx do not have all of them.
+_BITS = {"UINT4": 4, "INT4": 4, "FLOAT4E2M1": 4, "UINT2": 2, "INT2": 2}
+
 
 def external_placeless(tensor: onnx.TensorProto) -> onnx.TensorProto:
-    """Return a copy that does not say in which file, and where in it, the data lie."""
+    """Return a copy that says how long the data are, and not in which file, and where in it, they lie."""
     copy = onnx.TensorProto()
     copy.CopyFrom(tensor)
-    kept = [(e.key, e.value) for e in tensor.external_data if e.key == "length"]
     del copy.external_data[:]
-    for key, value in kept:
-        copy.external_data.add(key=key, value=value)
+    copy.external_data.add(key="length", value=str(_length(tensor)))
     return copy
 
 
@@ -41,27 +44,57 @@ def write_external(model: Model, proto: onnx.ModelProto, target: Path) -> None:
         target: file to write; the model that is written beside it refers to it by its name.
 
     Raises:
-        UnsupportedModel: a file is missing, outside the model's folder, or shorter than its tensors say.
+        UnsupportedModel: a file is missing, unreadable, outside the model's folder, or shorter than its tensors say.
         OSError: the target cannot be written.
     """
-    starts: dict[str, int] = {}
     with target.open("xb") as out:
-        for location in model.external_files:
-            starts[location] = _append(model, location, out)
+        starts = {location: _append(model, location, out) for location in model.external_files}
         for before, after in zip(model.proto.graph.initializer, proto.graph.initializer, strict=False):
-            if before.data_location != onnx.TensorProto.EXTERNAL or after.data_location == onnx.TensorProto.EXTERNAL:
+            if not _external(before) or _external(after):
                 continue
-            place = {e.key: e.value for e in before.external_data}
-            if len(after.raw_data) != int(place.get("length", len(after.raw_data))):
-                continue  # another size: the new value stays inside the model
-            out.seek(starts[place["location"]] + int(place.get("offset", 0)))
+            if len(after.raw_data) != _length(before) or _overlapped(model, before):
+                continue  # the new value stays inside the model
+            location, offset = _place(before)
+            out.seek(starts[location] + offset)
             out.write(after.raw_data)
             after.ClearField("raw_data")
             after.data_location = onnx.TensorProto.EXTERNAL
             after.external_data.extend(before.external_data)
-    for tensor in all_tensors(proto.graph):
-        if tensor.data_location == onnx.TensorProto.EXTERNAL:
-            _move(tensor, starts, target.name)
+    for tensor in filter(_external, all_tensors(proto.graph)):
+        _move(tensor, starts, target.name)
+
+
+def _external(tensor: onnx.TensorProto) -> bool:
+    return bool(tensor.data_location == onnx.TensorProto.EXTERNAL)
+
+
+def _place(tensor: onnx.TensorProto) -> tuple[str, int]:
+    """Return the file and the offset."""
+    entries = {e.key: e.value for e in tensor.external_data}
+    return entries.get("location", ""), int(entries.get("offset", 0))
+
+
+def _length(tensor: onnx.TensorProto) -> int:
+    """Return the number of bytes, from the shape where the tensor does not say it."""
+    stated = next((e.value for e in tensor.external_data if e.key == "length"), None)
+    if stated is not None:
+        return int(stated)
+    count = int(math.prod(tensor.dims))
+    bits: int | None = _BITS.get(onnx.TensorProto.DataType.Name(tensor.data_type))
+    if bits is None:
+        bits = 8 * int(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
+    return (count * bits + 7) // 8
+
+
+def _overlapped(model: Model, tensor: onnx.TensorProto) -> bool:
+    """Whether another tensor has some of the same bytes: writers may store equal tensors once."""
+    location, start = _place(tensor)
+    end = start + _length(tensor)
+    for other in filter(_external, all_tensors(model.proto.graph)):
+        file, offset = _place(other)
+        if other is not tensor and file == location and offset < end and start < offset + _length(other):
+            return True
+    return False
 
 
 def _append(model: Model, location: str, out: BinaryIO) -> int:
@@ -72,20 +105,32 @@ def _append(model: Model, location: str, out: BinaryIO) -> int:
     start = -(-out.seek(0, 2) // _ALIGNMENT) * _ALIGNMENT
     out.seek(start)
     try:
-        with source.open("rb") as stream:
-            shutil.copyfileobj(stream, out, 2**22)
+        stream = source.open("rb")
     except FileNotFoundError as error:
         raise UnsupportedModel(f"{model.name}: external data '{location}' is missing in {model.folder}") from error
+    except OSError as error:
+        raise UnsupportedModel(f"{model.name}: external data '{location}' cannot be read: {error.strerror}") from error
+    with stream:
+        shutil.copyfileobj(stream, out, 2**22)
+    _check_length(model, location, out.tell() - start)
     return start
 
 
+def _check_length(model: Model, location: str, length: int) -> None:
+    for tensor in filter(_external, all_tensors(model.proto.graph)):
+        file, offset = _place(tensor)
+        if file == location and offset + _length(tensor) > length:
+            raise UnsupportedModel(
+                f"{model.name}: external data '{location}' has {length:,} bytes, but tensor '{tensor.name}' ends at "
+                f"{offset + _length(tensor):,}"
+            )
+
+
 def _move(tensor: onnx.TensorProto, starts: dict[str, int], name: str) -> None:
-    place = {e.key: e.value for e in tensor.external_data}
-    start = starts.get(place.get("location", ""), 0)
-    place["location"] = name
-    if start or "offset" in place:
-        place["offset"] = str(start + int(place.get("offset", 0)))
-    place.pop("checksum", None)
+    """Refer to the new file, which may go on behind the tensor where the old one ended."""
+    location, offset = _place(tensor)
+    place = {e.key: e.value for e in tensor.external_data if e.key != "checksum"}
+    place |= {"location": name, "offset": str(starts.get(location, 0) + offset), "length": str(_length(tensor))}
     del tensor.external_data[:]
     for key, value in place.items():
         tensor.external_data.add(key=key, value=value)

@@ -143,6 +143,7 @@ class Walk:
     linear: bool = True
     homogeneous: bool = True
     step: float = 0.0
+    output_step: float = 0.0
     cast_to: str = ""
     beside: tuple[str, ...] = ()
 
@@ -201,7 +202,7 @@ class Walk:
         if kind in _ACTIVATIONS:
             before = self._activation(node)
         elif kind in _PASSED | _ALIGNED | _HOMOGENEOUS | _CURVED:
-            before = self._passed(node)
+            before = self._passed(node, index)
         elif kind == "Neg":
             before, self.scale = str(node.input[0]), -self.scale
         elif kind in ("Log", "Exp"):
@@ -305,23 +306,26 @@ class Walk:
         return largest is not None and largest.op_type == "ReduceMax" and largest.input[0] == node.input[0]
 
     def _plain(self, what: str) -> None:
-        """Refuse what comes between probabilities and the output, other than a change of shape or type."""
+        """Refuse what comes between probabilities and the output, other than a change of shape, type or resolution."""
         if self.scale.ndim or self.scale != 1 or self.bias is not None or not self.linear or self.aligned:
             raise Refused(f"{what} is scaled, shifted or changed in another way before the output")
+        self.output_step, self.step = max(self.output_step, self.step), 0.0
 
     # --- from the logits to the linear layer
 
-    def _passed(self, node: onnx.NodeProto) -> str:
+    def _passed(self, node: onnx.NodeProto, index: int) -> str:
         if self.tensor != node.output[0] and node.op_type != "Split":
             raise Refused(f"'{self.tensor}' is a side output of {node.op_type}")
         if node.op_type == "Cast":
             self._cast(node)
         self.beside = (*self.beside, *(name for name in node.input[1:] if name))
         self.aligned |= node.op_type in _ALIGNED
-        if node.op_type in _HOMOGENEOUS | _CURVED:
-            self._graph_only(homogeneous=node.op_type in _HOMOGENEOUS)
         if node.op_type == "QuantizeLinear":
             self._quantized(node)
+        elif node.op_type == "BatchNormalization":
+            self._batch_norm(node, index)
+        elif node.op_type in _HOMOGENEOUS | _CURVED and node.op_type != "DequantizeLinear":
+            self._graph_only(homogeneous=node.op_type in _HOMOGENEOUS)
         return str(node.input[0])
 
     def _quantized(self, node: onnx.NodeProto) -> None:
@@ -329,6 +333,16 @@ class Walk:
         if scale is None:
             raise Refused("QuantizeLinear with a scale that is not a constant")
         self.step = max(self.step, float(np.max(self.model.floats(scale), initial=0)))
+
+    def _batch_norm(self, node: onnx.NodeProto, index: int) -> None:
+        """Take in the factor per class; the offset stays with the graph."""
+        gamma, _, _, variance = (resolve(self.model, name, index).value.astype(np.float64) for name in node.input[1:5])
+        epsilon = next((a.f for a in node.attribute if a.name == "epsilon"), 1e-5)
+        factor = gamma / np.sqrt(variance + epsilon)
+        if not np.all(np.isfinite(factor)) or np.any(factor == 0):
+            raise Refused("BatchNormalization with zero or non-finite factors")
+        self.scale = np.asarray(self.scale * factor)
+        self._graph_only(homogeneous=False)
 
     def _graph_only(self, *, homogeneous: bool) -> None:
         self.linear = False
@@ -437,6 +451,8 @@ class Walk:
         layer = read_linear(self.model, index, self.tensor)
         self._linked(layer)
         self._own_bias(layer)
+        if self.step:
+            self._graph_only(homogeneous=False)
         vectors = layer.vectors
         self._check(layer, vectors)
         single = len(vectors) == 1
@@ -451,6 +467,7 @@ class Walk:
             paired=self.paired,
             n_classes=layer.classes or max(2, len(vectors)),
             labels=self.labels or layer.labels,
+            output_step=self.output_step,
             node=self.where,
             op_type=node.op_type,
             features=layer.features,

@@ -211,6 +211,7 @@ def _readout(model: Model, info: onnx.ValueInfoProto, kind: str | None) -> Reado
         paired=walk.paired,
         n_classes=columns,
         labels=labels,
+        output_step=walk.output_step,
     )
 
 

@@ -23,6 +23,8 @@ __all__ = ["Quantized", "read_quantized"]
 _INTEGERS: dict[int, np.dtype[Any]] = {
     onnx.TensorProto.INT8: np.dtype(np.int8),
     onnx.TensorProto.UINT8: np.dtype(np.uint8),
+    onnx.TensorProto.INT16: np.dtype(np.int16),
+    onnx.TensorProto.UINT16: np.dtype(np.uint16),
     onnx.TensorProto.INT32: np.dtype(np.int32),
 }
 
@@ -66,7 +68,8 @@ class Quantized:
             others = tuple(k for k in range(value.ndim) if k != self.axis)
             scale = np.max(np.abs(value), axis=others if self.axis is not None else None, initial=0) / self.limit
         scale = np.asarray(np.where(scale > 0, scale, 1.0), self.scale.dtype)
-        zero = np.full(scale.shape, 128 if self.dtype == np.uint8 else 0, self.dtype)
+        middle = 2 ** (8 * self.dtype.itemsize - 1) if self.dtype.kind == "u" else 0
+        zero = np.full(scale.shape, middle, self.dtype)
         steps = np.rint(value / self._spread(scale.astype(np.float64), value.ndim))
         steps = np.clip(steps, -self.limit, self.limit) + int(zero.flat[0])
         return steps.astype(self.dtype), scale, zero
@@ -87,7 +90,7 @@ class Quantized:
 def read_quantized(model: Model, index: int) -> tuple[Quantized, NDArray[Any]] | None:
     """Return how the constant behind a DequantizeLinear node is quantised, and its value.
 
-    None if it is another node, or its input no 8-bit or 32-bit constant with a constant scale, one or per channel.
+    None if it is another node, or its input no constant of 8, 16 or 32 bits with a constant scale, one or per channel.
     """
     node = model.proto.graph.node[index]
     if node.op_type != "DequantizeLinear":
@@ -108,7 +111,7 @@ def read_quantized(model: Model, index: int) -> tuple[Quantized, NDArray[Any]] |
     shifted = integers.astype(np.int64) - (zero if axis is None else _along(zero, axis, integers.ndim))
     dtype = _INTEGERS[stored.data_type]
     largest = int(np.max(np.abs(shifted), initial=0))
-    limit = 2**31 - 1 if dtype == np.int32 else 64 if largest <= 64 else 127
+    limit = 64 if dtype.itemsize == 1 and largest <= 64 else 2 ** (8 * dtype.itemsize - 1) - 1
     name = node.input[2] if len(node.input) > 2 else ""
     found = Quantized(index, dtype, factor, name, limit, axis)
     value = shifted * (factor.astype(np.float64) if axis is None else _along(factor, axis, integers.ndim))

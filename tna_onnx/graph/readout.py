@@ -40,6 +40,7 @@ class Readout:
         paired: the sigmoid's p of a binary model is put beside 1 - p on the way to the output.
         n_classes: number of classes C.
         labels: what the model calls its classes, if it says so.
+        output_step: step of the quantisation of what follows the activation; 0 if there is none.
     """
 
     output: str
@@ -52,6 +53,7 @@ class Readout:
     paired: bool
     n_classes: int
     labels: tuple[int | str, ...]
+    output_step: float
 
     def class_logits(self, raw: NDArray[Any]) -> NDArray[Any]:
         """Return the tensor as (N, C) logits: log p of probabilities; (N,) or (N, 1) of a binary head get their zeros.

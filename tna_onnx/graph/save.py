@@ -40,16 +40,23 @@ def check_output(model: Model, output: Path, *, overwrite: bool = False) -> None
     same = model.path is not None and output.exists() and output.samefile(model.path)
     if same and not overwrite:
         raise UsageError(f"{output}: output is the input model; choose another --output, or pass --overwrite")
-    own = [(model.folder / name).absolute() for name in model.external_files]
-    if output.absolute() in own:
+    own = {place for name in model.external_files for place in _places(model.folder / name)}
+    if own & _places(output):
         raise UsageError(f"{output}: is the external data of the input model; choose another --output")
-    if own and not same and data_file(output).absolute() in own:
+    if not same and own & _places(data_file(output)):
         raise UsageError(
             f"{output}: its external data would go into {data_file(output)}, which holds those of the input model; "
             "choose another --output"
         )
+    if own and data_file(output).is_dir():
+        raise UsageError(f"{output}: its external data would go into {data_file(output)}, which is a directory")
     if not os.access(folder, os.W_OK) or (output.exists() and not os.access(output, os.W_OK)):
         raise UsageError(f"{output}: not writable")
+
+
+def _places(path: Path) -> set[Path]:
+    """Return a path without links and dots in it, and the path that it links to."""
+    return {path.parent.resolve() / path.name, path.resolve()}
 
 
 @contextlib.contextmanager
@@ -78,11 +85,33 @@ def pending(model: Model, proto: onnx.ModelProto, output: Path | None) -> Iterat
             raise UsageError(f"{output or name}: cannot be written: {error.strerror}") from error
         yield temporary
         if output is not None:
-            if model.external_files:
-                data_file(temporary).replace(data_file(output))
-            temporary.replace(output)
+            _move(temporary, output)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _move(temporary: Path, output: Path) -> None:
+    """Move a model to its place, after its external data; if that fails, the earlier data come back.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    data, earlier, done = data_file(output), temporary.with_name(f"{temporary.name}.earlier"), False
+    try:
+        if data_file(temporary).exists():
+            if data.exists():
+                data.replace(earlier)
+            data_file(temporary).replace(data)
+            done = True
+        temporary.replace(output)
+    except BaseException as error:
+        if done:
+            data.unlink()
+        if earlier.exists():
+            earlier.replace(data)
+        if isinstance(error, OSError):
+            raise UsageError(f"{output}: cannot be written: {error.strerror}") from error
+        raise
 
 
 def _write(proto: onnx.ModelProto, path: Path) -> None:

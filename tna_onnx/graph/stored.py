@@ -216,7 +216,7 @@ class _Follow:
         model, node = self._model, self._model.proto.graph.node[index]
         found = read_quantized(model, index)
         if found is None:
-            raise _NoWayBack(f"'{tensor}' is dequantised from something other than 8-bit or 32-bit constants")
+            raise _NoWayBack(f"'{tensor}' is dequantised from something other than constants of 8, 16 or 32 bits")
         self._quantized, value = found
         self._shared |= model.uses.get(node.input[0], 0) > 1
         self._float_type = value.dtype.name

@@ -108,7 +108,7 @@ def difference_text(found: ModelDifference) -> RenderableType:
         f"new file {found.recalibrated}",
         f"head     {found.head or 'none'}",
         *(f"changed  {_difference_line(d)}" for d in changed),
-        *([f"appended block: {_count(counts[0], 'node')}, {_count(counts[1], 'tensor')}"] if block else []),
+        *([f"appended {_count(counts[0], 'node')}, {_count(counts[1], 'tensor')}"] if block else []),
         f"the same {_untouched(found, 'node', found.nodes)}, {_untouched(found, 'tensor', found.tensors)}",
         *(f"DIFFERS  {_difference_line(d)}" for d in unexplained[:_MOST_LINES]),
         *([f"DIFFERS  {len(unexplained) - _MOST_LINES:,} more: --json"] if len(unexplained) > _MOST_LINES else []),

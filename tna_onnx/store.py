@@ -1,0 +1,283 @@
+"""Features, logits and labels of N samples on disk, memory-mapped, chunk by chunk, so that an interrupted run goes on.
+
+A store is a folder with `features.bin` and `logits.bin` (raw rows), `labels.npy` and `manifest.json`. The manifest says
+what the rows were computed from (the key: digests of model and data, head, preprocessing, provider, batch size,
+versions), which chunks are finished, and their checksums. It is replaced in one step after each chunk, when the chunk's
+bytes are on disk. A chunk whose checksum differs is computed again, and so are those after it; a store with another key
+is not used at all.
+
+Without a folder the rows lie in unnamed temporary files, which the system removes with the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tna_onnx.errors import DataError, UsageError
+
+__all__ = ["MANIFEST", "DiskStore", "StoredFeatures", "TemporaryRows", "labels_digest", "open_store", "read_stored"]
+
+MANIFEST = "manifest.json"
+_SCHEMA = 1
+
+
+def _allocate(path: Path | None, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Map a file whose blocks are reserved, so that a full disk is an error here; an unnamed one without a path.
+
+    Raises:
+        UsageError: no room, or the file cannot be written.
+    """
+    size = math.prod(shape) * dtype.itemsize
+    where = tempfile.gettempdir() if path is None else str(path.parent)
+    advice = "set TMPDIR to a larger disk" if path is None else "choose another --cache"
+    try:
+        with tempfile.TemporaryFile(prefix="tna-onnx-") if path is None else _opened(path) as file:
+            if os.fstat(file.fileno()).st_size != size:
+                file.truncate(0)
+                if hasattr(os, "posix_fallocate"):
+                    os.posix_fallocate(file.fileno(), 0, size)
+                else:
+                    file.truncate(size)
+            return np.memmap(file, dtype, "r+", shape=shape)  # the map outlives the handle
+    except OSError as error:
+        raise UsageError(f"{where}: no room for {size:,} bytes of features ({error.strerror}); {advice}") from error
+
+
+def _opened(path: Path) -> Any:
+    return path.open("r+b" if path.exists() else "w+b")
+
+
+@dataclass(eq=False)
+class TemporaryRows:
+    """Arrays of N rows in unnamed temporary files."""
+
+    samples: int
+    arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
+
+    def array(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Return the rows of one tensor, (N, *shape), mapped for writing."""
+        if name not in self.arrays:
+            self.arrays[name] = _allocate(None, (self.samples, *shape), dtype)
+        return self.arrays[name]
+
+
+@dataclass(eq=False)
+class DiskStore:
+    """A store in the making. Use as a context: the folder is locked meanwhile.
+
+    Attributes:
+        folder: where it lies.
+        key: what its rows are computed from.
+        samples: number of samples N.
+        chunk: samples per chunk, a multiple of the batch size.
+        done: finished chunks, checked.
+        notes: what was found on opening.
+    """
+
+    folder: Path
+    key: dict[str, Any]
+    samples: int
+    chunk: int
+    checksums: list[str] = field(default_factory=list)
+    arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def done(self) -> int:
+        """Samples that are there already."""
+        return min(self.samples, len(self.checksums) * self.chunk)
+
+    def array(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Return the rows of one tensor, (N, *shape), mapped for writing."""
+        if name not in self.arrays:
+            self.arrays[name] = _allocate(self.folder / f"{name}.bin", (self.samples, *shape), dtype)
+        return self.arrays[name]
+
+    def finish_up_to(self, count: int) -> None:
+        """Note every chunk that is complete with `count` samples: bytes first, then the manifest, in one step.
+
+        Raises:
+            UsageError: the disk is full, or the folder cannot be written.
+        """
+        while self.done < self.samples and (self.done + self.chunk <= count or count == self.samples):
+            rows = slice(self.done, min(self.done + self.chunk, self.samples))
+            try:
+                for array in self.arrays.values():
+                    if isinstance(array, np.memmap):
+                        array.flush()
+                self.checksums.append(_checksum(self.arrays, rows))
+                self._write()
+            except OSError as error:
+                raise UsageError(
+                    f"{self.folder}: cannot be written: {error.strerror}; choose another --cache"
+                ) from error
+
+    def _write(self) -> None:
+        manifest = {
+            "schema": _SCHEMA,
+            "key": self.key,
+            "samples": self.samples,
+            "chunk": self.chunk,
+            "arrays": {k: {"shape": list(a.shape[1:]), "dtype": a.dtype.str} for k, a in self.arrays.items()},
+            "checksums": self.checksums,
+        }
+        temporary = self.folder / f".{MANIFEST}.tmp"
+        with temporary.open("w", encoding="utf-8") as file:
+            json.dump(manifest, file, indent=1, sort_keys=True)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self.folder / MANIFEST)
+
+
+@contextlib.contextmanager
+def open_store(cache: Path, key: Mapping[str, Any], labels: NDArray[np.int64], batch_size: int) -> Iterator[DiskStore]:
+    """Open the store for a key under `cache`, with what an earlier run has finished, and lock it.
+
+    Args:
+        cache: folder of stores; made if it is missing.
+        key: what the rows are computed from, JSON-able.
+        labels: (N,) of all samples.
+        batch_size: samples per run; chunks are whole batches.
+
+    Raises:
+        UsageError: the folder cannot be written, or another process is filling the same store.
+    """
+    plain = json.loads(json.dumps(dict(key)))
+    name = hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]
+    folder = cache / name
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / "lock").open("w")
+    except OSError as error:
+        raise UsageError(f"{folder}: cannot be written: {error.strerror}; choose another --cache") from error
+    with lock:
+        _lock(lock, folder)
+        store = DiskStore(folder, plain, len(labels), batch_size * max(1, 1024 // batch_size))
+        _restore(store)
+        np.save(folder / "labels.npy", labels)
+        yield store
+
+
+@dataclass(frozen=True, eq=False)
+class StoredFeatures:
+    """A finished store, opened for reading.
+
+    Attributes:
+        folder: where it lies.
+        key: what its rows were computed from.
+        arrays: name -> (N, ...) rows.
+        labels: (N,) int64.
+    """
+
+    folder: Path
+    key: dict[str, Any]
+    arrays: dict[str, NDArray[Any]]
+    labels: NDArray[np.int64]
+
+
+def read_stored(folder: Path) -> StoredFeatures:
+    """Open a finished store and check all of its chunks.
+
+    Args:
+        folder: the store, or a cache with one store in it.
+
+    Raises:
+        DataError: no store, several, an unfinished or damaged one.
+    """
+    found = [folder] if (folder / MANIFEST).exists() else sorted(p.parent for p in folder.glob(f"*/{MANIFEST}"))
+    if len(found) != 1:
+        names = ", ".join(p.name for p in found) or "none"
+        raise DataError(f"{folder}: expected one feature store, found {names}; give the folder of one")
+    store = DiskStore(found[0], {}, 0, 1)
+    manifest = _manifest(found[0])
+    if manifest is None:
+        raise DataError(f"{found[0]}: the manifest of the feature store cannot be read; collect the features again")
+    store.key, store.samples, store.chunk = manifest["key"], manifest["samples"], manifest["chunk"]
+    _restore(store)
+    if store.done < store.samples:
+        what = "; ".join(store.notes) or f"{store.done:,} of {store.samples:,} samples are there"
+        raise DataError(f"{found[0]}: the feature store is not complete: {what}; collect the features again")
+    try:
+        labels = np.load(found[0] / "labels.npy", allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{found[0]}: labels.npy cannot be read ({error}); collect the features again") from error
+    if labels.shape != (store.samples,) or labels_digest(labels) != store.key.get("labels_sha256"):
+        raise DataError(f"{found[0]}: labels.npy does not belong to this store; collect the features again")
+    return StoredFeatures(found[0], store.key, store.arrays, labels.astype(np.int64))
+
+
+def labels_digest(labels: NDArray[Any]) -> str:
+    """Return SHA-256 (hex) of labels."""
+    return hashlib.sha256(np.ascontiguousarray(labels, "<i8").tobytes()).hexdigest()
+
+
+def _restore(store: DiskStore) -> None:
+    """Take over the chunks of an earlier run that are whole."""
+    manifest = _manifest(store.folder)
+    if manifest is None:
+        return
+    same = (manifest["key"], manifest["samples"], manifest["chunk"]) == (store.key, store.samples, store.chunk)
+    if not same:
+        store.notes.append("the store's manifest does not fit: computed anew")
+        return
+    for name, described in manifest["arrays"].items():
+        shape, dtype = (store.samples, *described["shape"]), np.dtype(described["dtype"])
+        path = store.folder / f"{name}.bin"
+        if not path.exists() or path.stat().st_size != math.prod(shape) * dtype.itemsize:
+            store.notes.append(f"{path.name} is damaged: computed anew")
+            store.arrays.clear()
+            return
+        store.arrays[name] = np.memmap(path, dtype, "r+", shape=shape)
+    for k, checksum in enumerate(manifest["checksums"]):
+        rows = slice(k * store.chunk, min((k + 1) * store.chunk, store.samples))
+        if _checksum(store.arrays, rows) != checksum:
+            store.notes.append(f"chunk {k} is damaged: computed anew from there")
+            break
+        store.checksums.append(checksum)
+
+
+def _manifest(folder: Path) -> dict[str, Any] | None:
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        sound = (
+            manifest["schema"] == _SCHEMA
+            and isinstance(manifest["key"], dict)
+            and isinstance(manifest["samples"], int)
+            and isinstance(manifest["chunk"], int)
+            and manifest["chunk"] > 0
+            and all(isinstance(c, str) for c in manifest["checksums"])
+            and all(np.dtype(a["dtype"]) and isinstance(a["shape"], list) for a in manifest["arrays"].values())
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return manifest if sound else None
+
+
+def _checksum(arrays: Mapping[str, NDArray[Any]], rows: slice) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        digest.update(np.ascontiguousarray(arrays[name][rows]).tobytes())
+    return digest.hexdigest()
+
+
+def _lock(file: Any, folder: Path) -> None:
+    try:
+        import fcntl  # noqa: PLC0415 - POSIX only; elsewhere two runs on one store must be kept apart by the user
+    except ImportError:
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        raise UsageError(f"{folder}: another process is filling this feature store; wait for it to end") from error
