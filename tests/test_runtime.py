@@ -154,15 +154,14 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
         open_session(tmp_path / "missing.onnx", "missing.onnx", Device("cpu"))
 
 
-@pytest.mark.parametrize("optimize", [False, True])
-def test_bytes_with_external_data_beside_the_model(optimize: bool, tmp_path: Path) -> None:
+def test_bytes_with_external_data_beside_the_model(tmp_path: Path) -> None:
     onnx.save_model(
         onnx.ModelProto.FromString(product("N")), tmp_path / "model.onnx", save_as_external_data=True,
         location="weights.bin", size_threshold=0,
     )  # fmt: skip
     data, feeds = (tmp_path / "model.onnx").read_bytes(), inputs(3)
-    session = open_session(data, "model.onnx", Device("cpu"), folder=tmp_path, optimize=optimize)
-    expected = open_session(product("N"), "model.onnx", Device("cpu"), optimize=optimize).run(["y"], feeds)[0]
+    session = open_session(data, "model.onnx", Device("cpu"), folder=tmp_path)
+    expected = open_session(product("N"), "model.onnx", Device("cpu")).run(["y"], feeds)[0]
     np.testing.assert_array_equal(session.run(["y"], feeds)[0], expected)
 
 
@@ -322,12 +321,30 @@ def test_cuda_that_is_not_obtained(
 def test_options_of_a_session(install: Any, tmp_path: Path) -> None:
     fake = install([CPU], [CPU])
     open_session(b"", "model.onnx", Device("cpu"))
-    open_session(b"", "model.onnx", Device("cpu"), folder=tmp_path, optimize=False)
+    open_session(b"", "model.onnx", Device("cpu"), folder=tmp_path)
     plain, other = fake.options
-    assert plain.entries == {}
-    assert not hasattr(plain, "graph_optimization_level")
-    assert other.entries == {"session.model_external_initializers_file_folder_path": str(tmp_path)}
-    assert other.graph_optimization_level == "none"
+    always = {"session.qdq_matmulnbits_accuracy_level": "1"}  # level 4 would quantise the features
+    assert plain.entries == always
+    assert other.entries == {**always, "session.model_external_initializers_file_folder_path": str(tmp_path)}
+    for options in (plain, other):  # the numbers are those of a session as users open it
+        assert not hasattr(options, "graph_optimization_level")
+
+
+def test_a_batch_size_that_the_inputs_do_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = open_session(product("N"), "model.onnx", Device("cpu"), fixed_batch=4)
+    fed: list[int] = []
+    inner = session._session
+
+    def run(outputs: list[str], feeds: dict[str, np.ndarray]) -> Any:
+        fed.append(len(feeds["x"]))
+        return inner.run(outputs, feeds)
+
+    monkeypatch.setattr(session, "_session", SimpleNamespace(run=run))
+    feeds = inputs(6)
+    y = session.run(["y"], feeds)[0]
+    assert fed == [4, 4]
+    expected = open_session(product(4), "model.onnx", Device("cpu")).run(["y"], feeds)[0]
+    np.testing.assert_array_equal(y, expected)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, TypeError])

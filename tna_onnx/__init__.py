@@ -10,8 +10,6 @@ importing the package stays light.
 
 from __future__ import annotations
 
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from tna_onnx.errors import CheckFailed, DataError, DeviceError, TnaError, UnsupportedModel, UsageError
@@ -68,15 +66,3 @@ def __getattr__(name: str) -> Any:
     value = getattr(importlib.import_module(f"tna_onnx.{_HOMES[name]}"), name)
     globals()[name] = value
     return value
-
-
-class _Package(ModuleType):
-    """Keeps `verify` the public function: loading the submodule of the same name would put that in its place."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute, unless it would hide a public function behind a submodule."""
-        if not (name in _HOMES and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

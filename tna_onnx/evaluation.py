@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.data import Recipe, Source, open_source
+from tna_onnx.data import Batch, Format, Recipe, Source
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.features import Progress, input_specs, open_model, silent
 from tna_onnx.graph.load import ModelSource, load_model
 from tna_onnx.graph.outputs import ClassOutput, class_output
 from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.numerics.stats import SampleScores
-from tna_onnx.runtime import Session, parse_device
+from tna_onnx.runtime import parse_device
+from tna_onnx.samples import DataOptions
 
 __all__ = ["Evaluation", "evaluate", "require_samples", "score_models"]
 
@@ -34,17 +35,24 @@ class Evaluation:
     metrics: Metrics
     preprocessing: dict[str, object] | None
     provider: str
+    notes: tuple[str, ...] = ()
 
 
 def evaluate(
     model: ModelSource,
-    data: str | Path,
+    data: Any,
     *,
     head: str | None = None,
     output_name: str | None = None,
     output_kind: Literal["logits", "probabilities"] | None = None,
     bins: int = 15,
-    preprocessing: Recipe | None = None,
+    preprocessing: Recipe | str | Path | None = None,
+    format: Format | None = None,  # noqa: A002 - the word of the command line
+    labels: Any = None,
+    classes: Sequence[str] | str | Path | None = None,
+    label_column: str | None = None,
+    skip_bad: bool = False,
+    expect_accuracy: float | None = None,
     device: str = "auto",
     batch_size: int = 64,
     progress: Progress | None = None,
@@ -53,12 +61,18 @@ def evaluate(
 
     Args:
         model: an ONNX model as for `calibrate`, written by this package or not.
-        data: image folder or `.npz`.
+        data: labelled data, as for `calibrate`.
         head: node of the head, where the model has several.
         output_name: graph output, where the model has several.
         output_kind: what it holds, where the graph does not tell.
         bins: bins of ECE and AdaECE.
-        preprocessing: recipe for images.
+        preprocessing: recipe for images, or the path of a `preprocessor_config.json` or timm `config.json`.
+        format: what the path of the data is; found out by default.
+        labels: labels that stand apart from the samples: values, or the path of a file.
+        classes: the model's class names in the order of its output, or the path of a file with them.
+        label_column: column of a manifest or table that holds the labels.
+        skip_bad: leave out images that cannot be read, and count them.
+        expect_accuracy: accuracy in per cent that the model is known to have.
         device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
         batch_size: samples per run.
         progress: called with (stage, done, total).
@@ -67,14 +81,19 @@ def evaluate(
         UsageError: a path or setting that cannot be used.
         UnsupportedModel: the file is no classifier that can be read.
         DataError: the data do not fit the model.
+        CheckFailed: the accuracy is more than two standard errors below the expected one.
         DeviceError: ONNX Runtime or the device is missing.
     """
     loaded = load_model(model)
     output = class_output(loaded, head, output_name, output_kind)
     session = open_model(loaded, parse_device(device))
-    source = open_source(data, input_specs(session), output.n_classes, preprocessing)
+    options = DataOptions(preprocessing, format, classes, label_column, skip_bad, expect_accuracy)
+    names = options.class_names(loaded, output.labels, output.n_classes)
+    source = options.open(data, input_specs(session), output.n_classes, names, labels)
     require_samples(source, bins)
-    scores = score_models([(session, output)], source, batch_size, progress or silent)[0]
+    predicted: list[NDArray[np.int64]] = []
+    scores = score_models([(session, output)], source, batch_size, progress or silent, predicted)[0]
+    warning = options.check(np.concatenate(predicted), source.labels, names, output.n_classes)
     return Evaluation(
         model=loaded.name,
         model_sha256=loaded.sha256,
@@ -84,13 +103,32 @@ def evaluate(
         metrics=Metrics.of(scores, bins),
         preprocessing=source.recipe(),
         provider=session.provider,
+        notes=(warning,) if warning else (),
     )
 
 
+class Runs(Protocol):
+    """A session, or something that stands for one."""
+
+    def run(self, outputs: list[str], batch: Batch, /) -> list[NDArray[Any]]:
+        """Run one batch."""
+
+
 def score_models(
-    models: Sequence[tuple[Session, ClassOutput]], source: Source, batch_size: int, progress: Progress
+    models: Sequence[tuple[Runs, ClassOutput]],
+    source: Source,
+    batch_size: int,
+    progress: Progress,
+    predicted: list[NDArray[np.int64]] | None = None,
 ) -> list[SampleScores]:
     """Score several models on the same samples, each batch read once.
+
+    Args:
+        models: sessions and the outputs that classify.
+        source: the samples.
+        batch_size: samples per run.
+        progress: called with (stage, done, total).
+        predicted: gets the classes that the first model predicts, batch by batch.
 
     Raises:
         DataError: an output of the wrong shape, or NaN or infinite values in it.
@@ -102,6 +140,8 @@ def score_models(
         for kept, (session, output) in zip(parts, models, strict=True):
             values = session.run([output.name], batch)[0]
             kept.append(_score(values, labels[done : done + size], output, source, done))
+            if predicted is not None and kept is parts[0]:
+                predicted.append(np.argmax(output.probabilities(values), axis=1))
         done += size
         progress("evaluate", done, len(source))
     return [SampleScores.concatenate(kept) for kept in parts]

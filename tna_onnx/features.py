@@ -13,7 +13,7 @@ model without a head has its logits collected in place of features.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -122,8 +122,17 @@ def input_specs(session: Session) -> tuple[InputSpec, ...]:
     return tuple(InputSpec(i.name, i.shape, i.dtype) for i in session.inputs)
 
 
-def open_probe(model: Model, readout: Readout, device: Device) -> Session:
-    """Open the whole model with the logits, and the features if there are any, as outputs."""
+def open_probe(
+    model: Model, readout: Readout, device: Device, given: Mapping[str, np.dtype[Any]] | None = None
+) -> Session:
+    """Open the whole model with the logits, and the features if there are any, as outputs.
+
+    With tensors that are given, of some dtypes, it is opened from there to the logits.
+    """
+    if given:
+        cut = cut_between(model.proto, given, [readout.logits])
+        folder = model.folder if model.external_files else None
+        return open_session(cut.SerializeToString(), model.name, device, folder=folder)
     wanted = [readout.features, readout.logits] if isinstance(readout, Head) else [readout.logits]
     return _open(model, [*dict.fromkeys(name for name in wanted if name in model.producers)], device)
 
@@ -158,7 +167,7 @@ class Tail:
     def logits(self, weight: NDArray[Any] | None) -> Callable[[Batch], NDArray[Any]]:
         """Return the function from {features, beside} of a batch to its (N, C) logits, under a weight."""
         written = rewrite(self._model, self._head, weight, metadata={})
-        cut = cut_between(written.proto, self._feeds, self._head.logits)
+        cut = cut_between(written.proto, self._feeds, [self._head.logits])
         folder = self._model.folder if self._model.external_files else None
         session = open_session(
             cut.SerializeToString(), self._model.name, self._device, folder=folder, fixed_batch=self._fixed_batch
@@ -188,9 +197,11 @@ class Probed:
 
 
 def check_readout(
-    model: Model, readout: Readout, probe: Session, source: Source, batch_size: int, device: Device
+    model: Model, readout: Readout, probe: Session | None, source: Source, batch_size: int, device: Device
 ) -> Probed:
     """Compare what the head computes with the model's logits on the first batch.
+
+    Without a session the samples hold the logits.
 
     Raises:
         UnsupportedModel: shapes or values differ: the head is not what the graph walk took it for.
@@ -198,7 +209,7 @@ def check_readout(
     """
     batch = next(source.batches(batch_size))
     names = [readout.features] if isinstance(readout, Head) and readout.features not in batch else []
-    *found, raw = probe.run([*names, readout.logits], batch)
+    *found, raw = probe.run([*names, readout.logits], batch) if probe else [batch[readout.logits]]
     logits = _class_logits(model, readout, raw, len(next(iter(batch.values()))))
     if not np.all(np.isfinite(logits)):
         row = int(np.flatnonzero(~np.isfinite(logits).all(axis=1))[0])
@@ -214,7 +225,7 @@ def check_readout(
     head = replace(head, linear=False)
     _check_batch_axis(model, head, features, len(logits))
     sample = _with_beside(model, head, batch, features, device)
-    tail = Tail(model, head, device, sample, probe.fixed_batch)
+    tail = Tail(model, head, device, sample, probe.fixed_batch if probe else None)
     _check_tail(model, head, tail, sample, logits)
     return Probed(head, raw.shape[1:], plain_features=False, tail=tail)
 
@@ -227,6 +238,7 @@ def collect_features(
     batch_size: int,
     progress: Progress,
     cache: Path | None = None,
+    given: Collection[str] = (),
 ) -> FeatureStore:
     """Run the sub-graph up to the features over all samples; up to the logits if there is no head.
 
@@ -239,12 +251,15 @@ def collect_features(
         progress: called with (stage, done, total).
         cache: folder of feature stores; what an interrupted run has left there is taken over. With it the logits are
             kept too.
+        given: tensors that the samples hold already.
 
     Raises:
         DataError: features of the wrong shape, or with NaN or infinite values.
         UsageError: no room for the features, or the cache cannot be used.
     """
-    collector = _Collector(model, readout, source, device, batch_size, keep_logits=cache is not None)
+    if cache is not None and given:
+        raise UsageError("the data are computed features or logits already; leave --cache out")
+    collector = _Collector(model, readout, source, device, batch_size, given, keep_logits=cache is not None)
     if cache is None:
         return collector.run(TemporaryRows(len(source)).array, progress)
     with open_store(cache, collector.key(), source.labels, batch_size) as store:
@@ -256,7 +271,15 @@ class _Collector:
     """One pass over the samples that keeps the features, what else the tail reads, and the logits if asked for."""
 
     def __init__(
-        self, model: Model, readout: Readout, source: Source, device: Device, batch_size: int, *, keep_logits: bool
+        self,
+        model: Model,
+        readout: Readout,
+        source: Source,
+        device: Device,
+        batch_size: int,
+        given: Collection[str],
+        *,
+        keep_logits: bool,
     ) -> None:
         self._model, self._readout, self._source = model, readout, source
         self._batch_size, self._strict = batch_size, keep_logits
@@ -264,7 +287,8 @@ class _Collector:
         self._wanted = self._head.features if self._head else readout.logits
         self._beside = read_beside(model, self._head) if self._head and not self._head.linear else []
         names = [self._wanted, *self._beside, *([readout.logits] if keep_logits else [])]
-        self._computed = list(dict.fromkeys(name for name in names if name in model.producers))
+        made = (name for name in names if name in model.producers and name not in given)
+        self._computed = list(dict.fromkeys(made))
         self._session = _open(model, self._computed, device) if self._computed else None
 
     def key(self) -> dict[str, Any]:
@@ -303,6 +327,8 @@ class _Collector:
             count = len(next(iter(batch.values())))
             raw = results[self._wanted]
             features = _rows(self._model, self._readout, raw, count)
+            if self._head and self._head.linear and len(raw) == count and raw.ndim > 2:
+                features = raw  # as it comes; one vector a sample
             fold = features.shape[1] if self._head and not self._head.linear and len(raw) != count else 0
             kept = {"features": features}
             alone: Batch = {}
@@ -332,7 +358,10 @@ class _Collector:
             raise DataError(f"{self._source.describe()}: {done} samples read; expected {total}")
         beside = {name: arrays[f"beside_{k}"] for k, name in enumerate(self._beside) if f"beside_{k}" in arrays}
         labels = self._source.labels
-        return FeatureStore(arrays["features"], labels, self._batch_size, beside, tuple(scalars), fold)
+        features = arrays["features"]
+        if self._head and self._head.linear:
+            features = features.reshape(total, self._head.n_features)
+        return FeatureStore(features, labels, self._batch_size, beside, tuple(scalars), fold)
 
     def _results(self, batch: Batch) -> Batch:
         if self._session is None:
@@ -419,7 +448,7 @@ def _check_batch_axis(model: Model, head: Head, features: NDArray[Any], samples:
 def _with_beside(model: Model, head: Head, batch: Batch, features: NDArray[Any], device: Device) -> Batch:
     """Return what the nodes from the linear layer to the logits read of one batch."""
     beside = read_beside(model, head)
-    computed = [name for name in beside if name in model.producers]
+    computed = [name for name in beside if name in model.producers and name not in batch]
     results = _open(model, computed, device).run(computed, batch) if computed else []
     values = {**batch, **dict(zip(computed, results, strict=True))}
     return {head.features: features, **{name: values[name] for name in beside}}

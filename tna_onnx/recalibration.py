@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.data import Recipe
+from tna_onnx.data import Format, Recipe
 from tna_onnx.errors import CheckFailed, UnsupportedModel, UsageError
 from tna_onnx.evaluation import score_models
-from tna_onnx.features import Progress, open_model, silent
+from tna_onnx.features import Progress, silent
 from tna_onnx.graph.load import ModelSource
 from tna_onnx.graph.nodes import NodeOps, can_append
 from tna_onnx.graph.rewrite import rewrite
@@ -24,20 +25,20 @@ from tna_onnx.numerics.tilt import TiltParameters
 from tna_onnx.provenance import provenance_entries, versions
 from tna_onnx.report.notes import notes_on, worse_text
 from tna_onnx.report.report import Comparison, CurvePoint, Report, compare_scores
-from tna_onnx.runtime import Session, open_session
+from tna_onnx.samples import DataOptions
 from tna_onnx.search import LIMIT, Candidate, SearchSettings
 from tna_onnx.strategy import Outcome, Strategy
 from tna_onnx.task import QuantizedHead, Task, open_task
-from tna_onnx.verify import check_file, check_probabilities
+from tna_onnx.verification import check_file, check_probabilities
 
 __all__ = ["calibrate"]
 
 
 def calibrate(
     model: ModelSource,
-    calib: str | Path,
+    calib: Any,
     *,
-    eval: str | Path | None = None,  # noqa: A002 - the word of the command line
+    eval: Any = None,  # noqa: A002 - the word of the command line
     output: str | Path | None = None,
     search: Literal["sparse", "complete", "none"] = "sparse",
     map: Literal["none", "ts", "ets", "irova", "aar", "auto"] = "ts",  # noqa: A002 - the word of the command line
@@ -59,7 +60,14 @@ def calibrate(
     output_name: str | None = None,
     output_kind: Literal["logits", "probabilities"] | None = None,
     quantized_head: QuantizedHead = "requantize",
-    preprocessing: Recipe | None = None,
+    preprocessing: Recipe | str | Path | None = None,
+    format: Format | None = None,  # noqa: A002 - the word of the command line
+    labels: Any = None,
+    eval_labels: Any = None,
+    classes: Sequence[str] | str | Path | None = None,
+    label_column: str | None = None,
+    skip_bad: bool = False,
+    expect_accuracy: float | None = None,
     device: str = "auto",
     batch_size: int = 64,
     cache: str | Path | None = None,
@@ -71,7 +79,7 @@ def calibrate(
     Args:
         model: path of the ONNX file, its bytes, an onnx.ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph;
             never modified.
-        calib: labelled calibration data, an image folder or `.npz`.
+        calib: labelled calibration data: a path, a URL, a mapping of arrays, an iterable of batches (docs/data.md).
         eval: held-out data for the report; cross-fitting on `calib` without it.
         output: path of the new file; `NAME.tna.onnx` beside the model by default. Without it a model in memory gives
             `Report.recalibrated` and no file.
@@ -100,7 +108,15 @@ def calibrate(
             linear head.
         quantized_head: what becomes of a weight that is stored quantised (QDQ): quantised anew, per class, or kept in
             float.
-        preprocessing: recipe for images.
+        preprocessing: recipe for images, or the path of a `preprocessor_config.json` or timm `config.json`.
+        format: what the paths of the data are; found out by default.
+        labels: labels of `calib` that stand apart from the samples: values, or the path of a file.
+        eval_labels: the same for `eval`.
+        classes: the model's class names in the order of its output, or the path of a file with them.
+        label_column: column of a manifest or table that holds the labels.
+        skip_bad: leave out images that cannot be read, and count them.
+        expect_accuracy: accuracy in per cent that the model is known to have; the data are refused if it is more than
+            two standard errors lower on them.
         device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
         batch_size: samples per run.
         cache: folder in which features are kept; an interrupted run goes on there, and a later one starts from them.
@@ -128,11 +144,15 @@ def calibrate(
         antithetic=antithetic,
         tilt={"alpha": alpha, "beta": beta, "theta_s": theta_s, "n_t": n_t},
     )
+    data = DataOptions(preprocessing, format, classes, label_column, skip_bad, expect_accuracy)
     task = open_task(
         model, calib, eval, output, needs_head=search != "none", head=head, output_name=output_name,
-        output_kind=output_kind, quantized_head=quantized_head, recipe=preprocessing, device=device,
+        output_kind=output_kind, quantized_head=quantized_head, data=data,
+        labels=labels, held_out_labels=eval_labels, device=device,
         batch_size=batch_size, cache=cache, overwrite=overwrite, bins=bins, show=show,
     )  # fmt: skip
+    predicted = task.logits(task.head.weight if task.head else None).predictions()
+    suspicion = data.check(predicted, task.source.labels, task.class_names, task.readout.n_classes)
     allowed = _allowed_maps(task)
     if map not in ("auto", *allowed):
         _refuse_map(task, map)
@@ -155,10 +175,10 @@ def calibrate(
     )
     with pending(task.model, rewritten.proto, task.output) as path:
         checker = check_file(task.model, rewritten, path)
-        session = open_session(path, str(task.output or path.name), task.device)
+        session = task.samples.runner(task.model, path, task.class_output.name, task.device)
         written = found.logits if factor is None else task.logits(found.weight, factor)
         verification = check_probabilities(session, task, written, fitted, checker=checker)
-        comparison = _compare(task, strategy, found, session, show)
+        comparison = _compare(task, strategy, found, path, show)
         if worse := comparison.worse_in(objective, settings.max_accuracy_drop):
             raise CheckFailed(worse_text(comparison, worse))
     after = found.logits.mapped_scores(fitted)
@@ -188,7 +208,7 @@ def calibrate(
         preprocessing=task.source.recipe(),
         provider=task.provider,
         versions=versions(),
-        notes=notes_on(task, found, settings, search, comparison, drift),
+        notes=notes_on(task, found, settings, search, comparison, drift, suspicion),
         quantization_drift=drift,
         recalibrated=None if task.output else rewritten.proto,
     )
@@ -293,14 +313,15 @@ def _refuse_map(task: Task, name: str) -> None:
     )
 
 
-def _compare(task: Task, strategy: Strategy, found: Outcome, session: Session, show: Progress) -> Comparison:
+def _compare(task: Task, strategy: Strategy, found: Outcome, path: Path, show: Progress) -> Comparison:
     """Held-out data run through both files; else cross-fitting; else, if nothing changed, the input with itself."""
     bins, seed = strategy.settings.bins, strategy.settings.seed
     if task.held_out is not None:
-        before = open_model(task.model, task.device)
-        models = [(before, task.class_output), (session, task.class_output)]
-        old, new = score_models(models, task.held_out, task.batch_size, show)
-        return compare_scores(task.held_out.describe(), "held-out", old, new, bins, seed)
+        data, output = task.held_out, task.class_output
+        runners = [data.runner(task.model, file, output.name, task.device) for file in (None, path)]
+        models = [(runner, output) for runner in runners]
+        old, new = score_models(models, data.source, task.batch_size, show)
+        return compare_scores(data.source.describe(), "held-out", old, new, bins, seed)
     if found.chosen.angle == 0 and found.fitted is None:  # every bit of the output is the input's
         return compare_scores(task.source.describe(), "unchanged", found.before, found.before, bins, seed)
     old, new = strategy.cross_fitted(found)

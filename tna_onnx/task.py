@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.crossfit import FOLDS
-from tna_onnx.data import Recipe, Source, open_source
+from tna_onnx.data import Source
 from tna_onnx.engine.logits import HeadLogits, Logits, StoredLogits, TailLogits
+from tna_onnx.entry import Entered, open_samples
 from tna_onnx.errors import UnsupportedModel, UsageError
 from tna_onnx.evaluation import require_samples
 from tna_onnx.features import (
@@ -21,7 +23,6 @@ from tna_onnx.features import (
     Progress,
     check_readout,
     collect_features,
-    input_specs,
     open_probe,
 )
 from tna_onnx.graph.head import choose_head
@@ -31,7 +32,8 @@ from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.requantize import requantized
 from tna_onnx.graph.save import check_output
 from tna_onnx.numerics.ops import softmax
-from tna_onnx.runtime import Device, parse_device
+from tna_onnx.runtime import Device, Session, parse_device
+from tna_onnx.samples import DataOptions
 
 __all__ = ["QuantizedHead", "Task", "open_task"]
 
@@ -46,8 +48,9 @@ class Task:
         model: the source.
         probed: where its logits are, checked against the model itself.
         class_output: the graph output behind it.
+        class_names: in the order of the model's output, if known.
         output: path to write; None for a model in memory that stays there.
-        source: calibration data.
+        samples: calibration data.
         held_out: evaluation data, if given.
         store: features of the calibration data.
         device: what was asked for.
@@ -59,14 +62,20 @@ class Task:
     model: Model
     probed: Probed
     class_output: ClassOutput
+    class_names: tuple[str, ...] | None
     output: Path | None
-    source: Source
-    held_out: Source | None
+    samples: Entered
+    held_out: Entered | None
     store: FeatureStore
     device: Device
     provider: str
     fallback: str
     batch_size: int
+
+    @property
+    def source(self) -> Source:
+        """The calibration data."""
+        return self.samples.source
 
     @property
     def readout(self) -> Readout:
@@ -115,8 +124,8 @@ class Task:
 
 def open_task(
     source: ModelSource,
-    calib: str | Path,
-    held_out: str | Path | None,
+    calib: Any,
+    held_out: Any,
     output: str | Path | None,
     *,
     needs_head: bool,
@@ -124,7 +133,9 @@ def open_task(
     output_name: str | None,
     output_kind: str | None,
     quantized_head: QuantizedHead,
-    recipe: Recipe | None,
+    data: DataOptions,
+    labels: Any,
+    held_out_labels: Any,
     device: str,
     batch_size: int,
     overwrite: bool,
@@ -143,42 +154,58 @@ def open_task(
     target = _target(model, output)
     if target is not None:
         check_output(model, target, overwrite=overwrite)
-        for data in (calib, held_out):
-            if data is not None and target.exists() and Path(data).exists() and target.samefile(data):
+        for path in (calib, held_out, labels, held_out_labels):
+            if isinstance(path, (str, Path)) and target.exists() and Path(path).exists() and target.samefile(path):
                 raise UsageError(f"{target}: output is the data file; choose another --output")
     found = _choose(model, needs_head, head, output_name, output_kind)
     if isinstance(found, Head):
         found = requantized(model, found) if quantized_head == "requantize" else _in_float(found)
     class_output = output_of(found)
-    probe = open_probe(model, found, where)
-    specs = input_specs(probe)
-    samples = open_source(calib, specs, found.n_classes, recipe)
-    other = None if held_out is None else open_source(held_out, specs, found.n_classes, recipe)
-    require_samples(samples, bins, 0 if other else math.ceil(len(samples) / FOLDS))
+    names = data.class_names(model, found.labels, found.n_classes)
+    opened = functools.cache(lambda: open_probe(model, found, where))
+    samples = open_samples(model, found, calib, data, names, labels, opened)
+    if needs_head and not isinstance(samples.readout, Head):
+        raise UsageError(f"{samples.source.describe()}: holds logits, which leave nothing to tilt; add --search none")
+    other = None
+    if held_out is not None:
+        other = open_samples(model, found, held_out, data, names, held_out_labels, opened)
+    require_samples(samples.source, bins, 0 if other else math.ceil(len(samples.source) / FOLDS))
     if other is not None:
-        require_samples(other, bins)
-        if other.digest() == samples.digest():
+        require_samples(other.source, bins)
+        if other.source.digest() == samples.source.digest():
             raise UsageError(
-                f"{held_out}: the same data as {calib}; held-out data must be other samples. Leave --eval away to have "
-                "the result cross-fitted"
+                f"{other.source.describe()}: the same data as {samples.source.describe()}; held-out data must be other "
+                "samples. Leave --eval away to have the result cross-fitted"
             )
-    probed = check_readout(model, found, probe, samples, batch_size, where)
-    if probed.tail is not None and probe.fixed_batch:
+    probe = _probe(model, samples, where) if samples.given else opened()
+    probed = check_readout(model, samples.readout, probe, samples.source, batch_size, where)
+    if probed.tail is not None and probe is not None and probe.fixed_batch:
         batch_size = probe.fixed_batch
-    store = collect_features(model, probed.readout, samples, where, batch_size, show, _folder(cache))
+    folder = None if cache is None else Path(cache)
+    store = collect_features(
+        model, probed.readout, samples.source, where, batch_size, show, folder, frozenset(samples.given)
+    )
     return Task(
         model,
         probed,
         class_output,
+        names,
         target,
         samples,
         other,
         store,
         where,
-        probe.provider,
-        probe.fallback,
+        probe.provider if probe else "none",
+        probe.fallback if probe else "",
         batch_size,
     )
+
+
+def _probe(model: Model, samples: Entered, device: Device) -> Session | None:
+    """Open the model from what the samples hold to its logits; nothing if they hold the logits."""
+    if samples.readout.logits in samples.given:
+        return None
+    return open_probe(model, samples.readout, device, samples.given)
 
 
 def _target(model: Model, output: str | Path | None) -> Path | None:
@@ -203,10 +230,6 @@ def _choose(
         except UnsupportedModel:
             pass
     return choose_readout(model, output_name, output_kind)
-
-
-def _folder(cache: str | Path | None) -> Path | None:
-    return None if cache is None else Path(cache)
 
 
 def _in_float(head: Head) -> Head:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tna_onnx.data import InputSpec
 from tna_onnx.data.arrays import open_arrays
+from tna_onnx.data.request import Request
 from tna_onnx.errors import DataError
 
 from .samples import gather, spec, write_npz
@@ -25,14 +26,14 @@ LABELS = np.array([0, 1, 2])
 def refusal(path: Path, *inputs: InputSpec, n_classes: int = 3) -> str:
     """Open, expecting a refusal, and return its message, which must name the file."""
     with pytest.raises(DataError) as caught:
-        open_arrays(path, inputs or (spec(),), n_classes)
+        open_arrays(path, Request(inputs or (spec(),), n_classes))
     assert str(path) in str(caught.value)
     return str(caught.value)
 
 
 def test_values_are_used_as_stored(tmp_path: Path) -> None:
     path = write_npz(tmp_path / "calib.npz", {"x": X, "labels": LABELS[:, np.newaxis], "not needed": X[:1]})
-    source = open_arrays(path, [spec()], 3)
+    source = open_arrays(path, Request([spec()], 3))
     np.testing.assert_array_equal(gather(source, 2)["x"], X, strict=True)
     np.testing.assert_array_equal(source.labels, LABELS, strict=True)
     assert source.recipe() is None
@@ -41,7 +42,7 @@ def test_values_are_used_as_stored(tmp_path: Path) -> None:
 
 def test_compressed_files_are_read(tmp_path: Path) -> None:
     np.savez_compressed(tmp_path / "calib.npz", x=X, labels=LABELS)
-    np.testing.assert_array_equal(gather(open_arrays(tmp_path / "calib.npz", [spec()], 3), 3)["x"], X)
+    np.testing.assert_array_equal(gather(open_arrays(tmp_path / "calib.npz", Request([spec()], 3)), 3)["x"], X)
 
 
 def test_digest_is_of_the_file_that_was_read(tmp_path: Path) -> None:
@@ -49,7 +50,7 @@ def test_digest_is_of_the_file_that_was_read(tmp_path: Path) -> None:
 
     path = write_npz(tmp_path / "calib.npz", {"x": X, "labels": LABELS})
     expected = hashlib.sha256(path.read_bytes()).hexdigest()
-    source = open_arrays(path, [spec()], 3)
+    source = open_arrays(path, Request([spec()], 3))
     path.write_bytes(b"something else")
     assert source.digest() == expected
 
@@ -133,7 +134,7 @@ def test_broken_files_are_read_or_refused(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # zipfile and NumPy may warn about what they then read
         with contextlib.suppress(DataError):
-            gather(open_arrays(path, [spec()], 3), 2)
+            gather(open_arrays(path, Request([spec()], 3)), 2)
 
 
 # ---- names ----
@@ -191,7 +192,7 @@ def test_shapes_that_do_not_fit(
 @pytest.mark.parametrize("wanted", [(None, 4), (1, 4), (64, None)])
 def test_the_batch_axis_is_free(tmp_path: Path, wanted: tuple[int | None, ...]) -> None:
     path = write_npz(tmp_path / "calib.npz", {"x": X, "labels": LABELS})
-    assert len(open_arrays(path, [spec("x", wanted)], 3)) == 3
+    assert len(open_arrays(path, Request([spec("x", wanted)], 3))) == 3
 
 
 def test_inputs_of_different_lengths(tmp_path: Path) -> None:
@@ -231,7 +232,7 @@ def test_labels_are_checked_on_opening(tmp_path: Path) -> None:
 def test_lossless_casts_within_a_kind(tmp_path: Path, stored: str, wanted: str) -> None:
     values = (X % 2).astype(stored)
     path = write_npz(tmp_path / "calib.npz", {"x": values, "labels": LABELS})
-    joined = gather(open_arrays(path, [spec(dtype=wanted)], 3), 2)["x"]
+    joined = gather(open_arrays(path, Request([spec(dtype=wanted)], 3)), 2)["x"]
     np.testing.assert_array_equal(joined, values.astype(wanted), strict=True)
 
 
@@ -264,7 +265,7 @@ def test_values_that_are_not_finite(tmp_path: Path, bad: float, dtype: npt.DType
     values = np.zeros((6, 4), dtype)
     values[[3, 4], 2] = bad
     path = write_npz(tmp_path / "calib.npz", {"x": values, "labels": np.arange(6) % 3})
-    source = open_arrays(path, [spec()], 3)
+    source = open_arrays(path, Request([spec()], 3))
     batches = source.batches(2)
     next(batches)
     with pytest.raises(DataError, match=r"calib\.npz: array 'x' must be finite, but row 3 "):
@@ -276,4 +277,4 @@ def test_values_that_are_not_finite(tmp_path: Path, bad: float, dtype: npt.DType
 def test_one_value_per_sample_can_be_checked(tmp_path: Path) -> None:
     path = write_npz(tmp_path / "calib.npz", {"x": np.array([0, np.nan, 0], np.float32), "labels": LABELS})
     with pytest.raises(DataError, match="row 1 "):
-        list(open_arrays(path, [spec("x", (None,))], 3).batches(3))
+        list(open_arrays(path, Request([spec("x", (None,))], 3)).batches(3))

@@ -3,15 +3,15 @@
 import hashlib
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tna_onnx.data import InputSpec, Recipe, images
-from tna_onnx.data.images import ImageFolderSource, open_images
-from tna_onnx.data.source import AnyArray
+from tna_onnx.data import InputSpec, Recipe
+from tna_onnx.data.folder import FolderImages, open_folder
+from tna_onnx.data.images import ImageSource
+from tna_onnx.data.request import Request
 from tna_onnx.errors import DataError, UsageError
 
 from .samples import gather, noise, spec, write_folder, write_image
@@ -20,10 +20,13 @@ IMAGE = spec("image", (None, 3, None, None))
 TWO = ["0/a.png", "1/b.png"]
 
 
-def opened(
-    root: Path, n_classes: int = 2, recipe: Recipe | None = None, wanted: InputSpec = IMAGE
-) -> ImageFolderSource:
-    return open_images(root, wanted, n_classes, recipe or Recipe())
+def opened(root: Path, n_classes: int = 2, recipe: Recipe | None = None, wanted: InputSpec = IMAGE) -> ImageSource:
+    return open_folder(root, Request([wanted], n_classes, recipe))
+
+
+def names(source: ImageSource) -> tuple[str, ...]:
+    assert isinstance(source.files, FolderImages)
+    return source.files.names
 
 
 def refusal(root: Path, n_classes: int = 2) -> str:
@@ -37,20 +40,20 @@ def refusal(root: Path, n_classes: int = 2) -> str:
 
 
 def test_files_labels_and_order(tmp_path: Path) -> None:
-    names = ["10/b.png", "2/z.png", "2/a/deep/er.PNG", "2/a.bmp", "10/a.Jpg"]
-    root = write_folder(tmp_path / "calib", names)
+    files = ["10/b.png", "2/z.png", "2/a/deep/er.PNG", "2/a.bmp", "10/a.Jpg"]
+    root = write_folder(tmp_path / "calib", files)
     for ignored in ["2/notes.txt", "2/.hidden.png", "2/.thumbs/x.png", ".cache/y.png", "at the top.png", "2/._a.png"]:
         (root / ignored).parent.mkdir(exist_ok=True)
         (root / ignored).write_text("ignored")
     source = opened(root, n_classes=11)
-    assert source.names == ("10/a.Jpg", "10/b.png", "2/a/deep/er.PNG", "2/a.bmp", "2/z.png")
+    assert names(source) == ("10/a.Jpg", "10/b.png", "2/a/deep/er.PNG", "2/a.bmp", "2/z.png")
     np.testing.assert_array_equal(source.labels, np.array([10, 10, 2, 2, 2]), strict=True)
     assert source.describe() == "image folder calib (5 images, 2 classes)"
 
 
 def test_named_classes_are_numbered_alphabetically(tmp_path: Path) -> None:
     source = opened(write_folder(tmp_path, ["dog/1.png", "cat/2.png"]))
-    assert source.names == ("cat/2.png", "dog/1.png")
+    assert names(source) == ("cat/2.png", "dog/1.png")
     np.testing.assert_array_equal(source.labels, [0, 1])
 
 
@@ -65,7 +68,7 @@ def test_links_to_folders_count_as_classes_and_not_below(tmp_path: Path) -> None
     root = write_folder(tmp_path / "calib", ["0/a.png"])
     (root / "1").symlink_to(tmp_path / "elsewhere", target_is_directory=True)
     (root / "0" / "circle").symlink_to(root, target_is_directory=True)
-    assert opened(root).names == ("0/a.png", "1/x.png", "1/y.png")
+    assert names(opened(root)) == ("0/a.png", "1/x.png", "1/y.png")
 
 
 def test_the_current_folder_has_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,50 +141,19 @@ def test_batches_hold_the_files_pixels(tmp_path: Path) -> None:
 
 
 def test_many_more_images_than_threads(tmp_path: Path) -> None:
-    names = [f"{row % 2}/{row:03}.png" for row in range(100)]
-    source = opened(write_folder(tmp_path, names, 2, 3), recipe=Recipe(scale=1.0))
-    order = [int(Path(name).stem) for name in source.names]
+    files = [f"{row % 2}/{row:03}.png" for row in range(100)]
+    source = opened(write_folder(tmp_path, files, 2, 3), recipe=Recipe(scale=1.0))
+    order = [int(Path(name).stem) for name in names(source)]
     expected = np.stack([noise(2, 3, seed=seed).transpose(2, 0, 1) for seed in order])
     np.testing.assert_array_equal(gather(source, 7)["image"], expected)
-
-
-def test_threads_run_a_bounded_way_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(images, "_WORKERS", 2)
-    rows = iter(range(40))
-    results = images._map_ahead(np.array, rows)
-    assert [int(next(results)) for _ in range(3)] == [0, 1, 2]
-    assert next(rows) == 3 + 2 * 2, "rows taken so far: those that were read, and two for each thread"
-    results.close()
-
-
-def test_what_nobody_reads_is_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    gate = threading.Event()
-    started = []
-
-    class Pool(ThreadPoolExecutor):
-        def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-            gate.set()
-            super().shutdown(wait=wait, cancel_futures=cancel_futures)
-
-    def decode(row: int) -> AnyArray:
-        started.append(row)
-        assert row == 0 or gate.wait(timeout=60)
-        return np.array(row)
-
-    monkeypatch.setattr(images, "ThreadPoolExecutor", Pool)
-    monkeypatch.setattr(images, "_WORKERS", 2)
-    results = images._map_ahead(decode, range(40))
-    next(results)
-    results.close()
-    assert set(started) <= {0, 1, 2}, "row 0, and the row that each of two threads had begun"
 
 
 def test_threads_end_with_the_reader(tmp_path: Path) -> None:
     batches = opened(write_folder(tmp_path, [f"{row % 2}/{row:02}.png" for row in range(40)])).batches(3)
     next(batches)
-    assert [thread for thread in threading.enumerate() if thread.name.startswith("tna-onnx-image")]
+    assert [thread for thread in threading.enumerate() if thread.name.startswith("tna-onnx-read")]
     del batches
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("tna-onnx-image")]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("tna-onnx-read")]
 
 
 def test_a_broken_image_is_named(tmp_path: Path) -> None:
@@ -204,7 +176,7 @@ def test_an_image_that_does_not_fit_the_model_is_named(tmp_path: Path) -> None:
 def test_different_sizes_in_a_batch(tmp_path: Path) -> None:
     write_folder(tmp_path, TWO)
     write_image(tmp_path / "1" / "c.png", noise(8, 6))
-    with pytest.raises(DataError, match=r"1/c\.png: has shape \(3, 8, 6\) .* 0/a\.png .* \(3, 5, 6\)") as caught:
+    with pytest.raises(DataError, match=r"1/c\.png: has shape \(3, 8, 6\) .* .*0/a\.png in .* \(3, 5, 6\)") as caught:
         list(opened(tmp_path).batches(3))
     assert "--resize" in str(caught.value)
     assert [batch["image"].shape[2] for batch in opened(tmp_path).batches(1)] == [5, 5, 8]
@@ -240,3 +212,61 @@ def test_digest_of_a_file_that_is_gone(tmp_path: Path) -> None:
     (tmp_path / "1" / "b.png").unlink()
     with pytest.raises(DataError, match=r"1/b\.png: cannot be read"):
         source.digest()
+
+
+# ---- images that cannot be read ----
+
+
+def test_bad_images_are_skipped_and_counted(tmp_path: Path) -> None:
+    files = [f"{row % 2}/{row}.png" for row in range(8)]
+    write_folder(tmp_path, files)
+    for name in ("0/2.png", "1/5.png"):
+        (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:60])
+    (tmp_path / "1" / "7.png").write_text("")
+    source = open_folder(tmp_path, Request([IMAGE], 2, Recipe(scale=1.0), skip_bad=True))
+    np.testing.assert_array_equal(source.labels, [0, 0, 0, 1, 1])
+    expected = np.stack([noise(5, 6, seed=seed).transpose(2, 0, 1) for seed in (0, 4, 6, 1, 3)])
+    np.testing.assert_array_equal(gather(source, 2)["image"], expected)
+    np.testing.assert_array_equal(gather(source, 2, np.array([4, 1]))["image"], expected[[4, 1]])
+    assert source.describe() == (
+        f"image folder {tmp_path.name} (5 images, 2 classes), 3 unreadable skipped: "
+        f"{tmp_path / '0/2.png'}, {tmp_path / '1/5.png'}, {tmp_path / '1/7.png'}"
+    )
+    for name in source.skipped:
+        Path(name).unlink()
+    assert opened(tmp_path).digest() == source.digest(), "what is skipped does not count"
+
+
+def test_many_skipped_images_are_not_all_named(tmp_path: Path) -> None:
+    write_folder(tmp_path, TWO)
+    for row in range(200):
+        (tmp_path / "0" / f"bad{row:03}.png").touch()
+    source = open_folder(tmp_path, Request([IMAGE], 2, skip_bad=True))
+    assert source.describe().endswith("bad002.png and 197 more")
+
+
+def test_skipping_needs_something_that_is_good(tmp_path: Path) -> None:
+    write_folder(tmp_path, TWO)
+    (tmp_path / "0" / "a.png").write_text("")
+    with pytest.raises(DataError, match="every label is 1"):
+        open_folder(tmp_path, Request([IMAGE], 2, skip_bad=True))
+    (tmp_path / "1" / "b.png").write_text("")
+    with pytest.raises(DataError, match=r"none of 2 images can be read, .*0/a\.png first"):
+        open_folder(tmp_path, Request([IMAGE], 2, skip_bad=True))
+
+
+def test_an_image_that_does_not_fit_is_not_skipped(tmp_path: Path) -> None:
+    """It can be read: the preprocessing is wrong, not the file."""
+    source = open_folder(write_folder(tmp_path, TWO), Request([IMAGE], 2, Recipe(crop=9), skip_bad=True))
+    with pytest.raises(DataError, match="the crop of 9 x 9"):
+        next(source.batches(2))
+
+
+def test_a_missing_image_of_a_manifest_is_bad(tmp_path: Path) -> None:
+    from tna_onnx.data import open_source
+
+    write_folder(tmp_path, TWO)
+    (tmp_path / "list.csv").write_text("path,label\n0/a.png,0\ngone.png,0\n1/b.png,1\n")
+    source = open_source(tmp_path / "list.csv", [IMAGE], 2, skip_bad=True)
+    assert len(source) == 2
+    assert source.describe().endswith(f"1 unreadable skipped: {tmp_path / 'gone.png'}")

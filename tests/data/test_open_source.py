@@ -43,11 +43,21 @@ def test_a_path_that_does_not_exist(tmp_path: Path) -> None:
         open_source(tmp_path / "gone.npz", [spec()], 2)
 
 
-@pytest.mark.parametrize(("name", "found"), [("calib.csv", r"\.csv"), ("calib", "no suffix")])
+@pytest.mark.parametrize(("name", "found"), [("calib.docx", r"\.docx"), ("calib", "no suffix")])
 def test_other_files(tmp_path: Path, name: str, found: str) -> None:
     (tmp_path / name).write_text("0,1\n")
-    with pytest.raises(DataError, match=rf"{name}: expected .* found {found}; supported are \.npz .* folders"):
+    with pytest.raises(DataError, match=rf"{name}: expected .* \.npz .* found {found}\. .* --format"):
         open_source(tmp_path / name, [spec()], 2)
+
+
+def test_a_format_that_is_not_known(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="format 'zip' is not known; expected folder, "):
+        open_source(tmp_path, [spec()], 2, format="zip")  # type: ignore[arg-type]
+
+
+def test_the_format_can_be_said(tmp_path: Path) -> None:
+    path = stored(tmp_path / "calib.npz").rename(tmp_path / "calib.bin")
+    assert len(open_source(path, [spec()], 2, format="npz")) == 2
 
 
 @pytest.mark.parametrize("inputs", [[], [IMAGE, spec("mask")]])

@@ -48,7 +48,8 @@ def test_every_automatic_value_is_decided() -> None:
 
 @pytest.mark.parametrize("recipe", [Recipe(), Recipe(resize=(3, 4), crop=(2, 2), mean=(1, 2, 3)), *PRESETS.values()])
 def test_as_dict_is_json(recipe: Recipe) -> None:
-    values = recipe.resolve(NCHW).as_dict()
+    channels = 1 if recipe.color == "L" else 3
+    values = recipe.resolve(spec("image", (None, channels, 224, 224))).as_dict()
     assert json.loads(json.dumps(values)) == values
 
 
@@ -134,6 +135,12 @@ USAGE_ERRORS = [
     (Recipe(scale=math.nan), "--scale .* got nan"),
     (Recipe(scale=1e37), "--scale 1e.37"),
     (Recipe(std=(1e-50,)), r"--std \(1e-50"),
+    (Recipe(crop_pct=0.0), "--crop-pct must be above 0 and at most 1, got 0.0"),
+    (Recipe(crop_pct=1.5), "--crop-pct must be above 0 and at most 1, got 1.5"),
+    (Recipe(crop_pct=math.nan), "--crop-pct must be above 0 and at most 1, got nan"),
+    (Recipe(crop_pct=0.9, resize=256, crop=224), "--resize and --crop-pct both"),
+    (Recipe(crop_pct=0.9), r"--crop-pct needs the side of a square crop, .* \(N, 3, \?, \?\) and --crop is None"),
+    (Recipe(crop_pct=0.9, crop=(224, 200)), r"--crop-pct needs the side of a square crop, .* --crop is \(224, 200\)"),
     (Recipe(color="L"), "3 channels, but --color L gives 1"),
     *[(replace(Recipe(), **{key: value}), f"--{key} must be one of .* got '{value}'") for key, value in WRONG.items()],
 ]
@@ -143,6 +150,35 @@ USAGE_ERRORS = [
 def test_recipes_that_cannot_be_used(recipe: Recipe, pattern: str) -> None:
     with pytest.raises(UsageError, match=pattern):
         recipe.resolve(NCHW)
+
+
+@pytest.mark.parametrize(
+    ("side", "share", "resize"), [(224, 0.875, 256), (224, 0.9, 248), (299, 0.875, 341), (32, 1.0, 32)]
+)
+def test_crop_pct(side: int, share: float, resize: int) -> None:
+    """The resized sides are timm's, floor(side / crop_pct)."""
+    by_model = Recipe(crop_pct=share).resolve(spec("image", (None, 3, side, side)))
+    assert (by_model.resize, by_model.crop) == (resize, (side, side))
+    assert by_model == Recipe(resize=resize, crop=side).resolve(spec("image", (None, 3, side, side)))
+    by_crop = Recipe(crop_pct=share, crop=side).resolve(NCHW)
+    assert (by_crop.resize, by_crop.crop) == (resize, (side, side))
+
+
+def test_resize_and_crop_pct_displace_each_other() -> None:
+    assert PRESETS["clip"].override(resize=256) == replace(PRESETS["clip"], resize=256, crop_pct=None)
+    assert PRESETS["imagenet"].override(crop_pct=0.9) == replace(PRESETS["imagenet"], resize=None, crop_pct=0.9)
+    assert PRESETS["clip"].override(mean=(0.0,)) == replace(PRESETS["clip"], mean=(0.0,))
+
+
+@pytest.mark.parametrize("name", sorted(PRESETS))
+def test_presets_centre_their_data(name: str) -> None:
+    """Mean and std are of pixels scaled to 0..1, so 0 and 255 lie on both sides of 0, a few deviations away."""
+    grey = PRESETS[name].color == "L"
+    resolved = PRESETS[name].resolve(spec("image", (None, 1 if grey else 3, 32, 32)) if name != "imagenet" else NCHW)
+    assert all(0.4 < mean < 0.6 or grey or name.startswith("imagenet") for mean in resolved.mean)
+    black, white = -np.array(resolved.mean) / resolved.std, (1 - np.array(resolved.mean)) / resolved.std
+    assert np.all((black > -2.5) & (black < -0.4))
+    assert np.all((white > 0.9) & (white < 3))
 
 
 def test_the_preset_needs_three_channels() -> None:

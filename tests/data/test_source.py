@@ -1,44 +1,251 @@
 """The laws that `tna_onnx.data.source` states, over every source, and its helpers."""
 
+import io
+import json
 import subprocess
 import sys
+import tarfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
-from tna_onnx.data import InputSpec, Source, open_source
+from tna_onnx.data import InputSpec, Source, open_precomputed, open_source
 from tna_onnx.data.source import shape_text, split_rows
 from tna_onnx.errors import UsageError
 
-from .samples import gather, spec, write_folder, write_npz
+from .samples import gather, noise, spec, write_folder, write_npz
 
 N = 7
-KINDS = ["arrays", "wider arrays", "float images", "integer images"]
+LABELS = np.arange(N) % 2
+X = np.random.default_rng(1).random((N, 3, 2), np.float32)
+IDS = np.random.default_rng(2).integers(0, 9, N)
+PAIR = [spec("x", (None, 3, 2)), spec("ids", (None,), np.int64)]
+IMAGE = spec("image", (None, 3, 5, 6))
 
 
-def _write(kind: str, folder: Path) -> tuple[Path, list[InputSpec]]:
-    """Write N samples of two classes below `folder`; return what to open and the inputs that they fit."""
-    rng = np.random.default_rng(1)
-    labels = np.arange(N) % 2
-    if kind == "arrays":
-        inputs = [spec("x", (None, 3, 2)), spec("ids", (None,), np.int64)]
-        arrays = {"x": rng.random((N, 3, 2), np.float32), "ids": rng.integers(0, 9, N), "labels": labels}
-        return write_npz(folder / "calib.npz", arrays), inputs
-    if kind == "wider arrays":  # in memory column by column, and of a smaller dtype than the model's
-        values = np.asfortranarray(rng.random((N, 3, 4)).astype(np.float16))
-        return write_npz(folder / "calib.npz", {"x": values, "labels": labels}), [spec("x", (1, 3, 4))]
-    names = [f"{label}/{row}.png" for row, label in enumerate(labels)]
-    dtype, shape = (np.float32, (1, 3, 5, 6)) if kind == "float images" else (np.uint8, (None, 5, 6, 3))
-    return write_folder(folder / "calib", names), [spec("image", shape, dtype)]
+@dataclass(frozen=True)
+class Case:
+    """What to open, and for data in files how law 4 changes a byte: the first one of `needle` in `file`."""
+
+    data: Any
+    inputs: list[InputSpec]
+    file: Path | None = None
+    needle: bytes = b""
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def open(self, moved: Path | None = None) -> Source:
+        if "kind" in self.options:
+            source = open_precomputed(moved or self.data, [spec("x")], 2)
+            assert source is not None
+            return source
+        return open_source(moved or self.data, self.inputs, 2, **self.options)
 
 
-@pytest.fixture(scope="module", params=KINDS)
+def png(seed: int) -> bytes:
+    stream = io.BytesIO()
+    Image.fromarray(noise(5, 6, seed=seed)).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def arrays(folder: Path) -> Case:
+    path = write_npz(folder / "calib.npz", {"x": X, "ids": IDS, "labels": LABELS})
+    # The time of day of the first array, which no checksum covers.
+    return Case(path, PAIR, path, path.read_bytes()[10:12])
+
+
+def wider_arrays(folder: Path) -> Case:
+    """In memory column by column, and of a smaller dtype than the model's."""
+    values = np.asfortranarray(np.random.default_rng(1).random((N, 3, 4)).astype(np.float16))
+    path = write_npz(folder / "calib.npz", {"x": values, "labels": LABELS})
+    return Case(path, [spec("x", (1, 3, 4))], path, path.read_bytes()[10:12])
+
+
+def images(folder: Path, wanted: InputSpec = IMAGE) -> Case:
+    root = write_folder(folder / "calib", [f"{label}/{row}.png" for row, label in enumerate(LABELS)])
+    return Case(root, [wanted], root / "1" / "5.png", b"IDAT")
+
+
+def integer_images(folder: Path) -> Case:
+    return images(folder, spec("image", (None, 5, 6, 3), np.uint8))
+
+
+def flat_folder(folder: Path) -> Case:
+    root = write_folder(folder / "calib", [f"{row}.png" for row in range(N)])
+    (folder / "labels.csv").write_text("path,label\n" + "".join(f"{r}.png,{c}\n" for r, c in enumerate(LABELS)))
+    return Case(root, [IMAGE], root / "5.png", b"IDAT", {"labels": folder / "labels.csv"})
+
+
+def skipping(folder: Path) -> Case:
+    case = images(folder)
+    (case.data / "1" / "9.png").write_bytes(b"broken")
+    return Case(case.data, case.inputs, case.file, case.needle, {"skip_bad": True})
+
+
+def manifest(folder: Path) -> Case:
+    root = write_folder(folder / "calib", [f"below/{row}.png" for row in range(N)])
+    lines = [json.dumps({"path": f"below/{row}.png", "label": int(label)}) for row, label in enumerate(LABELS)]
+    (root / "list.jsonl").write_text("\n".join(lines))
+    return Case(root / "list.jsonl", [IMAGE], root / "below" / "5.png", b"IDAT")
+
+
+def npy_folder(folder: Path) -> Case:
+    (folder / "calib").mkdir()
+    for name, values in {"x": X, "ids": IDS, "labels": LABELS}.items():
+        np.save(folder / "calib" / f"{name}.npy", values)
+    return Case(folder / "calib", PAIR, folder / "calib" / "x.npy", X[5].tobytes())
+
+
+def npy_file(folder: Path) -> Case:
+    np.save(folder / "images.npy", X)
+    np.save(folder / "y.npy", LABELS)
+    path = folder / "images.npy"
+    return Case(path, PAIR[:1], path, X[5].tobytes(), {"labels": folder / "y.npy"})
+
+
+def shards(folder: Path) -> Case:
+    (folder / "calib").mkdir()
+    for first in (0, 4):
+        with tarfile.open(folder / "calib" / f"{first}.tar", "w") as archive:
+            for row in range(first, min(first + 4, N)):
+                for kind, content in {"png": png(row), "cls": str(LABELS[row]).encode()}.items():
+                    member = tarfile.TarInfo(f"{row:04}.{kind}")
+                    member.size = len(content)
+                    archive.addfile(member, io.BytesIO(content))
+    return Case(folder / "calib", [IMAGE], folder / "calib" / "4.tar", b"IDAT")
+
+
+def parquet(folder: Path) -> Case:
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    table = pa.table({"x": X.tolist(), "ids": IDS, "label": LABELS, "other": ["text"] * N})
+    table = table.set_column(0, "x", table["x"].cast(pa.list_(pa.list_(pa.float32()))))
+    plain: dict[str, Any] = {"compression": "none", "use_dictionary": False, "row_group_size": 3}
+    pq.write_table(table, folder / "calib.parquet", **plain)
+    return Case(folder / "calib.parquet", PAIR, folder / "calib.parquet", X[5].tobytes())
+
+
+def parquet_images(folder: Path) -> Case:
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    cells = [{"bytes": png(row), "path": f"{row}.png"} for row in range(N)]
+    (folder / "calib").mkdir()
+    for part, rows in enumerate((slice(0, 3), slice(3, N))):
+        table = pa.table({"image": cells[rows], "label": LABELS[rows]})
+        pq.write_table(table, folder / "calib" / f"{part}.parquet", compression="none", use_dictionary=False)
+    return Case(folder / "calib", [IMAGE], folder / "calib" / "1.parquet", b"IDAT")
+
+
+def arrow(folder: Path, compression: str | None = None) -> Case:
+    pa = pytest.importorskip("pyarrow")
+    tensors = pa.FixedShapeTensorArray.from_numpy_ndarray(X)
+    table = pa.table({"x": tensors, "ids": IDS, "labels": LABELS})
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    with pa.ipc.new_file(folder / "calib.arrow", table.schema, options=options) as writer:
+        for batch in table.to_batches(max_chunksize=3):
+            writer.write_batch(batch)
+    needle = X[5].tobytes() if compression is None else (folder / "calib.arrow").read_bytes()[-40:-39]
+    return Case(folder / "calib.arrow", PAIR, folder / "calib.arrow", needle)
+
+
+def saved_dataset(folder: Path) -> Case:
+    """As `datasets.Dataset.save_to_disk` lays it out."""
+    pa = pytest.importorskip("pyarrow")
+    root = folder / "calib"
+    root.mkdir()
+    names = [f"data-0000{part}-of-00002.arrow" for part in range(2)]
+    for name, rows in zip(names, (slice(0, 4), slice(4, N)), strict=True):
+        cells = [{"bytes": png(row), "path": None} for row in range(N)[rows]]
+        table = pa.table({"img": cells, "label": LABELS[rows]})
+        with pa.ipc.new_stream(root / name, table.schema) as writer:
+            writer.write_table(table)
+    (root / "state.json").write_text(json.dumps({"_data_files": [{"filename": name} for name in names]}))
+    (root / "dataset_info.json").write_text(
+        json.dumps({"features": {"label": {"_type": "ClassLabel", "names": ["a", "b"]}}})
+    )
+    return Case(root, [IMAGE], root / names[1], b"IDAT", {"class_names": ["a", "b"]})
+
+
+def hdf5(folder: Path) -> Case:
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(folder / "calib.h5", "w") as file:
+        for name, values in {"x": X, "ids": IDS, "labels": LABELS}.items():
+            file[name] = values
+    return Case(folder / "calib.h5", PAIR, folder / "calib.h5", X[5].tobytes())
+
+
+def precomputed(folder: Path) -> Case:
+    (folder / "calib").mkdir()
+    np.save(folder / "calib" / "features.npy", X.reshape(N, -1))
+    np.save(folder / "calib" / "labels.npy", LABELS)
+    file = folder / "calib" / "features.npy"
+    return Case(folder / "calib", [spec("features", (None, 6))], file, X[5].tobytes(), {"kind": "features"})
+
+
+def mapping(folder: Path) -> Case:
+    return Case({"x": X, "ids": IDS, "labels": LABELS}, PAIR)
+
+
+def generator(folder: Path) -> Case:
+    def batches() -> Any:
+        for start in range(0, N, 3):
+            part = slice(start, start + 3)
+            yield {"x": X[part], "ids": IDS[part], "labels": LABELS[part]}
+
+    return Case(batches, PAIR)
+
+
+def reader(folder: Path) -> Case:
+    class Reader:
+        """The protocol of ONNX Runtime's CalibrationDataReader."""
+
+        def __init__(self) -> None:
+            self.parts = iter([{"x": X[:4], "ids": IDS[:4]}, {"x": X[4:], "ids": IDS[4:]}])
+
+        def get_next(self) -> dict[str, npt.NDArray[Any]] | None:
+            return next(self.parts, None)
+
+    return Case(Reader(), PAIR, options={"labels": LABELS})
+
+
+def loader(folder: Path) -> Case:
+    np.savez(folder / "data.npz", x=X, ids=IDS, labels=LABELS)
+    (folder / "loader.py").write_text(
+        "import numpy\nfrom pathlib import Path\n\ndef load():\n"
+        "    return dict(numpy.load(Path(__file__).parent / 'data.npz'))\n"
+    )
+    return Case(f"{folder / 'loader.py'}:load", PAIR, options={"format": "loader"})
+
+
+def url(folder: Path) -> Case:
+    fsspec = pytest.importorskip("fsspec")
+    case = images(folder)
+    system = fsspec.filesystem("memory")
+    system.put(f"{case.data}/", f"/{folder.name}/calib/", recursive=True)
+    return Case(f"memory://{folder.name}/calib", case.inputs)
+
+
+KINDS: list[Callable[[Path], Case]] = [
+    arrays, wider_arrays, images, integer_images, flat_folder, skipping, manifest, npy_folder, npy_file, shards,
+    parquet, parquet_images, arrow, lambda folder: arrow(folder, "lz4"), saved_dataset, hdf5, precomputed, mapping,
+    generator, reader, loader, url,
+]  # fmt: skip
+NAMES = [kind.__name__.replace("<lambda>", "arrow_lz4") for kind in KINDS]
+
+
+@pytest.fixture(scope="module", params=KINDS, ids=NAMES)
 def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Source, list[InputSpec]]:
-    path, inputs = _write(request.param, tmp_path_factory.mktemp("source"))
-    return open_source(path, inputs, n_classes=2), inputs
+    case = request.param(tmp_path_factory.mktemp("source"))
+    return case.open(), case.inputs
 
 
 @settings(deadline=None, max_examples=25)
@@ -75,21 +282,40 @@ def test_law_3_batches_are_fresh_and_in_the_inputs_dtype(opened: tuple[Source, l
         np.testing.assert_array_equal(again, before[name], strict=True)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_law_4_digest_follows_every_byte_and_not_the_place(kind: str, tmp_path: Path) -> None:
-    path, inputs = _write(kind, tmp_path)
-    digest = open_source(path, inputs, 2).digest()
+@pytest.mark.parametrize("kind", KINDS, ids=NAMES)
+def test_law_4_digest_follows_every_byte_and_not_the_place(kind: Callable[[Path], Case], tmp_path: Path) -> None:
+    case = kind(tmp_path)
+    digest = case.open().digest()
     assert len(bytes.fromhex(digest)) == 32
+    if case.file is None:
+        assert kind(tmp_path).open().digest() == digest
+        return
+    folder = tmp_path / "elsewhere"
+    root = (
+        case.data
+        if case.data.is_dir() or not case.file.is_relative_to(case.data.parent / "below")
+        else case.data.parent
+    )
+    folder.mkdir()
+    moved = folder / root.name if root.is_dir() else folder / f"renamed{root.suffix}"
+    root.rename(moved)
+    file = moved if moved.is_file() else moved / case.file.relative_to(root)
+    to_open = moved if root == case.data else moved / case.data.name
+    assert case.open(to_open).digest() == digest
 
-    moved = path.rename(tmp_path / f"elsewhere{path.suffix}")
-    source = open_source(moved, inputs, 2)
-    assert source.digest() == digest
-
-    file = moved if moved.is_file() else sorted(moved.rglob("*.png"))[-1]
     content = bytearray(file.read_bytes())
-    content[10] ^= 1  # in a .npz file the time of day of the first array, so that it can still be opened
+    content[content.index(case.needle)] ^= 1
     file.write_bytes(content)
-    assert open_source(moved, inputs, 2).digest() != digest
+    assert case.open(to_open).digest() != digest
+
+
+@pytest.mark.parametrize("change", ["x", "labels"])
+def test_law_4_digest_follows_values_in_memory(change: str) -> None:
+    values = {"x": X, "ids": IDS, "labels": LABELS}
+    other = values | {change: 1 - values[change]}
+    for wrap in (dict, lambda parts: [parts]):
+        digests = [open_source(wrap(data), PAIR, 2).digest() for data in (values, other)]
+        assert digests[0] != digests[1]
 
 
 def test_source_members(opened: tuple[Source, list[InputSpec]]) -> None:
@@ -127,7 +353,7 @@ def test_shape_text() -> None:
     assert shape_text(()) == "()"
 
 
-HEAVY = "PIL", "onnx", "onnxruntime", "torch", "scipy"
+HEAVY = "PIL", "onnx", "onnxruntime", "torch", "scipy", "pyarrow", "h5py", "fsspec", "pandas"
 REPORT = f"import sys; print(*[name for name in {HEAVY} if name in sys.modules])"
 
 

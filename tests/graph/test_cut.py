@@ -7,14 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import helper
 
-from tna_onnx.graph.cut import cut_at
+from tna_onnx.graph.cut import cut_at, cut_between, read_beside, tail_nodes
 from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import load_model
 
-from .samples import CASES, FEATURES, Builder, Sample, run, tensors
+from .samples import CASES, CLASSES, FEATURES, Array, Builder, Sample, run, tensors
 
 INNER = {name: build for name, build in CASES.items() if name not in ("on the graph input", "external data")}
 
@@ -53,7 +54,7 @@ def test_what_a_branch_captures_is_kept(tmp_path: Path) -> None:
     np.testing.assert_array_equal(run(cut_at(model, ["chosen"]), ["chosen"], x), tensors(model, ["chosen"], x))
 
 
-def test_functions_of_the_model_are_kept(tmp_path: Path) -> None:
+def test_functions_of_the_model_are_inlined(tmp_path: Path) -> None:
     b = Builder()
     b.node("Twice", "features", out="doubled", domain="local")
     b.linear("y", data="doubled")
@@ -63,8 +64,140 @@ def test_functions_of_the_model_are_kept(tmp_path: Path) -> None:
     proto.opset_import.append(opsets[1])
     (tmp_path / "model.onnx").write_bytes(proto.SerializeToString())
     model, x = load_model(tmp_path / "model.onnx"), np.ones((3, FEATURES), np.float32)
+    assert model.inlined == ("Twice",)
     head = choose_head(model)
     assert head.features == "doubled"
+    np.testing.assert_array_equal(run(model.path, ["y"], x)[0], run(model.proto, ["y"], x)[0])
     names = ["features", "doubled"]
     features, doubled = run(cut_at(model, names), names, x)
     np.testing.assert_array_equal(doubled, 2 * features)
+
+
+# --- from the features on
+
+
+def fed(model: onnx.ModelProto, output: str, feeds: dict[str, Array]) -> Array:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = 1, 4
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    assert {i.name for i in session.get_inputs()} == set(feeds)
+    return np.asarray(session.run([output], feeds)[0])
+
+
+def assert_tail_gives_the_logits(sample: Sample, folder: Path) -> None:
+    """Compare the nodes behind the features, fed with them, with the whole model; rows in another number too."""
+    model = sample.write(folder)
+    before = model.proto.SerializeToString()
+    head = choose_head(model)
+    names = [head.features, *read_beside(model, head)]
+    whole = onnx.load(model.path)  # ONNX Runtime finds no external data beside bytes
+    for count in (1, 6):
+        x = sample.inputs(count, seed=count)
+        *values, logits = tensors(model, [*names, head.logits], x)
+        feeds = dict(zip(names, values, strict=True))
+        cut = cut_between(whole, {name: value.dtype for name, value in feeds.items()}, [head.logits])
+        found = fed(cut, head.logits, feeds)
+        assert (found.dtype, found.shape) == (logits.dtype, logits.shape)
+        # the runtime keeps more digits of float16 where it computes features and logits in one go
+        bound = 16 * float(np.finfo(sample.coarsest).eps) * max(1.0, float(np.abs(logits).max()))
+        np.testing.assert_allclose(found.astype(np.float64), logits.astype(np.float64), rtol=0, atol=bound)
+    assert [o.name for o in cut.graph.output] == [head.logits]
+    assert model.proto.SerializeToString() == before
+
+
+@pytest.mark.parametrize("build", CASES.values(), ids=CASES)
+def test_the_tail_gives_the_logits_of_the_whole_model(build: Callable[[], Sample], tmp_path: Path) -> None:
+    assert_tail_gives_the_logits(build(), tmp_path)
+
+
+def _gated() -> Sample:
+    """Logits times something that is computed beside the head from the data: a temperature of the sample."""
+    b = Builder()
+    b.node("Sigmoid", b.node("ReduceMax", "x", out="largest", axes=[1], keepdims=1), out="gate")
+    b.node("Mul", b.linear("scores"), "gate", out="y")
+    return b.sample()
+
+
+def _gated_by_the_features() -> Sample:
+    b = Builder()
+    b.node("ReduceMax", "features", out="largest", axes=[1], keepdims=1)
+    b.node("Mul", b.linear("scores"), b.node("Exp", b.node("Neg", "largest", out="minus"), out="gate"), out="y")
+    return b.sample()
+
+
+def _pooled() -> Sample:
+    """Scores of three positions a sample, of which the largest counts."""
+    b = Builder()
+    tripled = b.node("Concat", "features", "trunk_out", "x", out="wide", axis=1)
+    b.node("Reshape", tripled, b.store("to", [-1, 3, FEATURES], np.int64), out="positions")
+    product = b.node("MatMul", "positions", b.store("weight", b.weight.T), out="product", name="head")
+    b.node("ReduceMax", b.node("Add", product, b.store("bias", b.bias), out="scores"), out="y", axes=[1], keepdims=0)
+    return b.sample(features="positions")
+
+
+def _clipped() -> Sample:
+    """Two steps that are not linear, one of them with a tensor from beside."""
+    b = Builder()
+    b.linear("scores")
+    b.node("ReduceMean", "x", out="beside", axes=[1], keepdims=1)
+    b.node("Clip", "scores", b.store("low", -1.0), b.store("high", 1.0), out="clipped")
+    b.node("Mul", "clipped", "beside", out="y")
+    return b.sample()
+
+
+BESIDE = {
+    _gated: ["gate"],
+    _gated_by_the_features: ["gate"],
+    _pooled: [],
+    _clipped: ["beside"],
+}
+
+
+@pytest.mark.parametrize("build", BESIDE, ids=lambda f: f.__name__.strip("_").replace("_", " "))
+def test_a_tail_that_only_the_graph_computes(build: Callable[[], Sample], tmp_path: Path) -> None:
+    sample = build()
+    assert_tail_gives_the_logits(sample, tmp_path)
+    model = load_model(tmp_path / "model.onnx")
+    head = choose_head(model)
+    assert (head.linear, head.features) == (False, sample.features)
+    assert read_beside(model, head) == BESIDE[build]
+
+
+def test_tail_nodes_are_those_from_the_head_to_the_logits(tmp_path: Path) -> None:
+    b = Builder()
+    b.linear("scores")
+    b.node("Relu", "scores", out="side")  # reads the scores, but the logits do not need it
+    b.node("Relu", "x", out="other")  # nor has this to do with the head
+    b.node("Mul", "scores", b.store("half", 0.5), out="halved")
+    b.node("Softmax", "halved", out="y", axis=1)
+    model = b.sample({"y": "softmax", "side": "logits", "other": "logits"}).write(tmp_path)
+    head = choose_head(model, output="y")
+    assert [model.proto.graph.node[k].output[0] for k in tail_nodes(model, head)] == ["scores", "halved"]
+
+
+def test_the_tail_of_a_model_whose_inputs_have_fixed_sizes_takes_any(tmp_path: Path) -> None:
+    b = Builder()
+    b.inputs[0].type.tensor_type.shape.dim[0].dim_value = 4
+    b.node("Relu", b.linear("scores"), out="y")
+    model = b.sample().write(tmp_path)
+    head = choose_head(model)
+    cut = cut_between(model.proto, {head.features: np.dtype(np.float32)}, [head.logits])
+    features = np.random.default_rng(0).standard_normal((7, FEATURES)).astype(np.float32)
+    found = fed(cut, head.logits, {"features": features})
+    assert found.shape == (7, CLASSES)
+    np.testing.assert_allclose(found, np.maximum(features @ b.weight.T + b.bias, 0), rtol=0, atol=1e-5)
+
+
+def test_nodes_in_any_order_are_cut(tmp_path: Path) -> None:
+    """Nodes of a file need not be sorted for the cut; ONNX Runtime sorts them."""
+    sample = CASES["all factors"]()
+    model, x = sample.write(tmp_path), sample.inputs(3)
+    expected = tensors(model, ["features"], x)[0]
+    turned = onnx.ModelProto()
+    turned.CopyFrom(model.proto)
+    del turned.graph.node[:]
+    turned.graph.node.extend(reversed(model.proto.graph.node))
+    (tmp_path / "turned.onnx").write_bytes(turned.SerializeToString())
+    cut = cut_at(load_model(tmp_path / "turned.onnx"), ["features"])
+    assert [node.op_type for node in cut.graph.node] == ["Relu", "MatMul"]
+    np.testing.assert_array_equal(run(cut, ["features"], x)[0], expected)

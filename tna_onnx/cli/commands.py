@@ -41,8 +41,11 @@ def group() -> None:
 
 @group.command()
 @click.argument("model", type=_MODEL)
-@click.option("--calib", required=True, type=click.Path(), help="Calibration data: image folder or .npz.")
+@click.option("--calib", required=True, type=click.Path(), help="Labelled calibration data: file, folder or URL.")
 @click.option("--eval", type=click.Path(), help="Held-out data for the report; cross-fitting without it.")
+@click.option("--labels", type=click.Path(), help="File with the labels of --calib, where they stand apart.")
+@click.option("--eval-labels", type=click.Path(), help="The same for --eval.")
+@click.option("--cache", type=click.Path(), help="Folder in which features are kept; an interrupted run goes on there.")
 @click.option("-o", "--output", type=click.Path(), help="New file.  [default: MODEL.tna.onnx beside the model]")
 @click.option("--overwrite", is_flag=True, help="Let the output replace the input.")
 @click.option(
@@ -143,7 +146,8 @@ def calibrate(preset: str | None, json_file: str | None, quiet: bool, **given: A
 
 @group.command()
 @click.argument("model", type=_MODEL)
-@click.option("--data", required=True, type=click.Path(), help="Labelled data: image folder or .npz.")
+@click.option("--data", required=True, type=click.Path(), help="Labelled data: file, folder or URL.")
+@click.option("--labels", type=click.Path(), help="File with the labels, where they stand apart.")
 @data_options
 def evaluate(preset: str | None, json_file: str | None, quiet: bool, **given: Any) -> None:
     """Measure MODEL on labelled data: accuracy, ECE, AdaECE, NLL, Brier."""
@@ -180,7 +184,8 @@ def inspect(model: str, as_json: bool) -> None:
 @group.command()
 @click.argument("original", type=_MODEL)
 @click.argument("recalibrated", type=_MODEL)
-@click.option("--data", type=click.Path(), help="Labelled data to run both files on: image folder or .npz.")
+@click.option("--data", type=click.Path(), help="Labelled data to run both files on: file, folder or URL.")
+@click.option("--labels", type=click.Path(), help="File with the labels, where they stand apart.")
 @data_options
 def verify(preset: str | None, json_file: str | None, quiet: bool, **given: Any) -> None:
     """Show what differs between ORIGINAL and RECALIBRATED.

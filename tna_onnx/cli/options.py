@@ -2,32 +2,54 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from tna_onnx.cli.types import numbers, size
+from tna_onnx.errors import UsageError
 
 if TYPE_CHECKING:
     from tna_onnx.data import Recipe
 
-__all__ = ["data_options", "recipe_from"]
+__all__ = ["FORMATS", "PRESETS", "data_options", "recipe_from"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_RECIPE = ("resize", "crop", "scale", "mean", "std", "layout", "color", "interpolation")
+FORMATS = ("folder", "manifest", "npz", "npy", "webdataset", "table", "hdf5", "loader")
+PRESETS = ("imagenet", "imagenet-inception", "clip", "cifar10", "cifar100", "mnist")
+
+_RECIPE = ("resize", "crop", "crop_pct", "scale", "mean", "std", "layout", "color", "interpolation")
 
 
 def data_options(command: F) -> F:
-    """Add the options on preprocessing, device and batches."""
+    """Add the options on data, preprocessing, device and batches."""
     for option in reversed(
         [
-            click.option("--preset", type=click.Choice(["imagenet"]), help="Preprocessing known by name; flags win."),
+            click.option("--format", type=click.Choice(FORMATS), help="What the data are.  [default: found out]"),
+            click.option("--classes", type=click.Path(), help="File with the class names in the model's order."),
+            click.option("--label-column", metavar="NAME", help="Column of a manifest or table with the labels."),
+            click.option("--skip-bad", is_flag=True, help="Leave out images that cannot be read, and count them."),
+            click.option(
+                "--expect-accuracy",
+                metavar="PERCENT",
+                type=click.FloatRange(0, 100),
+                help="Fail if the model's accuracy on the data is more than two standard errors below.",
+            ),
+            click.option("--preset", type=click.Choice(PRESETS), help="Preprocessing known by name; flags win."),
+            click.option(
+                "--preprocessing",
+                type=click.Path(),
+                help="preprocessor_config.json (Hugging Face) or config.json (timm); flags win.",
+            ),
             click.option("--resize", metavar="PIXELS", callback=size, help="Shorter side in pixels, or HEIGHT,WIDTH."),
             click.option(
                 "--crop", metavar="PIXELS", callback=size, help="Centre crop: side in pixels, or HEIGHT,WIDTH."
+            ),
+            click.option(
+                "--crop-pct", type=float, help="Share of the shorter side that the crop keeps; not with --resize."
             ),
             click.option("--scale", type=float, help="Factor on pixel values 0..255.  [default: 1/255]"),
             click.option(
@@ -72,10 +94,14 @@ def data_options(command: F) -> F:
 
 def recipe_from(preset: str | None, given: dict[str, Any]) -> Recipe | None:
     """Take the preprocessing flags out of `given`; None if there are none."""
-    from tna_onnx.data import PRESETS, Recipe  # noqa: PLC0415 - NumPy loads only when a command runs
+    from tna_onnx.data import PRESETS, Recipe, read_recipe  # noqa: PLC0415 - NumPy loads only when a command runs
 
     flags = {name: given.pop(name) for name in _RECIPE}
     flags = {name: value for name, value in flags.items() if value is not None}
-    if preset is None and not flags:
+    file = given.pop("preprocessing")
+    if preset is not None and file is not None:
+        raise UsageError("--preset and --preprocessing both say how images are preprocessed; give one of them")
+    if preset is None and file is None and not flags:
         return None
-    return dataclasses.replace(PRESETS[preset] if preset else Recipe(), **flags)
+    base = read_recipe(Path(file)) if file else PRESETS[preset] if preset else Recipe()
+    return base.override(**flags)

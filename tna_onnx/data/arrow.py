@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["ArrowColumn", "ArrowNumbers", "map_table", "table_schema"]
 
 _PURPOSE = "reading Parquet and Arrow files"
+_NUMPY_NAMES = {"halffloat": "float16", "float": "float32", "double": "float64"}  # others have the names of NumPy
 _ROWS = 512  # written at a time: 50 MB of images of 100 kB
 
 
@@ -239,5 +240,4 @@ def _dtype(pa: Any, kind: Any, where: str) -> np.dtype[Any]:
     types = pa.types
     if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
         raise DataError(f"{where}: expected numbers or lists of numbers, found {kind}; store what the model takes")
-    dtype: np.dtype[Any] = np.dtype(kind.to_pandas_dtype())
-    return dtype
+    return np.dtype(_NUMPY_NAMES.get(str(kind), str(kind)))

@@ -134,13 +134,8 @@ def name_indices(
         class_names: the model's class names, in model order.
 
     Raises:
-        DataError: `class_names` are not C, no rule covers the names, or a number lies outside [0, C).
+        DataError: no rule covers the names, or a number lies outside [0, C).
     """
-    if class_names is not None and len(class_names) != n_classes:
-        raise DataError(
-            f"{where}: {len(class_names)} class names for a model with {n_classes} classes ({listed(class_names)}); "
-            "give the name of every class, in the order of the model's output"
-        )
     if class_names is not None and set(names) <= set(class_names):
         return _listed_indices(names, where, noun, class_names)
     if all(_INTEGER.fullmatch(name) for name in names):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tna_onnx.data.decode import require_pillow
+from tna_onnx.data.labels import listed
 from tna_onnx.data.preprocess import Recipe
 from tna_onnx.errors import DataError, UsageError
 
@@ -42,6 +43,18 @@ class Request:
     class_names: Sequence[str] | None = None
     label_column: str | None = None
     skip_bad: bool = False
+
+    def __post_init__(self) -> None:
+        """Check that the class names are as many as the classes, also where labels are indices.
+
+        Raises:
+            DataError: they are not.
+        """
+        if self.class_names is not None and len(self.class_names) != self.n_classes:
+            raise DataError(
+                f"{len(self.class_names)} class names for a model with {self.n_classes} classes "
+                f"({listed(self.class_names)}); give the name of every class, in the order of the model's output"
+            )
 
     def image_input(self, where: str) -> tuple[str, ResolvedRecipe]:
         """Return the name and the preprocessing of the only input, which takes images.

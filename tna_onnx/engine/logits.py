@@ -35,6 +35,10 @@ class Logits(ABC):
         """Return the number of samples."""
         return len(self._store)
 
+    def predictions(self) -> NDArray[np.int64]:
+        """Return the predicted class of every sample, (N,)."""
+        return np.concatenate([np.argmax(logits, axis=1) for logits, _, _ in self.chunks()])
+
     def at(self, rows: NDArray[np.int64]) -> NDArray[Any]:
         """Return the logits of some samples, in ascending order, (R, C)."""
         mask = np.zeros(len(self), bool)

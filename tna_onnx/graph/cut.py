@@ -30,9 +30,9 @@ def cut_at(model: Model, tensors: Sequence[str]) -> onnx.ModelProto:
     return cut
 
 
-def cut_between(proto: onnx.ModelProto, feeds: Mapping[str, np.dtype[Any]], output: str) -> onnx.ModelProto:
-    """Return a new model that computes `output` from the tensors `feeds`, which become its inputs, of any shape."""
-    cut = _part(proto, [output], frozenset(feeds))
+def cut_between(proto: onnx.ModelProto, feeds: Mapping[str, np.dtype[Any]], outputs: Sequence[str]) -> onnx.ModelProto:
+    """Return a new model that computes `outputs` from the tensors `feeds`, which become its inputs, of any shape."""
+    cut = _part(proto, outputs, frozenset(feeds))
     for name, dtype in feeds.items():
         element = onnx.helper.np_dtype_to_tensor_dtype(dtype)
         cut.graph.input.append(onnx.helper.make_tensor_value_info(name, element, None))

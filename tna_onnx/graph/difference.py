@@ -1,7 +1,8 @@
 """Two models -> everything in which they differ, and which of it a recalibration explains.
 
-All fields of both protobufs are compared; what a field holds if it is not said, and that said, are the same. Tensors are compared by type, shape and bytes, wherever the bytes lie: in the
-field of their type, as raw data, or in external files, which are read in blocks. Explained is
+All fields of both protobufs are compared; an empty field is the same as none. Tensors are compared by type, shape and
+bytes, wherever the bytes lie: in the field of their type, as raw data, or in external files, which are read in blocks.
+Explained is
 
 1. a new value of the same type and shape: of the head's weight or bias, where they lie (initializer, Constant,
    attribute), and of the scales and zero points they are quantised with; the axis of those scales;
@@ -205,9 +206,9 @@ def _field_bytes(message: Any, apart: set[str]) -> dict[str, bytes]:
             part = type(message)()
             if hasattr(value, "MergeFrom"):
                 getattr(part, descriptor.name).MergeFrom(value)
-            else:
+            elif not isinstance(value, bytes):  # which text that is not UTF-8 is, too, and cannot be set
                 setattr(part, descriptor.name, value)
-            found[descriptor.name] = _bytes(part)
+            found[descriptor.name] = value if isinstance(value, bytes) else _bytes(part)
     found["unknown fields"] = _bytes(rest)
     return found
 

@@ -154,15 +154,23 @@ def _overwrite(model: Model, name: str, tensor: onnx.TensorProto, result: Rewrit
     result.changed.add(name)
     stored = next((t for t in result.proto.graph.initializer if t.name == name), None)
     if stored is not None:
-        tensor.doc_string = stored.doc_string
+        _keep_words(stored, tensor)
         stored.CopyFrom(tensor)
         return
     at = model.producers[name]  # a Constant node has one attribute: a tensor, or plain numbers
     node = result.touch(at, "attribute:value")
     attribute = next(a for a in node.attribute if a.name.startswith("value"))
     result.touch(at, f"attribute:{attribute.name}")
-    tensor.doc_string = attribute.t.doc_string
+    _keep_words(attribute.t, tensor)
     attribute.CopyFrom(helper.make_attribute("value", tensor, attribute.doc_string or None))
+
+
+def _keep_words(before: onnx.TensorProto, after: onnx.TensorProto) -> None:
+    """Take over what a tensor says about itself."""
+    if before.HasField("doc_string"):
+        after.doc_string = before.doc_string
+    if hasattr(before, "metadata_props"):  # from onnx 1.17 on
+        after.metadata_props.extend(before.metadata_props)
 
 
 def _replace_input(model: Model, at: int, position: int, value: NDArray[Any], name: str, result: Rewritten) -> None:

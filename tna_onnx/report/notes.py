@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from tna_onnx.crossfit import FOLDS
@@ -22,17 +20,25 @@ def notes_on(
     search: str,
     comparison: Comparison,
     drift: float | None = None,
+    suspicion: str = "",
 ) -> tuple[str, ...]:
-    """Collect what is unusual about a run."""
-    notes, classes = [], task.readout.n_classes
+    """Collect what is unusual about a run.
+
+    Args:
+        task: what was opened.
+        found: what was chosen.
+        settings: of the search.
+        search: `none`, `sparse` or `complete`.
+        comparison: the honest numbers.
+        drift: what quantising the new weight does to probabilities.
+        suspicion: what looks wrong about the labels.
+    """
+    notes = []
     if task.fallback:
         notes.append(f"device auto: CUDA was not obtained, ran on the CPU: {task.fallback}")
-    accuracy, chance = float(np.mean(found.before.hit)), 1 / classes
-    if accuracy < chance + 3 * math.sqrt(chance * (1 - chance) / len(task.source)):
-        notes.append(
-            f"accuracy on the calibration data is {accuracy:.1%}, near chance (1 in {classes}): check the order of the "
-            "classes and the preprocessing"
-        )
+    accuracy = float(np.mean(found.before.hit))
+    if suspicion:
+        notes.append(suspicion)
     if task.model.inlined:
         notes.append(f"model-local functions were inlined: {', '.join(task.model.inlined)}")
     notes += _head_notes(task, drift)

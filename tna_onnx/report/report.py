@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from tna_onnx.numerics.metrics import Interval, Metrics, paired_differences
 from tna_onnx.numerics.stats import SampleScores
-from tna_onnx.verify import Verification
+from tna_onnx.verification import Verification
 
 __all__ = ["Comparison", "CurvePoint", "Report", "compare_scores"]
 

@@ -79,7 +79,9 @@ def evaluation_text(evaluation: Evaluation) -> RenderableType:
     table.add_column(justify="right", no_wrap=True)
     for name in METRICS:
         table.add_row(_LABELS[name], _value(m, name))
-    return table
+    if not evaluation.notes:
+        return table
+    return Group(table, Text("\n".join(f"note     {note}" for note in evaluation.notes)))
 
 
 def inspection_text(inspection: Inspection) -> RenderableType:

@@ -22,13 +22,13 @@ from numpy.typing import NDArray
 
 from tna_onnx.engine.logits import Logits
 from tna_onnx.errors import CheckFailed
+from tna_onnx.evaluation import Runs
 from tna_onnx.graph.compare import checker_complaint, unexpected_differences
 from tna_onnx.graph.floats import epsilon
 from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.rewrite import Rewritten
 from tna_onnx.maps import CalibrationMap, apply_map
 from tna_onnx.numerics.ops import softmax
-from tna_onnx.runtime import Session
 from tna_onnx.task import Task
 
 __all__ = ["Verification", "check_file", "check_probabilities"]
@@ -69,7 +69,7 @@ def check_file(model: Model, rewritten: Rewritten, path: Path) -> bool:
 
 
 def check_probabilities(
-    session: Session, task: Task, logits: Logits, fitted: CalibrationMap | None, *, checker: bool
+    session: Runs, task: Task, logits: Logits, fitted: CalibrationMap | None, *, checker: bool
 ) -> Verification:
     """Run the written file on calibration samples and compare with softmax(map(logits)).
 

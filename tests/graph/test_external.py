@@ -1,0 +1,623 @@
+"""External data: a written model has a data file of its own, in which nothing moved but the new values."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import helper, numpy_helper
+
+import tna_onnx
+from tna_onnx.errors import UnsupportedModel, UsageError
+from tna_onnx.graph.compare import unexpected_differences
+from tna_onnx.graph.external import external_placeless
+from tna_onnx.graph.head import choose_head
+from tna_onnx.graph.load import Model, all_tensors, load_model
+from tna_onnx.graph.rewrite import Rewritten, rewrite
+from tna_onnx.graph.save import check_output, data_file, pending
+from tna_onnx.maps import EnsembleTemperature
+
+from .samples import CLASSES, FEATURES, Array, Builder, run
+
+X = np.random.default_rng(1).standard_normal((5, FEATURES)).astype(np.float32)
+TENSORS = ("trunk", "weight", "bias")
+QUICK = {"search": "none", "map": "ts", "device": "cpu"}
+
+Place = Callable[[str], tuple[str, int | None]]
+
+
+def moved(tensor: onnx.TensorProto, folder: Path, location: str, offset: int | None, *, length: bool = True) -> None:
+    """Put a tensor's data into a file, with bytes that belong to no tensor around them."""
+    data = tensor.raw_data
+    file = folder / location
+    file.parent.mkdir(exist_ok=True)
+    whole = bytearray(file.read_bytes()) if file.exists() else bytearray()
+    end = (offset or 0) + len(data)
+    whole += bytes(k % 251 for k in range(len(whole), end + 5))
+    whole[offset or 0 : end] = data
+    file.write_bytes(bytes(whole))
+    tensor.ClearField("raw_data")
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    entries = {"location": location, "offset": offset, "length": len(data) if length else None, "checksum": "ab" * 20}
+    for key, value in entries.items():
+        if value is not None:
+            tensor.external_data.add(key=key, value=str(value))
+
+
+def builder() -> Builder:
+    b = Builder()
+    b.node("Softmax", b.linear("scores"), out="y")
+    return b
+
+
+def model_of(folder: Path, place: Place, b: Builder | None = None) -> Model:
+    """Write a classifier with its three tensors in the files and at the offsets that `place` says."""
+    sample = (b or builder()).sample({"y": "softmax"})
+    for tensor in sample.proto.graph.initializer:
+        if tensor.name in TENSORS:
+            moved(tensor, folder, *place(tensor.name))
+    (folder / "model.onnx").write_bytes(sample.proto.SerializeToString())
+    model = load_model(folder / "model.onnx")
+    run(model.path, ["y"], X)  # ONNX Runtime reads it too
+    return model
+
+
+def one_file(name: str) -> tuple[str, int]:
+    return "weights.bin", 4096 * TENSORS.index(name)
+
+
+def own_name(name: str) -> tuple[str, int]:
+    return "model.onnx.data", 4096 * TENSORS.index(name)
+
+
+def odd_offsets(name: str) -> tuple[str, int]:
+    return "weights.bin", 12 + 4000 * (2 - TENSORS.index(name))
+
+
+def many_files(name: str) -> tuple[str, None]:
+    return f"{name}.bin", None
+
+
+def folders(name: str) -> tuple[str, int]:
+    return f"parts/{'first' if name == 'bias' else 'second'}.bin", 4096 * TENSORS.index(name)
+
+
+PLACES = [one_file, own_name, odd_offsets, many_files, folders]
+
+
+def new_head(model: Model, *, bias_factor: float = 1.0, **options: object) -> tuple[Array, Rewritten]:
+    head = choose_head(model)
+    weight = np.random.default_rng(5).standard_normal(head.weight.shape).astype(np.float32)
+    return weight, rewrite(model, head, weight, bias_factor=bias_factor, metadata={}, **options)
+
+
+def save(model: Model, rewritten: Rewritten, output: Path) -> Model:
+    with pending(model, rewritten.proto, output) as path:
+        assert unexpected_differences(model, rewritten, load_model(path).proto) == []
+        onnx.checker.check_model(str(path), full_check=True)
+    return load_model(output)
+
+
+def state(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def values(model: Model) -> dict[str, Array]:
+    return {name: model.array(tensor) for name, tensor in model.initializers.items()}
+
+
+def placed(tensor: onnx.TensorProto) -> tuple[str, int, int | None]:
+    place = {entry.key: entry.value for entry in tensor.external_data}
+    return place["location"], int(place.get("offset", 0)), int(place["length"]) if "length" in place else None
+
+
+# --- writing
+
+
+@pytest.mark.parametrize("bias_factor", [1.0, 0.5])
+@pytest.mark.parametrize("place", PLACES)
+def test_new_values_and_all_others_as_they_were(place: Place, bias_factor: float, tmp_path: Path) -> None:
+    source, other = tmp_path / "source", tmp_path / "other"
+    source.mkdir()
+    other.mkdir()
+    model = model_of(source, place)
+    before = state(source)
+    weight, rewritten = new_head(model, bias_factor=bias_factor)
+    written = save(model, rewritten, other / "new.onnx")
+    assert state(source) == before
+    assert sorted(state(other)) == ["new.onnx", "new.onnx.data"]
+    assert written.external_files == ("new.onnx.data",)
+    old, new = values(model), values(written)
+    np.testing.assert_array_equal(new["trunk"], old["trunk"])
+    np.testing.assert_array_equal(new["weight"], weight)
+    np.testing.assert_array_equal(new["bias"], old["bias"] * np.float32(bias_factor))
+    # the runtime, which knows nothing of all this
+    expected = np.maximum(X @ old["trunk"], 0) @ weight.T + old["bias"] * bias_factor
+    y = np.log(run(written.path, ["y"], X)[0])
+    np.testing.assert_allclose(y - y[:, :1], expected - expected[:, :1], rtol=0, atol=1e-4)
+    for tensor in written.initializers.values():
+        assert not tensor.raw_data
+        assert "checksum" not in {entry.key for entry in tensor.external_data}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_every_byte_but_the_new_values_is_the_same(place: Place, tmp_path: Path) -> None:
+    """Each file of the source is in the new one whole, with what lies between tensors."""
+    source, other = tmp_path / "source", tmp_path / "other"
+    source.mkdir()
+    other.mkdir()
+    model = model_of(source, place)
+    weight, rewritten = new_head(model)
+    written = save(model, rewritten, other / "new.onnx")
+    data = (other / "new.onnx.data").read_bytes()
+    starts = {placed(model.initializers[n])[0]: placed(t)[1] - placed(model.initializers[n])[1]
+              for n, t in written.initializers.items()}  # fmt: skip
+    assert sorted(starts) == list(model.external_files)
+    assert all(start % 2**16 == 0 for start in starts.values())
+    for location, start in starts.items():
+        expected = bytearray((source / location).read_bytes())
+        file, offset, _ = placed(model.initializers["weight"])
+        if file == location:
+            expected[offset : offset + weight.nbytes] = weight.tobytes()
+        assert data[start : start + len(expected)] == bytes(expected)
+    for name, tensor in written.initializers.items():
+        assert placed(tensor)[2] == placed(model.initializers[name])[2]
+
+
+def test_a_model_that_has_them_without_offset_and_length(tmp_path: Path) -> None:
+    sample = builder().sample({"y": "softmax"})
+    for tensor in sample.proto.graph.initializer:
+        moved(tensor, tmp_path, f"{tensor.name}.bin", None, length=False)
+        (tmp_path / f"{tensor.name}.bin").write_bytes((tmp_path / f"{tensor.name}.bin").read_bytes()[:-5])
+    (tmp_path / "model.onnx").write_bytes(sample.proto.SerializeToString())
+    model = load_model(tmp_path / "model.onnx")
+    old = values(model)
+    (tmp_path / "other").mkdir()
+    weight, rewritten = new_head(model)
+    new = values(save(model, rewritten, tmp_path / "other" / "new.onnx"))
+    np.testing.assert_array_equal(new["weight"], weight)
+    for name in ("trunk", "bias"):
+        np.testing.assert_array_equal(new[name], old[name])
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_map_and_a_weight_of_its_own_stay_inside_the_model(place: Place, tmp_path: Path) -> None:
+    b = builder()
+    b.node("Neg", "weight", out="other")  # someone else reads it: the head gets a tensor of its own
+    model = model_of(tmp_path, place, b)
+    (tmp_path / "other").mkdir()
+    weight, rewritten = new_head(model, write_map=EnsembleTemperature(2.0, (0.5, 0.3, 0.2), CLASSES).forward)
+    written = save(model, rewritten, tmp_path / "other" / "new.onnx")
+    for name, tensor in written.initializers.items():
+        assert (tensor.data_location == onnx.TensorProto.EXTERNAL) == (name in TENSORS)
+    np.testing.assert_array_equal(choose_head_weight(written), weight)
+    old = values(model)
+    for name in TENSORS:
+        np.testing.assert_array_equal(values(written)[name], old[name])
+    assert np.all(np.isfinite(run(written.path, ["y"], X)[0]))
+
+
+def choose_head_weight(model: Model) -> Array:
+    return model.array(model.initializers["tna_onnx/weight"])
+
+
+def test_two_tensors_of_the_same_bytes_are_told_apart(tmp_path: Path) -> None:
+    """A writer may store equal tensors once: the new weight must not become the other's too."""
+    b = Builder()
+    b.store("twin", b.weight)
+    b.node("Mul", "features", b.store("one", 1.0), out="same")
+    b.linear("scores", data="same")
+    b.node("MatMul", "features", b.node("Transpose", "twin", out="turned"), out="other")
+    b.node("Softmax", "scores", out="y")
+    sample = b.sample({"y": "softmax", "other": "logits"})
+    tensors = {t.name: t for t in sample.proto.graph.initializer}
+    data = tensors["weight"].raw_data
+    for name in ("weight", "twin"):
+        moved(tensors[name], tmp_path, "weights.bin", 0)
+    assert (tmp_path / "weights.bin").read_bytes().startswith(data)
+    (tmp_path / "model.onnx").write_bytes(sample.proto.SerializeToString())
+    model = load_model(tmp_path / "model.onnx")
+    old = run(model.path, ["other"], X)[0]
+    (tmp_path / "other").mkdir()
+    weight, rewritten = new_head_named(model, "head")
+    written = save(model, rewritten, tmp_path / "other" / "new.onnx")
+    np.testing.assert_array_equal(values(written)["weight"], weight)
+    np.testing.assert_array_equal(run(written.path, ["other"], X)[0], old)
+
+
+def new_head_named(model: Model, node: str) -> tuple[Array, Rewritten]:
+    head = choose_head(model, node)
+    weight = np.random.default_rng(5).standard_normal(head.weight.shape).astype(np.float32)
+    return weight, rewrite(model, head, weight, metadata={})
+
+
+def test_a_value_of_a_constant_node_lies_outside_too(tmp_path: Path) -> None:
+    """One that changes moves into the model; one that does not goes into the new data file."""
+    b = Builder()
+    for name, value in (("weight", b.weight.T), ("shift", np.ones(CLASSES, np.float32))):
+        b.nodes.append(helper.make_node("Constant", [], [name], name=name, value=numpy_helper.from_array(value, name)))
+    b.node("MatMul", "features", "weight", out="product", name="head")
+    b.node("Add", "product", "shift", out="y")
+    proto = b.sample().proto
+    for k, tensor in enumerate(t for t in all_tensors(proto.graph) if t.name in ("weight", "shift")):
+        moved(tensor, tmp_path, "weights.bin", 512 * (k + 1))
+    (tmp_path / "model.onnx").write_bytes(proto.SerializeToString())
+    model = load_model(tmp_path / "model.onnx")
+    assert model.external_files == ("weights.bin",)
+    (tmp_path / "other").mkdir()
+    weight, rewritten = new_head(model)
+    written = save(model, rewritten, tmp_path / "other" / "new.onnx")
+    assert written.external_files == ("new.onnx.data",)
+    z = np.maximum(X @ numpy_helper.to_array(written.initializers["trunk"]), 0)
+    head = choose_head(written)
+    np.testing.assert_array_equal(head.weight, weight)
+    np.testing.assert_array_equal(head.bias, np.ones(CLASSES))
+    loaded = onnx.load(written.path)  # ONNX Runtime reads external data of initializers only
+    np.testing.assert_allclose(run(loaded, ["y"], X)[0], z @ weight.T + 1, rtol=0, atol=1e-4)
+
+
+def test_a_tensor_of_a_branch_lies_outside_too(tmp_path: Path) -> None:
+    b = builder()
+    info = helper.make_tensor_value_info("inner", onnx.TensorProto.FLOAT, [CLASSES])
+    inner = numpy_helper.from_array(np.float32([3, 4, 5]), "inner constant")
+    branch = helper.make_graph([helper.make_node("Neg", ["inner constant"], ["inner"])], "b", [], [info], [inner])
+    b.node("If", b.store("yes", True, bool), out="other", then_branch=branch, else_branch=branch)
+    proto = b.sample({"y": "softmax", "other": "logits"}).proto
+    for k, tensor in enumerate(t for t in all_tensors(proto.graph) if t.name in (*TENSORS, "inner constant")):
+        moved(tensor, tmp_path, "weights.bin", 512 * k)
+    (tmp_path / "model.onnx").write_bytes(proto.SerializeToString())
+    model = load_model(tmp_path / "model.onnx")
+    (tmp_path / "other").mkdir()
+    written = save(model, new_head(model)[1], tmp_path / "other" / "new.onnx")
+    assert written.external_files == ("new.onnx.data",)
+    np.testing.assert_array_equal(run(onnx.load(written.path), ["other"], X)[0], [-3, -4, -5])
+
+
+def test_the_same_bytes_every_time(tmp_path: Path) -> None:
+    model = model_of(tmp_path, folders)
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        save(model, new_head(model)[1], tmp_path / name / "new.onnx")
+    assert state(tmp_path / "one") == state(tmp_path / "two")
+
+
+# --- where the output goes
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_model_may_replace_itself(place: Place, tmp_path: Path) -> None:
+    model = model_of(tmp_path, place)
+    old = values(model)
+    with pytest.raises(UsageError, match="output is the input model"):
+        check_output(model, model.path)
+    check_output(model, model.path, overwrite=True)
+    weight, rewritten = new_head(model)
+    written = save(model, rewritten, model.path)
+    assert written.external_files == ("model.onnx.data",)
+    np.testing.assert_array_equal(values(written)["weight"], weight)
+    np.testing.assert_array_equal(values(written)["trunk"], old["trunk"])
+    for _ in range(2):  # and again: the data file is its own by now
+        written = save(written, new_head(written)[1], written.path)
+    np.testing.assert_array_equal(values(written)["trunk"], old["trunk"])
+    assert run(written.path, ["y"], X)[0].shape == (5, CLASSES)
+
+
+def test_beside_the_model(tmp_path: Path) -> None:
+    """The new model has its own data, and the old one keeps its own."""
+    model = model_of(tmp_path, own_name)
+    before = state(tmp_path)
+    check_output(model, tmp_path / "new.onnx")
+    written = save(model, new_head(model)[1], tmp_path / "new.onnx")
+    after = state(tmp_path)
+    assert {name: after[name] for name in before} == before
+    assert sorted(set(after) - set(before)) == ["new.onnx", "new.onnx.data"]
+    for name in before:  # nor needs it them
+        (tmp_path / name).unlink()
+    assert run(written.path, ["y"], X)[0].shape == (5, CLASSES)
+
+
+def test_data_that_would_replace_the_inputs(tmp_path: Path) -> None:
+    model = model_of(tmp_path, lambda name: ("new.onnx.data", 4096 * TENSORS.index(name)))
+    with pytest.raises(UsageError, match=r"external data would go into .*new\.onnx\.data, which holds those of the"):
+        check_output(model, tmp_path / "new.onnx")
+    with pytest.raises(UsageError, match="external data would go into"):
+        check_output(model, tmp_path / "new.onnx", overwrite=True)
+    check_output(model, tmp_path / "other.onnx")
+
+
+def test_data_that_would_replace_the_inputs_under_another_name(tmp_path: Path) -> None:
+    model = model_of(tmp_path, lambda name: ("new.onnx.data", 4096 * TENSORS.index(name)))
+    (tmp_path / "link").symlink_to(tmp_path, target_is_directory=True)
+    for output in (tmp_path / "link" / "new.onnx", tmp_path / "folder" / ".." / "new.onnx"):
+        (tmp_path / "folder").mkdir(exist_ok=True)
+        with pytest.raises(UsageError, match="external data would go into"):
+            check_output(model, output)
+        with pytest.raises(UsageError, match="is the external data of the input model"):
+            check_output(model, output.with_name("new.onnx.data"))
+
+
+def test_a_folder_where_the_data_would_go(tmp_path: Path) -> None:
+    model = model_of(tmp_path, one_file)
+    (tmp_path / "new.onnx.data").mkdir()
+    with pytest.raises(UsageError, match=r"new\.onnx\.data"):
+        check_output(model, tmp_path / "new.onnx")
+
+
+def test_data_file() -> None:
+    assert data_file(Path("a/b.onnx")) == Path("a/b.onnx.data")
+    assert data_file(Path("b")) == Path("b.data")
+
+
+# --- damage
+
+
+Protos = tuple[onnx.ModelProto, onnx.ModelProto]
+
+
+def _missing(folder: Path, _: Protos) -> None:
+    (folder / "weights.bin").unlink()
+
+
+def _located(protos: Protos, key: str, value: str, *names: str) -> None:
+    """Change an entry of external data in the source and in the model to be written."""
+    for proto in protos:
+        for tensor in proto.graph.initializer:
+            for entry in tensor.external_data:
+                if tensor.name in names and entry.key == key:
+                    entry.value = value
+
+
+def _outside(folder: Path, protos: Protos) -> None:
+    (folder / "weights.bin").replace(folder.parent / "weights.bin")
+    _located(protos, "location", "../weights.bin", *TENSORS)
+
+
+def _absolute(folder: Path, protos: Protos) -> None:
+    (folder / "weights.bin").replace(folder.parent / "weights.bin")
+    _located(protos, "location", str(folder.parent / "weights.bin"), *TENSORS)
+
+
+def _link_outside(folder: Path, _: Protos) -> None:
+    (folder / "weights.bin").replace(folder.parent / "weights.bin")
+    (folder / "weights.bin").symlink_to(folder.parent / "weights.bin")
+
+
+def _short(folder: Path, _: Protos) -> None:
+    os.truncate(folder / "weights.bin", 4096 * 2 + CLASSES * 4 - 1)
+
+
+def _short_of_an_untouched_tensor(_: Path, protos: Protos) -> None:
+    _located(protos, "offset", "100000", "trunk")
+
+
+def _a_folder(folder: Path, _: Protos) -> None:
+    (folder / "weights.bin").unlink()
+    (folder / "weights.bin").mkdir()
+
+
+DAMAGES = {
+    _missing: "'weights.bin' is missing in",
+    _outside: "'../weights.bin' lie outside the model's folder",
+    _absolute: "lie outside the model's folder",
+    _link_outside: "lie outside the model's folder",
+    _short: "'weights.bin' has 8,203 bytes, but tensor 'bias' ends at 8,204",
+    _short_of_an_untouched_tensor: "but tensor 'trunk' ends at 100,144",
+    _a_folder: "'weights.bin' cannot be read: Is a directory",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda d: d.__name__.strip("_").replace("_", " "))
+def test_damaged_data_are_refused_and_nothing_is_left(damage: Callable[[Path, Protos], None], tmp_path: Path) -> None:
+    source, other = tmp_path / "source", tmp_path / "other"
+    source.mkdir()
+    other.mkdir()
+    model = model_of(source, one_file)
+    rewritten = new_head(model)[1]
+    damage(source, (model.proto, rewritten.proto))
+    with (
+        pytest.raises(UnsupportedModel) as caught,
+        pending(load_model_again(model), rewritten.proto, other / "new.onnx"),
+    ):
+        pytest.fail("the block must not run")
+    assert str(caught.value).startswith(f"{model.path}: external data ")
+    assert DAMAGES[damage] in str(caught.value)
+    assert list(other.iterdir()) == []
+
+
+def load_model_again(model: Model) -> Model:
+    """Return the same model without what was looked up before its proto was changed."""
+    return Model(model.proto, model.sha256, model.path)
+
+
+def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
+    model = model_of(tmp_path, folders)
+    (tmp_path / "new.onnx").write_bytes(b"an earlier result")
+    (tmp_path / "new.onnx.data").write_bytes(b"and its data")
+    before = state(tmp_path)
+    rewritten = new_head(model)[1]
+
+    def fail() -> None:
+        with pending(model, rewritten.proto, tmp_path / "new.onnx") as path:
+            assert path.with_name(f"{path.name}.data").exists()
+            raise KeyboardInterrupt("stopped")
+
+    with pytest.raises(KeyboardInterrupt, match="stopped"):
+        fail()
+    assert state(tmp_path) == before
+    assert not [p for p in tmp_path.iterdir() if p.name.startswith(".")]
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_a_move_that_fails_halfway_leaves_what_was_there(
+    before: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Data and model are two files: the second move may fail when the first is done."""
+    model = model_of(tmp_path, one_file)
+    if before:
+        save(model, new_head(model)[1], tmp_path / "new.onnx")
+    was = state(tmp_path)
+    rewritten, replace = rewrite(model, choose_head(model), 3 * choose_head(model).weight, metadata={}), Path.replace
+
+    def refuse(self: Path, target: Path) -> Path:
+        if Path(target).name == "new.onnx" and self.parent.name.endswith(".tmp"):
+            raise OSError(5, "Input/output error")
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", refuse)
+    with (
+        pytest.raises(UsageError, match="cannot be written: Input/output error"),
+        pending(model, rewritten.proto, tmp_path / "new.onnx"),
+    ):
+        pass
+    assert state(tmp_path) == was
+
+
+def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of(tmp_path, one_file)
+    before = state(tmp_path)
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("tna_onnx.graph.external.shutil.copyfileobj", fail)
+    with (
+        pytest.raises(UsageError, match="cannot be written: No space left on device"),
+        pending(model, new_head(model)[1].proto, tmp_path / "new.onnx"),
+    ):
+        pytest.fail("the block must not run")
+    assert state(tmp_path) == before
+
+
+def test_without_an_output_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of(tmp_path, one_file)
+    before = state(tmp_path)
+    with pending(model, new_head(model)[1].proto, None) as path:
+        assert run(path, ["y"], X)[0].shape == (5, CLASSES)
+    assert not path.parent.exists()
+    assert state(tmp_path) == before
+
+
+# --- the comparison
+
+
+def test_placeless_keeps_the_length_alone(tmp_path: Path) -> None:
+    model = model_of(tmp_path, one_file)
+    tensor = model.initializers["weight"]
+    bare = external_placeless(tensor)
+    assert {e.key: e.value for e in bare.external_data} == {"length": str(CLASSES * FEATURES * 4)}
+    assert (bare.name, bare.dims, bare.data_type) == (tensor.name, tensor.dims, tensor.data_type)
+    assert len(tensor.external_data) == 4
+
+
+@pytest.mark.parametrize("name", ["trunk", "bias"])
+def test_a_tensor_that_changed_its_length_is_seen(name: str, tmp_path: Path) -> None:
+    model = model_of(tmp_path, one_file)
+    rewritten = new_head(model)[1]
+    with pending(model, rewritten.proto, tmp_path / "new.onnx") as path:
+        written = load_model(path).proto
+    tensor = next(t for t in written.graph.initializer if t.name == name)
+    next(e for e in tensor.external_data if e.key == "length").value = "4"
+    assert unexpected_differences(model, rewritten, written) == [f"initializer '{name}'"]
+
+
+# --- end to end
+
+
+def labelled(folder: Path, classify: Callable[[Array], Array], width: int, count: int = 300) -> Path:
+    """Inputs with labels that the model gives with errors, so that there is something to calibrate."""
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal((count, width)).astype(np.float32)
+    logits = classify(x)
+    np.savez(folder / "data.npz", x=x, labels=np.argmax(logits / 3 + rng.gumbel(size=logits.shape), axis=1))
+    return folder / "data.npz"
+
+
+def logits_of(model: Model) -> Callable[[Array], Array]:
+    v = values(model)
+    return lambda x: np.maximum(x @ v["trunk"], 0) @ v["weight"].T + v["bias"]
+
+
+@pytest.mark.parametrize(("place", "options"), list(itertools.product(PLACES, [QUICK, {**QUICK, "map": "ets"}])))
+def test_calibrate_and_evaluate(place: Place, options: dict[str, object], tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    model = model_of(tmp_path, place)
+    data, before = labelled(tmp_path, logits_of(model), FEATURES), state(tmp_path)
+    report = tna_onnx.calibrate(model.path, data, output=tmp_path / "out" / "new.onnx", **options)
+    after = state(tmp_path)
+    assert {name: after[name] for name in before} == before
+    assert sorted(set(after) - set(before)) == ["out/new.onnx", "out/new.onnx.data"]
+    assert report.verification.max_difference <= report.verification.bound
+    found = tna_onnx.evaluate(tmp_path / "out" / "new.onnx", data, device="cpu")
+    assert found.metrics.nll < tna_onnx.evaluate(model.path, data, device="cpu").metrics.nll
+
+
+def test_calibrate_in_place(tmp_path: Path) -> None:
+    model = model_of(tmp_path, own_name)
+    data = labelled(tmp_path, logits_of(model), FEATURES)
+    tna_onnx.calibrate(model.path, data, output=model.path, overwrite=True, **QUICK)
+    assert sorted(state(tmp_path)) == ["data.npz", "model.onnx", "model.onnx.data"]
+    tna_onnx.evaluate(model.path, data, device="cpu")
+
+
+def test_calibrate_with_data_that_are_too_short(tmp_path: Path) -> None:
+    model = model_of(tmp_path, one_file)
+    data = labelled(tmp_path, logits_of(model), FEATURES)
+    os.truncate(tmp_path / "weights.bin", 4096)
+    before = state(tmp_path)
+    with pytest.raises(UnsupportedModel, match=r"cannot read tensor '(weight|bias)'"):
+        tna_onnx.calibrate(model.path, data, **QUICK)
+    assert state(tmp_path) == before
+
+
+@pytest.mark.slow
+def test_more_than_two_gigabytes(tmp_path: Path) -> None:
+    """Larger than one protobuf: a file with holes, that reads as zeros, in front of a weight that is there."""
+    wide, rows = 2**18, 2064  # a table of 2.16 GB, of which the graph reads two rows
+    b = builder()
+    b.node("Gather", "table", b.store("row", [0, rows - 1], np.int64), out="rows")
+    b.node("ReduceSum", "rows", out="nothing", keepdims=0)
+    b.nodes[-1], b.nodes[2] = b.nodes[2], b.nodes[-1]
+    proto = b.proto("y")
+    proto.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["N", CLASSES]))
+    nodes = {node.output[0]: node for node in proto.graph.node}
+    shifted = helper.make_node("Add", ["features", "nothing"], ["shifted"], name="shift")
+    nodes["scores"].input[0] = "shifted"
+    order = ["trunk_out", "features", "rows", "nothing", shifted, "scores", "y"]
+    ordered = [n if isinstance(n, onnx.NodeProto) else onnx.NodeProto.FromString(nodes[n].SerializeToString())
+               for n in order]  # fmt: skip
+    del proto.graph.node[:]
+    proto.graph.node.extend(ordered)
+    size = rows * wide * 4
+    for k, tensor in enumerate(t for t in proto.graph.initializer if t.name in TENSORS):
+        moved(tensor, tmp_path, "weights.bin", 4096 * k)
+    with (tmp_path / "weights.bin").open("r+b") as file:
+        file.truncate(2**16 + size)
+    table = proto.graph.initializer.add(name="table", data_type=onnx.TensorProto.FLOAT, dims=[rows, wide])
+    table.data_location = onnx.TensorProto.EXTERNAL
+    for key, value in {"location": "weights.bin", "offset": 2**16, "length": size}.items():
+        table.external_data.add(key=key, value=str(value))
+    (tmp_path / "model.onnx").write_bytes(proto.SerializeToString())
+    assert size > 2**31
+    model = load_model(tmp_path / "model.onnx")
+    old = {name: model.array(model.initializers[name]) for name in TENSORS}
+    data = labelled(tmp_path, lambda x: np.maximum(x @ old["trunk"], 0) @ old["weight"].T + old["bias"], FEATURES)
+    report = tna_onnx.calibrate(model.path, data, output=tmp_path / "new.onnx", angle_step=30.0, map="ts", device="cpu")
+    written = load_model(tmp_path / "new.onnx")
+    try:
+        assert (tmp_path / "new.onnx.data").stat().st_size == (tmp_path / "weights.bin").stat().st_size
+        session = onnxruntime.InferenceSession(str(written.path), providers=["CPUExecutionProvider"])
+        y = session.run(["y"], {"x": X})[0]
+        head = choose_head(written)
+        logits = np.maximum(X @ old["trunk"], 0) @ head.weight.T + head.bias
+        expected = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+        np.testing.assert_allclose(y, expected, rtol=0, atol=1e-5)
+        assert report.verification.max_difference <= report.verification.bound
+    finally:
+        for name in ("weights.bin", "new.onnx.data"):
+            (tmp_path / name).unlink()

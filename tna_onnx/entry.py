@@ -1,0 +1,190 @@
+"""Where samples enter a model: at its inputs, or at a tensor that was computed before, the features or the logits.
+
+Features and logits that someone has stored, in a feature store of this package or in arrays, need neither the data nor
+a run of the network: the part of the graph behind them is all that is opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tna_onnx.data import Batch, InputSpec, Source, open_precomputed
+from tna_onnx.errors import DataError, UsageError
+from tna_onnx.features import input_specs, open_model
+from tna_onnx.graph.cut import cut_between
+from tna_onnx.graph.load import Model, load_model
+from tna_onnx.graph.nodes import PREFIX
+from tna_onnx.graph.readout import Head, Readout
+from tna_onnx.runtime import Device, Session, open_session
+from tna_onnx.samples import DataOptions
+from tna_onnx.store import MANIFEST, read_stored
+
+__all__ = ["Entered", "Runner", "open_samples"]
+
+
+@dataclass(frozen=True, eq=False)
+class Entered:
+    """Samples, and where they enter the graph.
+
+    Attributes:
+        source: the samples.
+        given: tensors that the samples hold, with their dtypes; empty where they are the model's inputs.
+        readout: what is to be calibrated: without a head where logits were given.
+    """
+
+    source: Source
+    readout: Readout
+    given: Mapping[str, np.dtype[Any]] = field(default_factory=dict)
+
+    def runner(self, model: Model, path: Path | None, output: str, device: Device) -> Runner:
+        """Open the part of a model from the samples to its output.
+
+        Args:
+            model: the source model; its folder and name are those of the written one as well.
+            path: a written file; None opens the source model itself.
+            output: graph output.
+            device: where to run.
+        """
+        if not self.given:
+            return Runner(open_model(model, device) if path is None else open_session(path, str(path.name), device))
+        loaded = model if path is None else load_model(path)
+        names = {name: name for name in self.given}
+        inner = f"{PREFIX}/logits"
+        if self.readout.logits in names and inner in loaded.producers:
+            names[self.readout.logits] = inner  # an appended map reads the logits under this name
+        if names.get(output) == output:
+            return Runner(None)
+        feeds = {names[name]: dtype for name, dtype in self.given.items()}
+        cut = cut_between(loaded.proto, feeds, [output]).SerializeToString()
+        folder = loaded.folder if loaded.external_files else None
+        return Runner(open_session(cut, loaded.name, device, folder=folder), names)
+
+
+class Runner:
+    """A session whose inputs go by the samples' names; without one, an output is what the samples hold already."""
+
+    def __init__(self, session: Session | None, names: Mapping[str, str] | None = None) -> None:
+        self._session, self._names = session, names
+
+    @property
+    def provider(self) -> str:
+        """ONNX Runtime's execution provider; `none` without a session."""
+        return self._session.provider if self._session else "none"
+
+    def run(self, outputs: list[str], batch: Batch) -> list[NDArray[Any]]:
+        """Run one batch.
+
+        Raises:
+            DataError: ONNX Runtime refuses the data.
+        """
+        if self._session is None:
+            return [batch[name] for name in outputs]
+        feeds = batch if self._names is None else {self._names[name]: array for name, array in batch.items()}
+        return self._session.run(outputs, feeds)
+
+
+def open_samples(
+    model: Model,
+    readout: Readout,
+    data: Any,
+    options: DataOptions,
+    names: tuple[str, ...] | None,
+    labels: Any,
+    probe: Callable[[], Session],
+) -> Entered:
+    """Open samples: a feature store, features or logits in arrays, or data for the model's inputs.
+
+    Args:
+        model: the model.
+        readout: its head, or its logits.
+        data: what `tna_onnx.data.open_source` takes, or a folder of features.
+        options: how they are to be read.
+        names: of the classes, if known.
+        labels: labels that stand apart from the samples.
+        probe: opens a session that has the model's inputs.
+
+    Raises:
+        UsageError, DataError: see `tna_onnx.data.open_source`; or the features do not belong to the model.
+        UnsupportedModel, DeviceError: see `tna_onnx.runtime.open_session`.
+    """
+    if isinstance(data, (str, Path)) and options.format is None and _is_store(Path(data)):
+        return _stored(model, readout, Path(data), options, names)
+    specs = input_specs(probe())
+    if options.format in (None, "npz", "npy"):
+        found = open_precomputed(data, specs, readout.n_classes, labels=labels, class_names=names)
+        if found is not None:
+            values: dict[str, NDArray[Any]] = {found.kind: found.values}
+            return _enter(readout, values, found.labels, found.kind, options, names, found.describe())
+    return Entered(options.open(data, specs, readout.n_classes, names, labels), readout)
+
+
+def _is_store(path: Path) -> bool:
+    return path.is_dir() and ((path / MANIFEST).exists() or any(path.glob(f"*/{MANIFEST}")))
+
+
+def _stored(
+    model: Model, readout: Readout, folder: Path, options: DataOptions, names: tuple[str, ...] | None
+) -> Entered:
+    stored = read_stored(folder)
+    if stored.key.get("model_sha256") != model.sha256:
+        raise DataError(
+            f"{stored.folder}: the features were computed with another model (SHA-256 "
+            f"{str(stored.key.get('model_sha256'))[:12]}..., not {model.sha256[:12]}...); collect them again"
+        )
+    kind = "features" if isinstance(readout, Head) else "logits"
+    tensor = readout.features if isinstance(readout, Head) else readout.logits
+    if stored.key.get("features") != tensor:
+        raise DataError(
+            f"{stored.folder}: holds the tensor '{stored.key.get('features')}', but the {kind} are '{tensor}'; choose "
+            "the same --head, or collect them again"
+        )
+    values = {kind: stored.arrays["features"]}
+    for k, name in enumerate(stored.key.get("beside", [])):
+        values[name] = stored.arrays[f"beside_{k}"]
+    return _enter(readout, values, stored.labels, kind, options, names, f"feature store {stored.folder.name}")
+
+
+def _enter(
+    readout: Readout,
+    values: dict[str, NDArray[Any]],
+    labels: NDArray[np.int64],
+    kind: str,
+    options: DataOptions,
+    names: tuple[str, ...] | None,
+    title: str,
+) -> Entered:
+    """Take arrays by the names of the tensors that they are."""
+    if options.preprocessing is not None:
+        raise UsageError(f"{title}: {kind} are used as they are; leave the preprocessing out")
+    main = values.pop(kind)
+    if kind == "features":
+        if not isinstance(readout, Head):
+            raise DataError(f"{title}: holds features, but the model has no linear head to give them to")
+        if readout.features_transposed:
+            raise DataError(f"{title}: holds features, but the head reads them transposed; give the data themselves")
+        if main.ndim == 2 and main.shape[1] != readout.n_features:
+            raise DataError(
+                f"{title}: features have {main.shape[1]} columns; expected {readout.n_features}, those of head "
+                f"'{readout.node}'"
+            )
+        if main.ndim == 2 and readout.op_type in ("Conv", "FusedConv"):
+            main = main.reshape(*main.shape, *[1] * (readout.stored_weight.value.ndim - 2))
+        values[readout.features] = main
+        entered: Readout = readout
+    else:
+        values[readout.logits] = main
+        entered = _without_head(readout)
+    specs = [InputSpec(name, (None, *array.shape[1:]), array.dtype) for name, array in values.items()]
+    source = options.open({**values, "labels": labels}, specs, readout.n_classes, names)
+    return Entered(source, entered, {name: array.dtype for name, array in values.items()})
+
+
+def _without_head(readout: Readout) -> Readout:
+    fields = {name: getattr(readout, name) for name in Readout.__dataclass_fields__}
+    return Readout(**fields)
