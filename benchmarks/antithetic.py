@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from tna_onnx.data import open_source
-from tna_onnx.features import collect_features, input_specs, open_probe, silent
+from tna_onnx.extraction import collect_features, input_specs, open_probe, silent
 from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import load_model
 from tna_onnx.numerics.stats import SampleScores

@@ -26,7 +26,7 @@ import numpy as np
 
 from tna_onnx.data import Recipe, open_source
 from tna_onnx.engine.logits import HeadLogits
-from tna_onnx.features import FeatureStore, check_head, collect_features, input_specs, open_probe, silent
+from tna_onnx.extraction import FeatureStore, check_head, collect_features, input_specs, open_probe, silent
 from tna_onnx.graph.head import Head, choose_head
 from tna_onnx.graph.load import load_model
 from tna_onnx.numerics.metrics import Metrics

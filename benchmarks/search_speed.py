@@ -22,7 +22,7 @@ from collections.abc import Callable
 import numpy as np
 
 from tna_onnx.engine.logits import HeadLogits
-from tna_onnx.features import FeatureStore
+from tna_onnx.extraction import FeatureStore
 from tna_onnx.numerics.metrics import ece
 from tna_onnx.numerics.tilt import mean_rotation
 from tna_onnx.search import Candidate, SearchSettings, choose, search_sparse

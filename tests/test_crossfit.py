@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tna_onnx.crossfit import FOLDS, choose_map, cross_fit, cross_score, folds
 from tna_onnx.engine.logits import HeadLogits
 from tna_onnx.errors import DataError
-from tna_onnx.features import FeatureStore
+from tna_onnx.extraction import FeatureStore
 from tna_onnx.maps import MAPS, CalibrationMap, EnsembleTemperature, Reduce, apply_map
 from tna_onnx.numerics.metrics import ece
 from tna_onnx.numerics.stats import SampleScores

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tna_onnx.engine.logits import HeadLogits
-from tna_onnx.features import FeatureStore
+from tna_onnx.extraction import FeatureStore
 from tna_onnx.maps import Temperature
 from tna_onnx.numerics.metrics import Objective, objective_value
 from tna_onnx.numerics.stats import SampleScores

@@ -1,11 +1,11 @@
 """Recalibrate a trained ONNX classifier: a drop-in file with confidences that can be trusted.
 
-The functions mirror the command line: `calibrate`, `evaluate`, `inspect`, `verify`. They load on first use, so that
-importing the package stays light.
+The functions mirror the command line: `calibrate`, `evaluate`, `features`, `inspect`, `verify`. They load on first use,
+so that importing the package stays light.
 
 >>> import tna_onnx
 >>> sorted(tna_onnx.__all__)[:3]
-['CheckFailed', 'DataError', 'DeviceError']
+['CheckFailed', 'Collection', 'DataError']
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tna_onnx.errors import CheckFailed, DataError, DeviceError, TnaError, UnsupportedModel, UsageError
 
 if TYPE_CHECKING:
+    from tna_onnx.collection import Collection, features
     from tna_onnx.comparison import ModelDifference, verify
     from tna_onnx.data import PRESETS, Recipe
     from tna_onnx.evaluation import Evaluation, evaluate
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "PRESETS",
     "CheckFailed",
+    "Collection",
     "DataError",
     "DeviceError",
     "Evaluation",
@@ -37,6 +39,7 @@ __all__ = [
     "UsageError",
     "calibrate",
     "evaluate",
+    "features",
     "inspect",
     "verify",
 ]
@@ -46,7 +49,9 @@ __version__ = "0.1.0"
 _HOMES = {
     "PRESETS": "data",
     "Recipe": "data",
+    "Collection": "collection",
     "Evaluation": "evaluation",
+    "features": "collection",
     "Report": "report.report",
     "Inspection": "inspection",
     "ModelDifference": "comparison",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -9,9 +10,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.data import Recipe, Source, open_source
+from tna_onnx.data import Format, Recipe, Source
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
-from tna_onnx.features import Progress, input_specs, open_model, silent
+from tna_onnx.extraction import Progress, input_specs, open_model, silent
 from tna_onnx.graph.difference import Difference, differences
 from tna_onnx.graph.head import ancestors, choose_head, find_heads
 from tna_onnx.graph.load import Model, ModelSource, load_model
@@ -19,6 +20,7 @@ from tna_onnx.graph.outputs import ClassOutput, choose_readout, class_output, ou
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.rewrite import provenance
 from tna_onnx.runtime import Device, Session, parse_device
+from tna_onnx.samples import DataOptions
 
 __all__ = ["Difference", "ModelDifference", "OtherOutput", "OutputDifference", "verify"]
 
@@ -152,11 +154,17 @@ def verify(
     original: ModelSource,
     recalibrated: ModelSource,
     *,
-    data: str | Path | None = None,
+    data: Any = None,
     head: str | None = None,
     output_name: str | None = None,
     output_kind: Literal["logits", "probabilities"] | None = None,
-    preprocessing: Recipe | None = None,
+    preprocessing: Recipe | str | Path | None = None,
+    format: Format | None = None,  # noqa: A002 - the word of the command line
+    labels: Any = None,
+    classes: Sequence[str] | str | Path | None = None,
+    label_column: str | None = None,
+    skip_bad: bool = False,
+    expect_accuracy: float | None = None,
     device: str = "auto",
     batch_size: int = 64,
     progress: Progress | None = None,
@@ -170,7 +178,13 @@ def verify(
         head: node of the original's head, where it has several and the recalibrated file does not say which.
         output_name: graph output, likewise.
         output_kind: what it holds, where neither the graph nor the recalibrated file tells.
-        preprocessing: recipe for images.
+        preprocessing: recipe for images, or the path of a `preprocessor_config.json` or timm `config.json`.
+        format: what the path of the data is; found out by default.
+        labels: labels that stand apart from the samples: values, or the path of a file.
+        classes: the model's class names in the order of its output, or the path of a file with them.
+        label_column: column of a manifest or table that holds the labels.
+        skip_bad: leave out images that cannot be read, and count them.
+        expect_accuracy: accuracy in per cent that the original is known to have.
         device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
         batch_size: samples per run.
         progress: called with (stage, done, total).
@@ -182,6 +196,7 @@ def verify(
         UsageError: a path or setting that cannot be used.
         UnsupportedModel: no ONNX file, several heads and no word on which, or no classifier to run.
         DataError: the data do not fit the model.
+        CheckFailed: the original's accuracy is more than two standard errors below the expected one.
         DeviceError: ONNX Runtime or the device is missing.
     """
     where = parse_device(device)
@@ -200,9 +215,12 @@ def verify(
     if data is not None:
         output = class_output(old, head, output_name, output_kind or _missing_kind(readout, known))
         session = open_model(old, where)
-        source = open_source(data, input_specs(session), output.n_classes, preprocessing)
+        options = DataOptions(preprocessing, format, classes, label_column, skip_bad, expect_accuracy)
+        names = options.class_names(old, output.labels, output.n_classes)
+        source = options.open(data, input_specs(session), output.n_classes, names, labels)
         try:
             outputs = _run(old, session, new, where, source, output, readout, batch_size, progress or silent)
+            options.check_accuracy(outputs.accuracy_before, outputs.samples)
         except (DataError, UnsupportedModel) as error:
             if sound:
                 raise

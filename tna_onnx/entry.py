@@ -7,7 +7,7 @@ a run of the network: the part of the graph behind them is all that is opened.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data import Batch, InputSpec, Source, open_precomputed
+from tna_onnx.data.columns import ArraySource
 from tna_onnx.errors import DataError, UsageError
-from tna_onnx.features import input_specs, open_model
+from tna_onnx.extraction import input_specs, open_model
 from tna_onnx.graph.cut import cut_between
 from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.nodes import PREFIX
@@ -120,7 +121,7 @@ def open_samples(
         found = open_precomputed(data, specs, readout.n_classes, labels=labels, class_names=names)
         if found is not None:
             values: dict[str, NDArray[Any]] = {found.kind: found.values}
-            return _enter(readout, values, found.labels, found.kind, options, names, found.describe())
+            return _enter(readout, values, found.labels, found.kind, options, names, found.source.title)
     return Entered(options.open(data, specs, readout.n_classes, names, labels), readout)
 
 
@@ -182,6 +183,8 @@ def _enter(
         entered = _without_head(readout)
     specs = [InputSpec(name, (None, *array.shape[1:]), array.dtype) for name, array in values.items()]
     source = options.open({**values, "labels": labels}, specs, readout.n_classes, names)
+    if isinstance(source, ArraySource):
+        source = replace(source, title=title)
     return Entered(source, entered, {name: array.dtype for name, array in values.items()})
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.data import Batch, Format, Recipe, Source
 from tna_onnx.errors import DataError, UsageError
-from tna_onnx.features import Progress, input_specs, open_model, silent
+from tna_onnx.extraction import Progress, input_specs, open_model, silent
 from tna_onnx.graph.load import ModelSource, load_model
 from tna_onnx.graph.outputs import ClassOutput, class_output
 from tna_onnx.numerics.metrics import Metrics

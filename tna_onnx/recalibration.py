@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tna_onnx.data import Format, Recipe
 from tna_onnx.errors import CheckFailed, UnsupportedModel, UsageError
 from tna_onnx.evaluation import score_models
-from tna_onnx.features import Progress, silent
+from tna_onnx.extraction import Progress, silent
 from tna_onnx.graph.load import ModelSource
 from tna_onnx.graph.nodes import NodeOps, can_append
 from tna_onnx.graph.rewrite import rewrite

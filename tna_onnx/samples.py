@@ -92,12 +92,21 @@ class DataOptions:
         """
         suspicion = label_suspicion(predicted.astype(np.int64), labels, n_classes)
         warning = suspicion.text(names) if suspicion else ""
-        if self.expect_accuracy is not None:
-            accuracy = float(np.mean(predicted == labels))
-            if short := below_expectation(accuracy, len(labels), self.expect_accuracy / 100):
-                advice = warning or "check the preprocessing, the labels and the order of the classes"
-                raise CheckFailed(f"{short}; {advice}")
+        self.check_accuracy(float(np.mean(predicted == labels)), len(labels), warning)
         return warning
+
+    def check_accuracy(self, accuracy: float, n: int, warning: str = "") -> None:
+        """Hold a measured accuracy (a fraction, of n samples) against the expected one.
+
+        Raises:
+            CheckFailed: it is more than two standard errors lower.
+        """
+        if self.expect_accuracy is None:
+            return
+        if short := below_expectation(accuracy, n, self.expect_accuracy / 100):
+            raise CheckFailed(
+                f"{short}; {warning or 'check the preprocessing, the labels and the order of the classes'}"
+            )
 
     def open(
         self, data: Any, inputs: Sequence[InputSpec], n_classes: int, names: tuple[str, ...] | None, labels: Any = None

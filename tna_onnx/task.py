@@ -15,9 +15,9 @@ from tna_onnx.crossfit import FOLDS
 from tna_onnx.data import Source
 from tna_onnx.engine.logits import HeadLogits, Logits, StoredLogits, TailLogits
 from tna_onnx.entry import Entered, open_samples
-from tna_onnx.errors import UnsupportedModel, UsageError
+from tna_onnx.errors import UsageError
 from tna_onnx.evaluation import require_samples
-from tna_onnx.features import (
+from tna_onnx.extraction import (
     FeatureStore,
     Probed,
     Progress,
@@ -27,7 +27,7 @@ from tna_onnx.features import (
 )
 from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import Model, ModelSource, load_model
-from tna_onnx.graph.outputs import ClassOutput, choose_readout, output_of
+from tna_onnx.graph.outputs import ClassOutput, find_readout, output_of
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.requantize import requantized
 from tna_onnx.graph.save import check_output
@@ -157,7 +157,7 @@ def open_task(
         for path in (calib, held_out, labels, held_out_labels):
             if isinstance(path, (str, Path)) and target.exists() and Path(path).exists() and target.samefile(path):
                 raise UsageError(f"{target}: output is the data file; choose another --output")
-    found = _choose(model, needs_head, head, output_name, output_kind)
+    found = choose_head(model, head, output_name) if needs_head else find_readout(model, head, output_name, output_kind)
     if isinstance(found, Head):
         found = requantized(model, found) if quantized_head == "requantize" else _in_float(found)
     class_output = output_of(found)
@@ -212,24 +212,6 @@ def _target(model: Model, output: str | Path | None) -> Path | None:
     if output is not None:
         return Path(output)
     return None if model.path is None else model.path.with_suffix(".tna.onnx")
-
-
-def _choose(
-    model: Model, needs_head: bool, head: str | None, output_name: str | None, output_kind: str | None
-) -> Readout:
-    """Find the head; without a search, any tensor of logits or probabilities will do.
-
-    Raises:
-        UnsupportedModel: there is none.
-    """
-    if needs_head or head is not None:
-        return choose_head(model, head, output_name)
-    if output_kind is None:
-        try:
-            return choose_head(model, None, output_name)
-        except UnsupportedModel:
-            pass
-    return choose_readout(model, output_name, output_kind)
 
 
 def _in_float(head: Head) -> Head:

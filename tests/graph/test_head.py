@@ -12,7 +12,7 @@ from onnx import helper, numpy_helper
 
 from tna_onnx.data import open_source
 from tna_onnx.errors import DataError, UnsupportedModel
-from tna_onnx.features import check_readout, input_specs, open_probe
+from tna_onnx.extraction import check_readout, input_specs, open_probe
 from tna_onnx.graph.compare import unexpected_differences
 from tna_onnx.graph.floats import float_tensor, rounded
 from tna_onnx.graph.head import choose_head, find_heads

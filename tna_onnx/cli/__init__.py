@@ -14,5 +14,6 @@ def main() -> None:
     try:
         group(prog_name="tna-onnx")
     except KeyboardInterrupt:
-        sys.stderr.write("Interrupted; no file was written.\n")
+        kept = " The features computed so far are kept in the cache." if "--cache" in sys.argv else ""
+        sys.stderr.write(f"Interrupted; no file was written.{kept}\n")
         sys.exit(130)

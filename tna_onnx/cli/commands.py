@@ -164,6 +164,36 @@ def evaluate(preset: str | None, json_file: str | None, quiet: bool, **given: An
 
 @group.command()
 @click.argument("model", type=_MODEL)
+@click.option("--data", required=True, type=click.Path(), help="Labelled data: file, folder or URL.")
+@click.option("--labels", type=click.Path(), help="File with the labels, where they stand apart.")
+@click.option("--cache", required=True, type=click.Path(), help="Folder of feature stores; made if it is missing.")
+@data_options
+def features(preset: str | None, json_file: str | None, quiet: bool, **given: Any) -> None:
+    """Keep the features, logits and labels of DATA, for `calibrate --calib CACHE`.
+
+    An interrupted run goes on where it stopped.
+
+    \b
+    Example:
+      tna-onnx features model.onnx --data data/ --cache features/
+      tna-onnx calibrate model.onnx --calib features/
+    """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
+    from tna_onnx.cli.show import finish, progress_bars  # noqa: PLC0415
+    from tna_onnx.collection import features as run  # noqa: PLC0415
+    from tna_onnx.report.text import collection_text  # noqa: PLC0415
+
+    _check_json(json_file, given["model"], given["data"])
+    recipe = recipe_from(preset, given)
+    with progress_bars(quiet) as progress:
+        collection = run(preprocessing=recipe, progress=progress, **given)
+    finish(collection, collection_text(collection), json_file, quiet)
+
+
+features.params = [option for option in features.params if option.name != "bins"]  # nothing here is binned
+
+
+@group.command()
+@click.argument("model", type=_MODEL)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def inspect(model: str, as_json: bool) -> None:
     """Show which node of MODEL is the head, or why none is."""

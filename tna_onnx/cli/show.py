@@ -11,7 +11,7 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from tna_onnx.errors import UsageError
-from tna_onnx.features import Progress as Callback
+from tna_onnx.extraction import Progress as Callback
 from tna_onnx.report.as_json import to_json
 from tna_onnx.report.text import show
 

@@ -22,7 +22,7 @@ from tna_onnx.graph.rewrite import provenance
 from tna_onnx.graph.stored import Refused
 from tna_onnx.numerics.ops import softmax
 
-__all__ = ["OUTPUT_KINDS", "ClassOutput", "choose_readout", "class_output", "output_of"]
+__all__ = ["OUTPUT_KINDS", "ClassOutput", "choose_readout", "class_output", "find_readout", "output_of"]
 
 OUTPUT_KINDS = ("logits", "probabilities")
 """What a user may say that an output holds."""
@@ -131,6 +131,26 @@ def _behind_map(model: Model, name: str, refusal: Refusal, known: dict[str, str]
     walk.attempt()
     kind = known.get("output_kind") or _KINDS[refusal.activation]
     return ClassOutput(name, kind, classes, walk.labels, "ZipMap" in walk.follows)
+
+
+def find_readout(model: Model, head: str | None = None, output: str | None = None, kind: str | None = None) -> Readout:
+    """Return the head if there is one, else the tensor of logits or probabilities behind an output.
+
+    Args:
+        model: the model.
+        head: label of the linear node; then nothing else will do.
+        output: graph output, where there are several.
+        kind: one of `OUTPUT_KINDS`: what that output holds, whatever computes it.
+
+    Raises:
+        UnsupportedModel: neither.
+    """
+    if head is None and kind is None:
+        try:
+            return choose_head(model, None, output)
+        except UnsupportedModel:
+            return choose_readout(model, output)
+    return choose_readout(model, output, kind) if head is None else choose_head(model, head, output)
 
 
 def choose_readout(model: Model, output: str | None = None, kind: str | None = None) -> Readout:

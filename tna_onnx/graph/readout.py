@@ -78,6 +78,11 @@ class Readout:
         logs: NDArray[Any] = np.log(np.clip(raw, np.finfo(raw.dtype).tiny, 1))
         return logs
 
+    def predicted(self, raw: NDArray[Any]) -> NDArray[np.int64]:
+        """Return the predicted classes (N,) of the tensor's values, in pieces of some thousand samples."""
+        parts = (raw[start : start + 4096] for start in range(0, len(raw), 4096))
+        return np.concatenate([np.argmax(self.class_logits(np.asarray(part)), axis=1) for part in parts])
+
 
 @dataclass(frozen=True, eq=False)
 class Head(Readout):

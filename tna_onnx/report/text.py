@@ -6,6 +6,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from tna_onnx.collection import Collection
 from tna_onnx.comparison import Difference, ModelDifference, OutputDifference
 from tna_onnx.evaluation import Evaluation
 from tna_onnx.inspection import HeadInfo, Inspection
@@ -82,6 +83,19 @@ def evaluation_text(evaluation: Evaluation) -> RenderableType:
     if not evaluation.notes:
         return table
     return Group(table, Text("\n".join(f"note     {note}" for note in evaluation.notes)))
+
+
+def collection_text(collection: Collection) -> RenderableType:
+    """What a feature store holds, and where it lies."""
+    kind = f"features '{collection.tensor}'" if collection.head else f"logits '{collection.tensor}'"
+    lines = [
+        f"data     {collection.data}",
+        f"{'head' if collection.head else 'output':8} {collection.head or collection.tensor}",
+        f"kept     {kind} {collection.shape}, {collection.dtype}, computed on {collection.provider}",
+        *(f"note     {note}" for note in collection.notes),
+        f"store    {collection.folder}",
+    ]
+    return Text("\n".join(lines))
 
 
 def inspection_text(inspection: Inspection) -> RenderableType:

@@ -81,6 +81,7 @@ class FeatureStore:
         beside: what else of the data goes into the nodes after the linear layer, with a row for each sample.
         scalars: per batch, what of that has no such rows.
         rows: how many rows of the feature tensor belong to a sample, where it is more than one; else 0.
+        logits: (N, ...) as the model gives them, if they were kept beside the features.
         folder: where the store lies, if it is kept.
         resumed: what was found in an earlier store.
     """
@@ -91,6 +92,7 @@ class FeatureStore:
     beside: Batch = field(default_factory=dict)
     scalars: tuple[Batch, ...] = ()
     rows: int = 0
+    logits: NDArray[Any] | None = None
     folder: Path | None = None
     resumed: tuple[str, ...] = ()
 
@@ -361,7 +363,7 @@ class _Collector:
         features = arrays["features"]
         if self._head and self._head.linear:
             features = features.reshape(total, self._head.n_features)
-        return FeatureStore(features, labels, self._batch_size, beside, tuple(scalars), fold)
+        return FeatureStore(features, labels, self._batch_size, beside, tuple(scalars), fold, arrays.get("logits"))
 
     def _results(self, batch: Batch) -> Batch:
         if self._session is None:

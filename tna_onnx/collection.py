@@ -1,0 +1,133 @@
+"""`features`: fill a feature store, so that fitting later needs neither the data nor a run of the network."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from tna_onnx.data import Format, Recipe
+from tna_onnx.entry import open_samples
+from tna_onnx.errors import UsageError
+from tna_onnx.extraction import Progress, check_readout, collect_features, open_probe, silent
+from tna_onnx.graph.load import ModelSource, load_model
+from tna_onnx.graph.outputs import find_readout
+from tna_onnx.graph.readout import Head
+from tna_onnx.runtime import parse_device
+from tna_onnx.samples import DataOptions
+
+__all__ = ["Collection", "features"]
+
+
+@dataclass(frozen=True)
+class Collection:
+    """A feature store that is complete.
+
+    Attributes:
+        model: what the features were computed with.
+        model_sha256: digest of its file.
+        data: what the samples are.
+        head: label of the linear head's node; empty for a model without one, whose logits are kept.
+        tensor: what was kept.
+        shape: (N, ...) of it.
+        dtype: NumPy's name of its dtype.
+        folder: where the store lies: data for `calibrate --calib`.
+        notes: what was found in an earlier, unfinished store.
+        preprocessing: resolved recipe of the images, None for arrays.
+        provider: ONNX Runtime's execution provider.
+    """
+
+    model: str
+    model_sha256: str
+    data: str
+    head: str
+    tensor: str
+    shape: tuple[int, ...]
+    dtype: str
+    folder: str
+    notes: tuple[str, ...]
+    preprocessing: dict[str, object] | None
+    provider: str
+
+
+def features(
+    model: ModelSource,
+    data: Any,
+    cache: str | Path,
+    *,
+    head: str | None = None,
+    output_name: str | None = None,
+    output_kind: Literal["logits", "probabilities"] | None = None,
+    preprocessing: Recipe | str | Path | None = None,
+    format: Format | None = None,  # noqa: A002 - the word of the command line
+    labels: Any = None,
+    classes: Sequence[str] | str | Path | None = None,
+    label_column: str | None = None,
+    skip_bad: bool = False,
+    expect_accuracy: float | None = None,
+    device: str = "auto",
+    batch_size: int = 64,
+    progress: Progress | None = None,
+) -> Collection:
+    """Run a model over labelled data up to its features, and keep these with logits and labels.
+
+    A run that was interrupted goes on at the first chunk that is missing; the features are the same, bit for bit.
+
+    Args:
+        model: an ONNX model as for `calibrate`.
+        data: labelled data, as for `calibrate`.
+        cache: folder of feature stores; made if it is missing.
+        head: node of the head, where the model has several.
+        output_name: graph output, where the model has several.
+        output_kind: what it holds, where the graph does not tell.
+        preprocessing: recipe for images, or the path of a `preprocessor_config.json` or timm `config.json`.
+        format: what the path of the data is; found out by default.
+        labels: labels that stand apart from the samples: values, or the path of a file.
+        classes: the model's class names in the order of its output, or the path of a file with them.
+        label_column: column of a manifest or table that holds the labels.
+        skip_bad: leave out images that cannot be read, and count them.
+        expect_accuracy: accuracy in per cent that the model is known to have.
+        device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
+        batch_size: samples per run.
+        progress: called with (stage, done, total).
+
+    Raises:
+        UsageError: a path or setting that cannot be used, no room, or another process is filling the same store.
+        UnsupportedModel: the model is no classifier that can be read.
+        DataError: the data do not fit the model.
+        CheckFailed: the accuracy is more than two standard errors below the expected one.
+        DeviceError: ONNX Runtime or the device is missing.
+    """
+    if batch_size < 1:
+        raise UsageError(f"batch size must be at least 1, got {batch_size}")
+    where, loaded = parse_device(device), load_model(model)
+    found = find_readout(loaded, head, output_name, output_kind)
+    options = DataOptions(preprocessing, format, classes, label_column, skip_bad, expect_accuracy)
+    names = options.class_names(loaded, found.labels, found.n_classes)
+    opened = functools.cache(lambda: open_probe(loaded, found, where))
+    samples = open_samples(loaded, found, data, options, names, labels, opened)
+    if samples.given:
+        raise UsageError(f"{samples.source.describe()}: holds computed features or logits already")
+    probed = check_readout(loaded, found, opened(), samples.source, batch_size, where)
+    readout = probed.readout
+    if probed.tail is not None:
+        batch_size = opened().fixed_batch or batch_size
+    store = collect_features(loaded, readout, samples.source, where, batch_size, progress or silent, Path(cache))
+    logits = store.features if store.logits is None else store.logits
+    predicted = readout.predicted(logits)
+    warning = options.check(predicted, samples.source.labels, names, readout.n_classes)
+    return Collection(
+        model=loaded.name,
+        model_sha256=loaded.sha256,
+        data=samples.source.describe(),
+        head=readout.node if isinstance(readout, Head) else "",
+        tensor=readout.features if isinstance(readout, Head) else readout.logits,
+        shape=store.features.shape,
+        dtype=store.features.dtype.name,
+        folder=str(store.folder),
+        notes=(*store.resumed, *((warning,) if warning else ())),
+        preprocessing=samples.source.recipe(),
+        provider=opened().provider,
+    )
