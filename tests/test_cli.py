@@ -59,9 +59,10 @@ def test_every_option_of_calibrate_is_an_argument_of_the_function() -> None:
     command = group.commands["calibrate"]
     assert isinstance(command, click.Command)
     flags = {p.name for p in command.params}
-    preprocessing = {"preset", "resize", "crop", "scale", "mean", "std", "layout", "color", "interpolation"}
+    recipe = {"preset", "resize", "crop", "crop_pct", "scale", "mean", "std", "layout", "color", "interpolation"}
     words = set(inspect.signature(tna_onnx.calibrate).parameters)
-    assert flags - preprocessing - {"json_file", "quiet"} == words - {"preprocessing", "progress"}
+    assert flags - recipe - {"json_file", "quiet"} == words - {"progress"}
+    assert {"output_name", "output_kind", "quantized_head"} <= flags
 
 
 def test_main_job_prints_the_table_and_writes_json(small: Small, tmp_path: Path) -> None:

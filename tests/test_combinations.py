@@ -267,7 +267,6 @@ def test_a_significant_loss_of_accuracy_is_not_written(demo: Demo, tmp_path: Pat
     assert not output.exists()
 
 
-@pytest.mark.xfail(strict=True, reason="output_kind of the provenance comes before the graph")
 def test_an_appended_softmax_is_read_from_the_graph_not_from_the_metadata(small: Small, tmp_path: Path) -> None:
     tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "o.onnx", map="ets", **FAST)
     before = tna_onnx.evaluate(tmp_path / "o.onnx", small.test)

@@ -216,15 +216,7 @@ def test_a_proto_whose_data_lie_elsewhere(small: Small, tmp_path: Path) -> None:
         tna_onnx.calibrate(proto, small.calib, **FAST)
 
 
-@pytest.mark.parametrize(
-    "there",
-    [
-        False,
-        pytest.param(
-            True, marks=pytest.mark.xfail(strict=True, reason="the working folder is taken for that of the bytes")
-        ),
-    ],
-)
+@pytest.mark.parametrize("there", [False, True])
 def test_bytes_whose_data_lie_elsewhere(
     there: bool, small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -95,7 +95,7 @@ def _info(head: Head) -> HeadInfo:
         node=head.node,
         op_type=head.op_type,
         weight=head.stored_weight.name,
-        weight_type=head.stored_weight.value.dtype.name,
+        weight_type=_type(head),
         classes=head.n_classes,
         n_features=head.n_features,
         bias=head.stored_bias.name if head.stored_bias else None,
@@ -106,6 +106,12 @@ def _info(head: Head) -> HeadInfo:
         follows=head.follows,
         output=head.output,
     )
+
+
+def _type(head: Head) -> str:
+    """Element type in which the weight is stored."""
+    quantized = head.stored_weight.quantized
+    return quantized.dtype.name if quantized else head.stored_weight.float_type
 
 
 def _input_lines(model: Model) -> list[str]:

@@ -101,6 +101,11 @@ def check_probabilities(
         raise CheckFailed(
             f"verification: the written file gives sample {rows[worst]} a probability that is {difference[worst]:.3g} "
             f"off the numerics; expected at most {bound[worst]:.3g}"
+            + (
+                "; the model quantises this output, and its range may be too narrow for the new probabilities"
+                if task.readout.output_step
+                else ""
+            )
         )
     top = np.sort(expected, axis=1)
     clear = top[:, -1] - top[:, -2] > 2 * bound

@@ -172,7 +172,7 @@ def load_model(source: ModelSource) -> Model:
     if isinstance(source, (str, Path)):
         return _read(Path(source))
     if isinstance(source, (bytes, bytearray, memoryview)):
-        return _parsed(bytes(source), None)
+        return _complete(_parsed(bytes(source), None))
     package = type(source).__module__.partition(".")[0]
     if isinstance(source, onnx.ModelProto):
         return _from_proto(source)
@@ -233,17 +233,22 @@ def _parsed(data: bytes, file: Path | None) -> Model:
 
 
 def _from_proto(proto: onnx.ModelProto) -> Model:
-    if any(t.data_location == onnx.TensorProto.EXTERNAL for t in all_tensors(proto.graph)):
-        raise UsageError(
-            "the model in memory refers to external data without saying where they lie; pass the path of its file, or "
-            "load the data first (`onnx.load(path)` does)"
-        )
     try:
-        return _parsed(proto.SerializeToString(deterministic=True), None)
+        return _complete(_parsed(proto.SerializeToString(deterministic=True), None))
     except (ValueError, EncodeError) as error:
         raise UsageError(
             f"the model in memory is above 2 GB: save it with external data and pass the path ({error})"
         ) from error
+
+
+def _complete(model: Model) -> Model:
+    """Refuse a model in memory without its external data: nothing says where they lie."""
+    if model.external_files:
+        raise UsageError(
+            "the model in memory refers to external data without saying where they lie; pass the path of its file, or "
+            "load the data first (`onnx.load(path)` does)"
+        )
+    return model
 
 
 def _from_onnx_ir(model: Any) -> onnx.ModelProto:

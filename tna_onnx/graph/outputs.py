@@ -129,7 +129,9 @@ def _behind_map(model: Model, name: str, refusal: Refusal, known: dict[str, str]
     """Read an output behind a map that this tool appended."""
     walk = Walk(model, name)
     walk.attempt()
-    kind = known.get("output_kind") or _KINDS[refusal.activation]
+    kind = known.get("output_kind", "logits") if refusal.activation == "none" else _KINDS[refusal.activation]
+    if walk.paired:
+        kind = "probabilities"
     return ClassOutput(name, kind, classes, walk.labels, "ZipMap" in walk.follows)
 
 
