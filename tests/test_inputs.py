@@ -275,3 +275,23 @@ def test_a_model_with_functions_and_hidden_outputs(small: Small, tmp_path: Path)
     assert report.comparison == expected.comparison
     np.testing.assert_array_equal(classify(report.recalibrated, small.test), classify(tmp_path / "o.onnx", small.test))
     assert any("Classify" in note or "function" in note for note in report.notes)
+
+
+def test_a_model_that_is_a_link_into_a_download_cache(small: Small, tmp_path: Path) -> None:
+    """Model and data are links to files under other names, in another folder."""
+    blobs, shown = tmp_path / "blobs", tmp_path / "shown"
+    blobs.mkdir()
+    shown.mkdir()
+    onnx.save(
+        onnx.load(small.model), shown / "model.onnx", save_as_external_data=True, location="model.onnx_data",
+        size_threshold=0,
+    )  # fmt: skip
+    for name, blob in (("model.onnx", "abc"), ("model.onnx_data", "def")):
+        (shown / name).rename(blobs / blob)
+        (shown / name).symlink_to(Path("../blobs") / blob)
+    before = {path.name: path.read_bytes() for path in blobs.iterdir()}
+    report = tna_onnx.calibrate(shown / "model.onnx", small.calib, output=tmp_path / "o.onnx", **FAST)
+    assert {path.name: path.read_bytes() for path in blobs.iterdir()} == before
+    assert (tmp_path / "o.onnx.data").is_file()
+    assert report.verification.max_difference <= report.verification.bound
+    assert tna_onnx.verify(shown / "model.onnx", tmp_path / "o.onnx").only_head_and_block

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tna_onnx.data import Batch, InputSpec, Source, open_precomputed
 from tna_onnx.data.columns import ArraySource
 from tna_onnx.errors import DataError, UsageError
-from tna_onnx.extraction import input_specs, open_model
+from tna_onnx.extraction import input_specs, open_model, open_part
 from tna_onnx.graph.cut import cut_between
 from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.nodes import PREFIX
@@ -62,9 +62,7 @@ class Entered:
         if names.get(output) == output:
             return Runner(None)
         feeds = {names[name]: dtype for name, dtype in self.given.items()}
-        cut = cut_between(loaded.proto, feeds, [output]).SerializeToString()
-        folder = loaded.folder if loaded.external_files else None
-        return Runner(open_session(cut, loaded.name, device, folder=folder), names)
+        return Runner(open_part(loaded, cut_between(loaded.proto, feeds, [output]), device), names)
 
 
 class Runner:

@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 
 from tna_onnx.data import Batch, InputSpec, Source
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
-from tna_onnx.graph.cut import cut_at, cut_between, read_beside
+from tna_onnx.graph.cut import ModelProto, cut_at, cut_between, read_beside
+from tna_onnx.graph.external import real_places
 from tna_onnx.graph.floats import epsilon
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.readout import Head, Readout
@@ -40,6 +41,7 @@ __all__ = [
     "collect_features",
     "input_specs",
     "open_model",
+    "open_part",
     "open_probe",
     "silent",
 ]
@@ -133,8 +135,7 @@ def open_probe(
     """
     if given:
         cut = cut_between(model.proto, given, [readout.logits])
-        folder = model.folder if model.external_files else None
-        return open_session(cut.SerializeToString(), model.name, device, folder=folder)
+        return open_part(model, cut, device)
     wanted = [readout.features, readout.logits] if isinstance(readout, Head) else [readout.logits]
     return _open(model, [*dict.fromkeys(name for name in wanted if name in model.producers)], device)
 
@@ -148,6 +149,16 @@ def open_model(model: Model, device: Device) -> Session:
     if model.path is not None:
         return open_session(model.path, model.name, device)
     return open_session(model.proto.SerializeToString(), model.name, device)
+
+
+def open_part(model: Model, cut: ModelProto, device: Device, fixed_batch: int | None = None) -> Session:
+    """Open a part of a model, which the caller gives away.
+
+    Raises:
+        DeviceError, UnsupportedModel: see `tna_onnx.runtime.open_session`.
+    """
+    folder = real_places(model, cut)
+    return open_session(cut.SerializeToString(), model.name, device, folder=folder, fixed_batch=fixed_batch)
 
 
 class Tail:
@@ -170,10 +181,7 @@ class Tail:
         """Return the function from {features, beside} of a batch to its (N, C) logits, under a weight."""
         written = rewrite(self._model, self._head, weight, metadata={})
         cut = cut_between(written.proto, self._feeds, [self._head.logits])
-        folder = self._model.folder if self._model.external_files else None
-        session = open_session(
-            cut.SerializeToString(), self._model.name, self._device, folder=folder, fixed_batch=self._fixed_batch
-        )
+        session = open_part(self._model, cut, self._device, self._fixed_batch)
 
         def run(batch: Batch) -> NDArray[Any]:
             return self._head.class_logits(session.run([self._head.logits], batch)[0])
@@ -384,8 +392,7 @@ class _Collector:
 
 
 def _open(model: Model, outputs: list[str], device: Device) -> Session:
-    cut = cut_at(model, outputs).SerializeToString()
-    return open_session(cut, model.name, device, folder=model.folder if model.external_files else None)
+    return open_part(model, cut_at(model, outputs), device)
 
 
 def _class_logits(model: Model, readout: Readout, raw: NDArray[Any], samples: int) -> NDArray[Any]:

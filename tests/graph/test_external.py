@@ -383,11 +383,6 @@ def _absolute(folder: Path, protos: Protos) -> None:
     _located(protos, "location", str(folder.parent / "weights.bin"), *TENSORS)
 
 
-def _link_outside(folder: Path, _: Protos) -> None:
-    (folder / "weights.bin").replace(folder.parent / "weights.bin")
-    (folder / "weights.bin").symlink_to(folder.parent / "weights.bin")
-
-
 def _short(folder: Path, _: Protos) -> None:
     os.truncate(folder / "weights.bin", 4096 * 2 + CLASSES * 4 - 1)
 
@@ -405,7 +400,6 @@ DAMAGES = {
     _missing: "'weights.bin' is missing in",
     _outside: "'../weights.bin' lie outside the model's folder",
     _absolute: "lie outside the model's folder",
-    _link_outside: "lie outside the model's folder",
     _short: "'weights.bin' has 8,203 bytes, but tensor 'bias' ends at 8,204",
     _short_of_an_untouched_tensor: "but tensor 'trunk' ends at 100,144",
     _a_folder: "'weights.bin' cannot be read: Is a directory",

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 import onnx
+from onnx import ModelProto
 
 from tna_onnx.graph.evaluate import made_from_constants
 from tna_onnx.graph.load import Model, subgraph_inputs
 from tna_onnx.graph.readout import Head
 
-__all__ = ["cut_at", "cut_between", "read_beside", "tail_nodes"]
+__all__ = ["ModelProto", "cut_at", "cut_between", "read_beside", "tail_nodes"]
 
 
 def cut_at(model: Model, tensors: Sequence[str]) -> onnx.ModelProto:

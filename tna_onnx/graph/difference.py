@@ -383,10 +383,8 @@ def _typed_bytes(tensor: TensorProto) -> bytes:
 def _external_blocks(model: Model, tensor: TensorProto) -> Iterator[bytes]:
     place = {e.key: e.value for e in tensor.external_data}
     location = place.get("location", "")
-    path = model.folder / location
+    path = model.data_path(location)
     where = f"{model.name}: external data '{location}' of tensor '{tensor.name}'"
-    if not path.resolve().is_relative_to(model.folder.resolve()):
-        raise UnsupportedModel(f"{where} lie outside the model's folder")
     if not path.is_file():
         raise UnsupportedModel(f"{where} are missing in {model.folder.absolute()}")
     try:

@@ -8,6 +8,7 @@ source's files are only read.
 from __future__ import annotations
 
 import math
+import os
 import shutil
 from pathlib import Path
 from typing import BinaryIO
@@ -17,7 +18,7 @@ import onnx
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.load import Model, all_tensors
 
-__all__ = ["external_placeless", "write_external"]
+__all__ = ["external_placeless", "real_places", "write_external"]
 
 # Runtimes map tensors straight from the file; 64 KB is the coarsest granularity of the systems they run on.
 _ALIGNMENT = 2**16
@@ -33,6 +34,31 @@ def external_placeless(tensor: onnx.TensorProto) -> onnx.TensorProto:
     del copy.external_data[:]
     copy.external_data.add(key="length", value=str(_length(tensor)))
     return copy
+
+
+def real_places(model: Model, proto: onnx.ModelProto) -> Path | None:
+    """Let a part of a model refer to its external data behind all links, which ONNX Runtime does not follow elsewhere.
+
+    Args:
+        model: the source.
+        proto: a part of it, edited here.
+
+    Returns:
+        The folder that the new places are relative to; None without external data.
+
+    Raises:
+        UnsupportedModel: a place outside the model's folder.
+    """
+    tensors = [tensor for tensor in all_tensors(proto.graph) if _external(tensor)]
+    if not tensors:
+        return None
+    real = {location: model.data_path(location).resolve() for location in {_place(tensor)[0] for tensor in tensors}}
+    folder = Path(os.path.commonpath([path.parent for path in real.values()]))
+    for tensor in tensors:
+        for entry in tensor.external_data:
+            if entry.key == "location":
+                entry.value = real[entry.value].relative_to(folder).as_posix()
+    return folder
 
 
 def write_external(model: Model, proto: onnx.ModelProto, target: Path) -> None:
@@ -99,9 +125,7 @@ def _overlapped(model: Model, tensor: onnx.TensorProto) -> bool:
 
 def _append(model: Model, location: str, out: BinaryIO) -> int:
     """Copy one file to the end of another; returns where it starts."""
-    source = model.folder / location
-    if not source.resolve().is_relative_to(model.folder.resolve()):
-        raise UnsupportedModel(f"{model.name}: external data '{location}' lie outside the model's folder")
+    source = model.data_path(location)
     start = -(-out.seek(0, 2) // _ALIGNMENT) * _ALIGNMENT
     out.seek(start)
     try:

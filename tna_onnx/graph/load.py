@@ -145,9 +145,40 @@ class Model:
                 folder.
         """
         try:
-            return np.asarray(onnx.numpy_helper.to_array(tensor, base_dir=str(self.folder)))
-        except (KeyError, OSError, TypeError, ValueError, onnx.checker.ValidationError) as error:
+            if tensor.data_location == onnx.TensorProto.EXTERNAL:
+                tensor = self._with_data(tensor)
+            return np.asarray(onnx.numpy_helper.to_array(tensor))
+        except (KeyError, OSError, TypeError, ValueError) as error:
             raise UnsupportedModel(f"{self.name}: cannot read tensor '{tensor.name}': {error}") from error
+
+    def data_path(self, location: str) -> Path:
+        """Return the path of a file with external data; a link, as download caches have them, may lead elsewhere.
+
+        Raises:
+            UnsupportedModel: the model names a place outside its folder.
+        """
+        if Path(location).is_absolute() or ".." in Path(location).parts:
+            raise UnsupportedModel(f"{self.name}: external data '{location}' lie outside the model's folder")
+        return self.folder / location
+
+    def _with_data(self, tensor: onnx.TensorProto) -> onnx.TensorProto:
+        """Return a tensor with its external data inside."""
+        place = {entry.key: entry.value for entry in tensor.external_data}
+        path, length = self.data_path(place["location"]), int(place["length"]) if "length" in place else -1
+        with path.open("rb") as file:
+            file.seek(int(place.get("offset", 0)))
+            data = file.read(length)
+        if len(data) < length:
+            raise ValueError(f"'{place['location']}' ends {length - len(data):,} bytes too early")
+        whole = onnx.TensorProto(name=tensor.name, dims=tensor.dims, data_type=tensor.data_type)
+        whole.raw_data = data
+        if "length" not in place:
+            count = (
+                int(np.prod(tensor.dims, dtype=np.int64))
+                * onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+            )
+            whole.raw_data = data[:count]
+        return whole
 
     def floats(self, tensor: onnx.TensorProto) -> NDArray[Any]:
         """Return the values of a float tensor; bfloat16 as float32.
