@@ -26,7 +26,7 @@ import numpy as np
 
 from tna_onnx.data import Recipe, open_source
 from tna_onnx.engine.logits import HeadLogits
-from tna_onnx.extraction import FeatureStore, check_head, collect_features, input_specs, open_probe, silent
+from tna_onnx.extraction import FeatureStore, check_readout, collect_features, input_specs, open_probe, silent
 from tna_onnx.graph.head import Head, choose_head
 from tna_onnx.graph.load import load_model
 from tna_onnx.numerics.metrics import Metrics
@@ -95,7 +95,7 @@ def collect(folder: Path, name: str) -> tuple[FeatureStore, Head, dict[str, str]
     parts, digests = [], {"model": model.sha256}
     for half in ("calib", "test"):
         source = open_source(folder / half, input_specs(probe), head.n_classes, RECIPE)
-        check_head(model, head, probe, source, BATCH)
+        check_readout(model, head, probe, source, BATCH, device)
         parts.append(collect_features(model, head, source, device, BATCH, silent))
         digests[half] = source.digest()
     features, labels = np.concatenate([p.features for p in parts]), np.concatenate([p.labels for p in parts])
@@ -113,7 +113,9 @@ def split(store: FeatureStore, seed: int) -> list[FeatureStore]:
 
 def run_row(row: Row, calib: FeatureStore, test: FeatureStore, head: Head, seed: int) -> Run:
     """Search and fit on one half, score the other."""
-    strategy = Strategy(calib, head.weight, head.bias, *row, SearchSettings(bins=BINS, seed=seed))
+    strategy = Strategy(
+        lambda w: HeadLogits(calib, w, head.bias), head.weight, *row, SearchSettings(bins=BINS, seed=seed)
+    )
     found = strategy.run(lambda *_: None)
     scores = HeadLogits(test, found.weight, head.bias).mapped_scores(found.fitted)
     run = {"search": row[0], "map": row[1], "repeat": seed, **dataclasses.asdict(Metrics.of(scores, BINS))}

@@ -49,7 +49,7 @@ def search(a: argparse.Namespace) -> None:
         seconds = timed(bare)
         fit, needs = MAPS[name].fit, MAPS[name].needs_features
         cold = timed(lambda fit=fit, needs=needs: fit(HeadLogits(store, weight, bias).reduce(features=needs)))
-        strategy = Strategy(store, weight, bias, "complete", name, settings)
+        strategy = Strategy(lambda w: HeadLogits(store, w, bias), weight, "complete", name, settings)
         start = time.perf_counter()
         found = strategy.run(lambda *_: None)
         total = time.perf_counter() - start
