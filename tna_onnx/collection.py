@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from tna_onnx.data import Format, Recipe
 from tna_onnx.entry import open_samples
 from tna_onnx.errors import UsageError
@@ -115,8 +117,8 @@ def features(
     if probed.tail is not None:
         batch_size = opened().fixed_batch or batch_size
     store = collect_features(loaded, readout, samples.source, where, batch_size, progress or silent, Path(cache))
-    logits = store.features if store.logits is None else store.logits
-    predicted = readout.predicted(logits)
+    # without a head the rows are class logits already, whatever the model's output holds
+    predicted = np.argmax(store.features, axis=1) if store.logits is None else readout.predicted(store.logits)
     warning = options.check(predicted, samples.source.labels, names, readout.n_classes)
     return Collection(
         model=loaded.name,

@@ -7,7 +7,7 @@ a run of the network: the part of the graph behind them is all that is opened.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data import Batch, InputSpec, Source, open_precomputed
-from tna_onnx.data.columns import ArraySource
+from tna_onnx.data.columns import open_columns
+from tna_onnx.data.digest import arrays_sha256
+from tna_onnx.data.request import Request
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction import input_specs, open_model, open_part
 from tna_onnx.graph.cut import cut_between
 from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.nodes import PREFIX
 from tna_onnx.graph.readout import Head, Readout
+from tna_onnx.numerics.ops import softmax
 from tna_onnx.runtime import Device, Session, open_session
 from tna_onnx.samples import DataOptions
-from tna_onnx.store import MANIFEST, read_stored
+from tna_onnx.store import find_stores, read_stored
 
 __all__ = ["Entered", "Runner", "open_samples"]
 
@@ -112,7 +115,9 @@ def open_samples(
         UsageError, DataError: see `tna_onnx.data.open_source`; or the features do not belong to the model.
         UnsupportedModel, DeviceError: see `tna_onnx.runtime.open_session`.
     """
-    if isinstance(data, (str, Path)) and options.format is None and _is_store(Path(data)):
+    if isinstance(data, (str, Path)) and options.format is None and find_stores(Path(data)):
+        if labels is not None:
+            raise UsageError(f"{data}: the feature store has its own labels; leave --labels out")
         return _stored(model, readout, Path(data), options, names)
     specs = input_specs(probe())
     if options.format in (None, "npz", "npy"):
@@ -121,10 +126,6 @@ def open_samples(
             values: dict[str, NDArray[Any]] = {found.kind: found.values}
             return _enter(readout, values, found.labels, found.kind, options, names, found.source.title)
     return Entered(options.open(data, specs, readout.n_classes, names, labels), readout)
-
-
-def _is_store(path: Path) -> bool:
-    return path.is_dir() and ((path / MANIFEST).exists() or any(path.glob(f"*/{MANIFEST}")))
 
 
 def _stored(
@@ -143,10 +144,35 @@ def _stored(
             f"{stored.folder}: holds the tensor '{stored.key.get('features')}', but the {kind} are '{tensor}'; choose "
             "the same --head, or collect them again"
         )
+    beside = stored.key.get("beside", [])
+    unfit = [name for name in beside if _by_place(model, name)]
+    if isinstance(readout, Head) and "Gemm" in readout.op_type and stored.arrays["features"].ndim != 2:
+        unfit.append(tensor)  # several rows a sample, one after the other
+    if unfit:
+        raise DataError(
+            f"{stored.folder}: the head reads '{unfit[0]}', whose rows depend on the place of a sample in its batch; "
+            "give the data themselves, with --cache for the features"
+        )
     values = {kind: stored.arrays["features"]}
-    for k, name in enumerate(stored.key.get("beside", [])):
-        values[name] = stored.arrays[f"beside_{k}"]
+    values.update({name: stored.arrays[f"beside_{k}"] for k, name in enumerate(beside)})
     return _enter(readout, values, stored.labels, kind, options, names, f"feature store {stored.folder.name}")
+
+
+# Operators that number samples: what they give one sample depends on the others.
+_NUMBERING = frozenset({"CumSum", "EyeLike", "NonZero", "Range"})
+
+
+def _by_place(model: Model, tensor: str) -> bool:
+    """Whether a tensor may depend on where in the batch a sample stands."""
+    todo, seen = [tensor], {tensor}
+    while todo:
+        node = model.producer(todo.pop())
+        if node is not None and node.op_type in _NUMBERING:
+            return True
+        new = set(node.input) - seen if node is not None else set()
+        todo += new
+        seen |= new
+    return False
 
 
 def _enter(
@@ -162,6 +188,7 @@ def _enter(
     if options.preprocessing is not None:
         raise UsageError(f"{title}: {kind} are used as they are; leave the preprocessing out")
     main = values.pop(kind)
+    entered: Readout
     if kind == "features":
         if not isinstance(readout, Head):
             raise DataError(f"{title}: holds features, but the model has no linear head to give them to")
@@ -174,16 +201,29 @@ def _enter(
             )
         if main.ndim == 2 and readout.op_type in ("Conv", "FusedConv"):
             main = main.reshape(*main.shape, *[1] * (readout.stored_weight.value.ndim - 2))
-        values[readout.features] = main
-        entered: Readout = readout
+        entered, tensor, wanted = readout, readout.features, readout.stored_weight.value.dtype
+        if readout.op_type == "LinearClassifier":  # its weight is float32, its features need not be
+            wanted = main.dtype
     else:
-        values[readout.logits] = main
-        entered = _without_head(readout)
-    specs = [InputSpec(name, (None, *array.shape[1:]), array.dtype) for name, array in values.items()]
-    source = options.open({**values, "labels": labels}, specs, readout.n_classes, names)
-    if isinstance(source, ArraySource):
-        source = replace(source, title=title)
-    return Entered(source, entered, {name: array.dtype for name, array in values.items()})
+        main, entered = _as_held(readout, main), _without_head(readout)
+        tensor, wanted = readout.logits, np.dtype(readout.logits_type)
+    values[tensor] = main
+    dtypes = {**{name: array.dtype for name, array in values.items()}, tensor: wanted}
+    specs = [InputSpec(name, (None, *array.shape[1:]), dtypes[name]) for name, array in values.items()]
+    request = Request(specs, readout.n_classes, class_names=names)
+    source = open_columns(title, title, request, values, labels, hashed=lambda found: arrays_sha256(values, found))
+    return Entered(source, entered, dtypes)
+
+
+def _as_held(readout: Readout, logits: NDArray[Any]) -> NDArray[Any]:
+    """Return class logits (N, C), or (N, 1) of a binary head, as the model's own tensor has them."""
+    if readout.binary and logits.shape[1] == 2:
+        logits = logits[:, 1:] - logits[:, :1]
+    if readout.holds == "logits":
+        return logits
+    both = np.concatenate([np.zeros_like(logits), logits], axis=1) if readout.binary else logits
+    held: NDArray[Any] = softmax(both).astype(logits.dtype)
+    return held[:, 1:] if readout.binary else held
 
 
 def _without_head(readout: Readout) -> Readout:

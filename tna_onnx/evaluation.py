@@ -180,6 +180,12 @@ def _score(
     if not np.all(np.isfinite(values)):
         row = start + int(np.flatnonzero(~np.isfinite(values).all(axis=1))[0])
         raise DataError(f"{source.describe()}: output '{output.name}' of sample {row} holds NaN or infinite values")
+    sums = values.sum(axis=1, dtype=np.float64)
+    if output.kind == "logits" and len(values) > 1 and np.all(values >= 0) and np.all(np.abs(sums - 1) < 1e-3):
+        raise DataError(
+            f"{source.describe()}: output '{output.name}' should hold logits, but all values are positive and add up "
+            "to 1: they are probabilities; say --output-kind probabilities"
+        )
     if output.kind in ("probabilities", "positive_probability"):
         return SampleScores.of_probabilities(_widened(values, output), labels)
     return SampleScores.of_logits(values, labels)

@@ -27,8 +27,10 @@ from tna_onnx.graph.cut import ModelProto, cut_at, cut_between, read_beside
 from tna_onnx.graph.external import real_places
 from tna_onnx.graph.floats import epsilon
 from tna_onnx.graph.load import Model
+from tna_onnx.graph.outputs import output_of
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.rewrite import rewrite
+from tna_onnx.numerics.ops import softmax
 from tna_onnx.runtime import Device, Session, open_session, runtime_version
 from tna_onnx.store import TemporaryRows, labels_digest, open_store
 
@@ -62,6 +64,9 @@ _BLOCK = 2**22
 # another order. A wrong head is off by the size of the logits.
 _ROUNDINGS = 16
 
+
+# Axes that a tensor may have; a vector of that many numbers may be a shape.
+_LONGEST_SHAPE = 8
 
 # Classes whose vectors are changed to see that only their own logits follow.
 _PROBED_CLASSES = 8
@@ -224,15 +229,24 @@ def check_readout(
     if not np.all(np.isfinite(logits)):
         row = int(np.flatnonzero(~np.isfinite(logits).all(axis=1))[0])
         raise DataError(f"{model.name}: logits '{readout.logits}' of sample {row} hold NaN or infinite values")
+    _refuse_probabilities(model, readout, raw)
+    entered = isinstance(readout, Head) and readout.features in batch and readout.features in model.producers
+    if probe is not None and not entered:
+        _check_output(model, readout, logits, batch, device)
+    readout = replace(readout, logits_type=raw.dtype.name)
     if not isinstance(readout, Head):
-        _refuse_probabilities(model, readout, raw)
-        return Probed(replace(readout, logits_type=raw.dtype.name), raw.shape[1:], plain_features=False)
+        return Probed(readout, raw.shape[1:], plain_features=False)
     head, features = readout, found[0] if found else batch[readout.features]
     if head.linear and features.size == len(logits) * head.n_features:
         _check_linear(model, head, features, logits)
         plain = features.ndim == 2 and not head.features_transposed and features.dtype == raw.dtype
         return Probed(head, raw.shape[1:], plain)
     head = replace(head, linear=False)
+    if probe is not None and probe.fixed_batch and len(features) != len(logits):
+        raise UnsupportedModel(
+            f"{model.name}: features '{head.features}' have shape {features.shape} for {len(logits)} samples, and the "
+            "model has a fixed batch; export it with a dynamic batch"
+        )
     _check_batch_axis(model, head, features, len(logits))
     sample = _with_beside(model, head, batch, features, device)
     tail = Tail(model, head, device, sample, probe.fixed_batch if probe else None)
@@ -300,6 +314,7 @@ class _Collector:
         made = (name for name in names if name in model.producers and name not in given)
         self._computed = list(dict.fromkeys(made))
         self._session = _open(model, self._computed, device) if self._computed else None
+        self._rowwise: dict[str, bool] = {}
 
     def key(self) -> dict[str, Any]:
         """Everything that the rows depend on."""
@@ -343,11 +358,10 @@ class _Collector:
             kept = {"features": features}
             alone: Batch = {}
             for k, name in enumerate(self._beside):
-                value = results[name]
-                if value.ndim and len(value) == count:
-                    kept[f"beside_{k}"] = value
+                if self._has_rows(name, results[name], count):
+                    kept[f"beside_{k}"] = results[name]
                 else:
-                    alone[name] = value
+                    alone[name] = results[name]
             if alone and self._strict:
                 raise UsageError(
                     f"{self._model.name}: the nodes behind the head read {', '.join(alone)}, which have no row per "
@@ -372,6 +386,19 @@ class _Collector:
         if self._head and self._head.linear:
             features = features.reshape(total, self._head.n_features)
         return FeatureStore(features, labels, self._batch_size, beside, tuple(scalars), fold, arrays.get("logits"))
+
+    def _has_rows(self, name: str, value: NDArray[Any], count: int) -> bool:
+        """Whether a tensor has a row per sample; decided on the first batch.
+
+        A vector no longer than a shape may be one, and counts as none.
+        """
+        there = bool(value.ndim) and len(value) == count
+        if self._rowwise.setdefault(name, there and (value.ndim > 1 or count > _LONGEST_SHAPE)) and not there:
+            raise UnsupportedModel(
+                f"{self._model.name}: '{name}', which the nodes behind the head read, has shape {value.shape} for "
+                f"{count} samples; it had a row per sample before"
+            )
+        return self._rowwise[name]
 
     def _results(self, batch: Batch) -> Batch:
         if self._session is None:
@@ -415,8 +442,28 @@ def _refuse_probabilities(model: Model, readout: Readout, raw: NDArray[Any]) -> 
         return
     if raw.ndim == 2 and np.all(raw >= 0) and np.all(np.abs(raw.sum(axis=1) - 1) < 1e-3):
         raise UnsupportedModel(
-            f"{model.name}: output '{readout.output}' was said to hold logits, but all values are positive and add up "
-            "to 1; say --output-kind probabilities"
+            f"{model.name}: output '{readout.output}' should hold logits, but all values are positive and add up to 1: "
+            "they are probabilities; use --search none --output-kind probabilities, or choose another --output-name"
+        )
+
+
+def _check_output(model: Model, readout: Readout, logits: NDArray[Any], batch: Batch, device: Device) -> None:
+    """Compare an output that comes after the logits with what it should be.
+
+    Raises:
+        UnsupportedModel: it is not the softmax of the logits, say, because that runs over another axis.
+    """
+    output = output_of(readout)
+    if output.mapped or readout.output == readout.logits or readout.output not in model.producers:
+        return
+    values = _open(model, [readout.output], device).run([readout.output], batch)[0]
+    coarse = 1e-3 + 16 * epsilon(readout.logits_type) * max(1.0, float(np.abs(logits).max())) + readout.output_step
+    if values.size != len(logits) * output.width or np.any(
+        np.abs(output.probabilities(values) - softmax(logits)) > coarse + 0.6 * (readout.output_step > 0)
+    ):
+        raise UnsupportedModel(
+            f"{model.name}: output '{readout.output}' is not the {readout.activation} of '{readout.logits}' over the "
+            "classes"
         )
 
 

@@ -11,20 +11,23 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from tna_onnx.consistency import check_other_outputs
 from tna_onnx.data import Format, Recipe
 from tna_onnx.errors import CheckFailed, UnsupportedModel, UsageError
 from tna_onnx.evaluation import score_models
 from tna_onnx.extraction import Progress, silent
 from tna_onnx.graph.load import ModelSource
 from tna_onnx.graph.nodes import NodeOps, can_append
-from tna_onnx.graph.rewrite import rewrite
+from tna_onnx.graph.rewrite import can_insert, can_scale, rewrite
 from tna_onnx.graph.save import pending
 from tna_onnx.maps import MAPS, Temperature
 from tna_onnx.numerics.metrics import Objective, objective_value
+from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.numerics.tilt import TiltParameters
 from tna_onnx.provenance import provenance_entries, versions
+from tna_onnx.report.details import collect_details
 from tna_onnx.report.notes import notes_on, worse_text
-from tna_onnx.report.report import Comparison, CurvePoint, Report, compare_scores
+from tna_onnx.report.report import Comparison, CurvePoint, How, Report, compare_scores
 from tna_onnx.samples import DataOptions
 from tna_onnx.search import LIMIT, Candidate, SearchSettings
 from tna_onnx.strategy import Outcome, Strategy
@@ -72,6 +75,7 @@ def calibrate(
     batch_size: int = 64,
     cache: str | Path | None = None,
     overwrite: bool = False,
+    details: bool = False,
     progress: Progress | None = None,
 ) -> Report:
     """Recalibrate an ONNX classifier and write it as a drop-in file.
@@ -121,6 +125,7 @@ def calibrate(
         batch_size: samples per run.
         cache: folder in which features are kept; an interrupted run goes on there, and a later one starts from them.
         overwrite: allow the output to be the input.
+        details: collect the numbers behind the figures of the HTML report too, as `Report.details`.
         progress: called with (stage, done, total).
 
     Raises:
@@ -156,7 +161,15 @@ def calibrate(
     allowed = _allowed_maps(task)
     if map not in ("auto", *allowed):
         _refuse_map(task, map)
-    strategy = Strategy(task.logits, task.head.weight if task.head else None, search, map, settings, allowed, ets_loss)
+    strategy = Strategy(
+        task.logits,
+        task.head.weight if task.head else None,
+        search,
+        map,
+        settings,
+        _insertable(task, allowed, fold),
+        ets_loss,
+    )
     try:
         found = strategy.run(functools.partial(show, "search"))
     except ValueError as error:
@@ -178,9 +191,11 @@ def calibrate(
         session = task.samples.runner(task.model, path, task.class_output.name, task.device)
         written = found.logits if factor is None else task.logits(found.weight, factor)
         verification = check_probabilities(session, task, written, fitted, checker=checker)
-        comparison = _compare(task, strategy, found, path, show)
+        check_other_outputs(task, session, path, verification.bound)
+        comparison, compared = _compare(task, strategy, found, path, show)
         if worse := comparison.worse_in(objective, settings.max_accuracy_drop):
             raise CheckFailed(worse_text(comparison, worse))
+        more = collect_details(task, settings, found, compared, path, show) if details else None
     after = found.logits.mapped_scores(fitted)
     drift = None if found.weight is None else task.quantization_drift(found.weight)
     return Report(
@@ -211,6 +226,7 @@ def calibrate(
         notes=notes_on(task, found, settings, search, comparison, drift, suspicion),
         quantization_drift=drift,
         recalibrated=None if task.output else rewritten.proto,
+        details=more,
     )
 
 
@@ -279,7 +295,7 @@ def _written_weight(found: Outcome, factor: float | None) -> NDArray[Any] | None
 def _foldable(task: Task, found: Outcome) -> bool:
     """Whether a temperature can go into weight and bias; a quantised weight that stays as it is keeps its integers."""
     head = task.head
-    if head is None or not head.homogeneous:
+    if head is None or not can_scale(task.model, head):
         return False
     return head.stored_weight.quantized is None or found.chosen.angle != 0
 
@@ -293,6 +309,17 @@ def _allowed_maps(task: Task) -> tuple[str, ...]:
     if not can_append(task.readout.logits_type, task.model.opset):
         return ("none", "ts") if task.head and task.head.homogeneous else ("none",)
     return tuple(name for name in ("none", *MAPS) if task.probed.plain_features or not _reads_features(name))
+
+
+def _insertable(task: Task, allowed: tuple[str, ...], fold: bool) -> tuple[str, ...]:
+    """Those of the maps that can be written so that no one reads the scores in front of them."""
+    folded = fold and task.head is not None and can_scale(task.model, task.head)
+
+    def fits(name: str) -> bool:
+        inside = name == "ts" and folded
+        return name == "none" or inside or can_insert(task.model, task.readout, keeps_order=name in _ORDER_KEPT)
+
+    return tuple(filter(fits, allowed))
 
 
 def _reads_features(name: str) -> bool:
@@ -313,19 +340,28 @@ def _refuse_map(task: Task, name: str) -> None:
     )
 
 
-def _compare(task: Task, strategy: Strategy, found: Outcome, path: Path, show: Progress) -> Comparison:
-    """Held-out data run through both files; else cross-fitting; else, if nothing changed, the input with itself."""
+def _compare(
+    task: Task, strategy: Strategy, found: Outcome, path: Path, show: Progress
+) -> tuple[Comparison, tuple[SampleScores, SampleScores]]:
+    """Held-out data run through both files; else cross-fitting; else, if nothing changed, the input with itself.
+
+    Returns:
+        (comparison, (scores before, scores after)).
+    """
     bins, seed = strategy.settings.bins, strategy.settings.seed
+    how: How = "cross-fitted"
+    described = task.source.describe()
     if task.held_out is not None:
         data, output = task.held_out, task.class_output
         runners = [data.runner(task.model, file, output.name, task.device) for file in (None, path)]
         models = [(runner, output) for runner in runners]
         old, new = score_models(models, data.source, task.batch_size, show)
-        return compare_scores(data.source.describe(), "held-out", old, new, bins, seed)
-    if found.chosen.angle == 0 and found.fitted is None:  # every bit of the output is the input's
-        return compare_scores(task.source.describe(), "unchanged", found.before, found.before, bins, seed)
-    old, new = strategy.cross_fitted(found)
-    return compare_scores(task.source.describe(), "cross-fitted", old, new, bins, seed)
+        how, described = "held-out", data.source.describe()
+    elif found.chosen.angle == 0 and found.fitted is None:  # every bit of the output is the input's
+        how, old, new = "unchanged", found.before, found.before
+    else:
+        old, new = strategy.cross_fitted(found)
+    return compare_scores(described, how, old, new, bins, seed), (old, new)
 
 
 def _point(candidate: Candidate, settings: SearchSettings) -> CurvePoint:

@@ -2,9 +2,9 @@
 
 A store is a folder with `features.bin` and `logits.bin` (raw rows), `labels.npy` and `manifest.json`. The manifest says
 what the rows were computed from (the key: digests of model and data, head, preprocessing, provider, batch size,
-versions), which chunks are finished, and their checksums. It is replaced in one step after each chunk, when the chunk's
-bytes are on disk. A chunk whose checksum differs is computed again, and so are those after it; a store with another key
-is not used at all.
+versions), which chunks are finished, their checksums, and a digest of itself. It is replaced in one step after each
+chunk, when the chunk's bytes are on disk. A chunk whose checksum differs is computed again, and so are those after it.
+A store with another key, or with a manifest that was changed, is not used at all.
 
 Without a folder the rows lie in unnamed temporary files, which the system removes with the process.
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import json
 import math
 import os
@@ -20,16 +21,24 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.errors import DataError, UsageError
 
-__all__ = ["MANIFEST", "DiskStore", "StoredFeatures", "TemporaryRows", "labels_digest", "open_store", "read_stored"]
+__all__ = [
+    "DiskStore",
+    "StoredFeatures",
+    "TemporaryRows",
+    "find_stores",
+    "labels_digest",
+    "open_store",
+    "read_stored",
+]
 
-MANIFEST = "manifest.json"
+_MANIFEST, _LABELS = "manifest.json", "labels.npy"
 _SCHEMA = 1
 
 
@@ -82,7 +91,8 @@ class DiskStore:
         key: what its rows are computed from.
         samples: number of samples N.
         chunk: samples per chunk, a multiple of the batch size.
-        done: finished chunks, checked.
+        checksums: of the finished chunks.
+        arrays: name -> (N, ...) rows, mapped.
         notes: what was found on opening.
     """
 
@@ -133,12 +143,8 @@ class DiskStore:
             "arrays": {k: {"shape": list(a.shape[1:]), "dtype": a.dtype.str} for k, a in self.arrays.items()},
             "checksums": self.checksums,
         }
-        temporary = self.folder / f".{MANIFEST}.tmp"
-        with temporary.open("w", encoding="utf-8") as file:
-            json.dump(manifest, file, indent=1, sort_keys=True)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self.folder / MANIFEST)
+        manifest["sha256"] = _digest(manifest)
+        _replace(self.folder / _MANIFEST, json.dumps(manifest, indent=1, sort_keys=True).encode())
 
 
 @contextlib.contextmanager
@@ -155,18 +161,18 @@ def open_store(cache: Path, key: Mapping[str, Any], labels: NDArray[np.int64], b
         UsageError: the folder cannot be written, or another process is filling the same store.
     """
     plain = json.loads(json.dumps(dict(key)))
-    name = hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]
-    folder = cache / name
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / "lock").open("w")
-    except OSError as error:
-        raise UsageError(f"{folder}: cannot be written: {error.strerror}; choose another --cache") from error
-    with lock:
-        _lock(lock, folder)
-        store = DiskStore(folder, plain, len(labels), batch_size * max(1, 1024 // batch_size))
-        _restore(store)
-        np.save(folder / "labels.npy", labels)
+    folder = cache / _digest(plain)[:16]
+    store = DiskStore(folder, plain, len(labels), batch_size * max(1, 1024 // batch_size))
+    with contextlib.ExitStack() as stack:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            _lock(stack.enter_context((folder / "lock").open("w")), folder)
+            _restore(store, "r+")
+            _replace(folder / _LABELS, _npy(labels))
+            if not store.done:  # from here on, a folder without rows is known to be a store
+                store._write()
+        except OSError as error:
+            raise UsageError(f"{folder}: cannot be written: {error.strerror}; choose another --cache") from error
         yield store
 
 
@@ -187,6 +193,15 @@ class StoredFeatures:
     labels: NDArray[np.int64]
 
 
+def find_stores(folder: Path) -> list[Path]:
+    """Return the folder if it is a store, else the stores in it, finished or not.
+
+    A manifest alone is none: other programs have files of that name.
+    """
+    found = [folder] if (folder / _MANIFEST).exists() else sorted(p.parent for p in folder.glob(f"*/{_MANIFEST}"))
+    return [store for store in found if (store / _LABELS).exists() or (store / "features.bin").exists()]
+
+
 def read_stored(folder: Path) -> StoredFeatures:
     """Open a finished store and check all of its chunks.
 
@@ -196,25 +211,28 @@ def read_stored(folder: Path) -> StoredFeatures:
     Raises:
         DataError: no store, several, an unfinished or damaged one.
     """
-    found = [folder] if (folder / MANIFEST).exists() else sorted(p.parent for p in folder.glob(f"*/{MANIFEST}"))
+    found = find_stores(folder)
     if len(found) != 1:
         names = ", ".join(p.name for p in found) or "none"
         raise DataError(f"{folder}: expected one feature store, found {names}; give the folder of one")
-    store = DiskStore(found[0], {}, 0, 1)
     manifest = _manifest(found[0])
     if manifest is None:
-        raise DataError(f"{found[0]}: the manifest of the feature store cannot be read; collect the features again")
-    store.key, store.samples, store.chunk = manifest["key"], manifest["samples"], manifest["chunk"]
-    _restore(store)
+        raise DataError(
+            f"{found[0]}: the manifest of the feature store cannot be read, or was changed; collect the features again"
+        )
+    store = DiskStore(found[0], manifest["key"], manifest["samples"], manifest["chunk"])
+    try:
+        _restore(store, "r")
+        labels = np.frombuffer((found[0] / _LABELS).read_bytes()[-8 * store.samples :], "<i8")
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"{found[0]}: the feature store cannot be read ({error}); collect the features again"
+        ) from error
     if store.done < store.samples:
         what = "; ".join(store.notes) or f"{store.done:,} of {store.samples:,} samples are there"
         raise DataError(f"{found[0]}: the feature store is not complete: {what}; collect the features again")
-    try:
-        labels = np.load(found[0] / "labels.npy", allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise DataError(f"{found[0]}: labels.npy cannot be read ({error}); collect the features again") from error
-    if labels.shape != (store.samples,) or labels_digest(labels) != store.key.get("labels_sha256"):
-        raise DataError(f"{found[0]}: labels.npy does not belong to this store; collect the features again")
+    if len(labels) != store.samples or labels_digest(labels) != store.key.get("labels_sha256"):
+        raise DataError(f"{found[0]}: {_LABELS} does not belong to this store; collect the features again")
     return StoredFeatures(found[0], store.key, store.arrays, labels.astype(np.int64))
 
 
@@ -223,14 +241,13 @@ def labels_digest(labels: NDArray[Any]) -> str:
     return hashlib.sha256(np.ascontiguousarray(labels, "<i8").tobytes()).hexdigest()
 
 
-def _restore(store: DiskStore) -> None:
+def _restore(store: DiskStore, mode: Literal["r", "r+"]) -> None:
     """Take over the chunks of an earlier run that are whole."""
     manifest = _manifest(store.folder)
-    if manifest is None:
-        return
-    same = (manifest["key"], manifest["samples"], manifest["chunk"]) == (store.key, store.samples, store.chunk)
-    if not same:
-        store.notes.append("the store's manifest does not fit: computed anew")
+    same = manifest is not None and all(manifest[name] == getattr(store, name) for name in ("key", "samples", "chunk"))
+    if manifest is None or not same:
+        if (store.folder / _MANIFEST).exists():
+            store.notes.append("the store's manifest does not fit: computed anew")
         return
     for name, described in manifest["arrays"].items():
         shape, dtype = (store.samples, *described["shape"]), np.dtype(described["dtype"])
@@ -239,7 +256,7 @@ def _restore(store: DiskStore) -> None:
             store.notes.append(f"{path.name} is damaged: computed anew")
             store.arrays.clear()
             return
-        store.arrays[name] = np.memmap(path, dtype, "r+", shape=shape)
+        store.arrays[name] = np.memmap(path, dtype, mode, shape=shape)
     for k, checksum in enumerate(manifest["checksums"]):
         rows = slice(k * store.chunk, min((k + 1) * store.chunk, store.samples))
         if _checksum(store.arrays, rows) != checksum:
@@ -249,20 +266,35 @@ def _restore(store: DiskStore) -> None:
 
 
 def _manifest(folder: Path) -> dict[str, Any] | None:
+    """Return the manifest; None if there is none, or not as `DiskStore` wrote it."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        sound = (
-            manifest["schema"] == _SCHEMA
-            and isinstance(manifest["key"], dict)
-            and isinstance(manifest["samples"], int)
-            and isinstance(manifest["chunk"], int)
-            and manifest["chunk"] > 0
-            and all(isinstance(c, str) for c in manifest["checksums"])
-            and all(np.dtype(a["dtype"]) and isinstance(a["shape"], list) for a in manifest["arrays"].values())
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        manifest: dict[str, Any] = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
+        written = manifest.pop("sha256") == _digest(manifest) and manifest["schema"] == _SCHEMA
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-    return manifest if sound else None
+    return manifest if written else None
+
+
+def _digest(value: Any) -> str:
+    """Return SHA-256 (hex) of a JSON value."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def _npy(labels: NDArray[np.int64]) -> bytes:
+    """Return the content of a `.npy` file."""
+    file = io.BytesIO()
+    np.save(file, labels.astype("<i8"))
+    return file.getvalue()
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Write a file in one step: the old content stays until the new one is on disk."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
 
 
 def _checksum(arrays: Mapping[str, NDArray[Any]], rows: slice) -> str:

@@ -150,6 +150,8 @@ def open_task(
     """
     if batch_size < 1:
         raise UsageError(f"batch size must be at least 1, got {batch_size}")
+    if needs_head and output_kind is not None:
+        raise UsageError("--output-kind is for --search none; where class vectors are searched, the graph tells")
     where, model = parse_device(device), load_model(source)
     target = _target(model, output)
     if target is not None:

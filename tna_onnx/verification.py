@@ -31,11 +31,12 @@ from tna_onnx.maps import CalibrationMap, apply_map
 from tna_onnx.numerics.ops import softmax
 from tna_onnx.task import Task
 
-__all__ = ["Verification", "check_file", "check_probabilities"]
+__all__ = ["Verification", "check_file", "check_probabilities", "sample_rows"]
 
 # Samples run through the written file.
 _SAMPLES = 512
 _LARGEST = 0.05
+_LEAST_MEAN = 1e-5
 # Sign patterns of rounding tried in the bound.
 _DRAWS = 4
 
@@ -84,7 +85,7 @@ def check_probabilities(
         CheckFailed: a probability is off by more than the bound, or another class is predicted.
     """
     source, output = task.source, task.class_output
-    rows = _rows(task)
+    rows = sample_rows(task)
     parts = [session.run([output.name], batch)[0] for batch in source.batches(task.batch_size, rows)]
     found = output.probabilities(np.concatenate(parts))
 
@@ -107,6 +108,11 @@ def check_probabilities(
                 else ""
             )
         )
+    if (mean := float(np.mean(difference))) > max(_LEAST_MEAN, float(np.mean(bound)) / 10):
+        raise CheckFailed(
+            f"verification: the written file's probabilities are {mean:.3g} off the numerics on average, too much for "
+            "rounding, which averages out"
+        )
     top = np.sort(expected, axis=1)
     clear = top[:, -1] - top[:, -2] > 2 * bound
     if np.any(found.argmax(axis=1)[clear] != expected.argmax(axis=1)[clear]):
@@ -115,7 +121,7 @@ def check_probabilities(
     return Verification(len(rows), float(difference[largest]), float(bound[largest]), checker)
 
 
-def _rows(task: Task) -> NDArray[np.int64]:
+def sample_rows(task: Task) -> NDArray[np.int64]:
     """Choose samples all over the data; the first ones, in the same batches, where results may depend on the batch.
 
     Without a float head the model may quantise each batch in its own way.
@@ -133,12 +139,22 @@ def _rounding(task: Task, features: NDArray[Any], logits: NDArray[Any]) -> tuple
     if head is None:
         size = np.abs(logits)
     elif task.probed.tail is None:
-        size = np.abs(features) @ np.abs(head.weight.T.astype(np.float64)) + np.abs(head.bias)
+        size = _sum_size(features, head.weight.astype(np.float64), head.bias.astype(np.float64), eps)
     else:
         length = np.linalg.norm(features.reshape(len(features), -1), axis=1, keepdims=True)
         size = length * np.linalg.norm(head.weight.astype(np.float64), axis=1) + np.abs(head.bias)
     step = head.step if head else 0.0
     return 16 * eps * np.max(size, axis=1, keepdims=True) + step, 16 * eps
+
+
+def _sum_size(
+    features: NDArray[Any], weight: NDArray[np.float64], bias: NDArray[np.float64], eps: float
+) -> NDArray[np.float64]:
+    """Return the size of sums whose rounding counts: of all terms; where eps is coarse, as for signs at random."""
+    if eps < 1e-4:
+        return np.asarray(np.abs(features) @ np.abs(weight.T) + np.abs(bias))
+    squares = np.sqrt(features**2 @ (weight**2).T + bias**2)
+    return np.asarray((squares + np.abs(features @ weight.T + bias)) / 4)
 
 
 def _magnified(

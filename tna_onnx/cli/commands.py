@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -125,8 +127,9 @@ def group() -> None:
     help="A weight stored quantised (QDQ): quantise the new one, or keep it in float.",
 )
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of all random draws.")
+@click.option("--report", "html_file", type=click.Path(), help="Write an HTML report with figures, in one file.")
 @data_options
-def calibrate(preset: str | None, json_file: str | None, quiet: bool, **given: Any) -> None:
+def calibrate(preset: str | None, json_file: str | None, html_file: str | None, quiet: bool, **given: Any) -> None:
     """Write a recalibrated copy of MODEL.
 
     \b
@@ -137,11 +140,21 @@ def calibrate(preset: str | None, json_file: str | None, quiet: bool, **given: A
     from tna_onnx.recalibration import calibrate as run  # noqa: PLC0415
     from tna_onnx.report.text import report_text  # noqa: PLC0415
 
-    _check_json(json_file, given["model"], given["calib"], given["eval"], given["output"])
+    others = [given["model"], given["calib"], given["eval"], given["output"]]
+    _check_json(json_file, *others, html_file)
+    _check_json(html_file, *others, kind="HTML")
     recipe = recipe_from(preset, given)
     with progress_bars(quiet) as progress:
-        report = run(preprocessing=recipe, progress=progress, **given)
+        report = run(preprocessing=recipe, details=html_file is not None, progress=progress, **given)
     finish(report, report_text(report), json_file, quiet)
+    if html_file is not None:
+        from tna_onnx.report.page import to_html  # noqa: PLC0415
+
+        page = to_html(report, shlex.join(["tna-onnx", *sys.argv[1:]]))
+        try:
+            Path(html_file).write_text(page, encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"{html_file}: cannot be written: {error.strerror}") from error
 
 
 @group.command()
@@ -242,14 +255,14 @@ def verify(preset: str | None, json_file: str | None, quiet: bool, **given: Any)
 verify.params = [option for option in verify.params if option.name != "bins"]  # nothing here is binned
 
 
-def _check_json(path: str | None, *others: str | None) -> None:
-    """Refuse a JSON path before the work, not after: a missing folder, a directory, one of the other files."""
+def _check_json(path: str | None, *others: str | None, kind: str = "JSON") -> None:
+    """Refuse the path of a result before the work, not after: a missing folder, a directory, one of the other files."""
     if path is None:
         return
     file = Path(path).absolute()
     if not file.parent.is_dir():
         raise UsageError(f"{path}: folder {file.parent} does not exist; create it or choose another")
     if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
-        raise UsageError(f"{path}: cannot be written; expected the name of a JSON file")
+        raise UsageError(f"{path}: cannot be written; expected the name of a file for the {kind}")
     if any(other is not None and file.resolve() == Path(other).resolve() for other in others):
-        raise UsageError(f"{path}: is one of the other files of this command; choose another name for the JSON file")
+        raise UsageError(f"{path}: is one of the other files of this command; choose another name for the {kind} file")

@@ -97,14 +97,20 @@ def _external(tensor: onnx.TensorProto) -> bool:
 def _place(tensor: onnx.TensorProto) -> tuple[str, int]:
     """Return the file and the offset."""
     entries = {e.key: e.value for e in tensor.external_data}
-    return entries.get("location", ""), int(entries.get("offset", 0))
+    return entries.get("location", ""), _number(tensor, "offset", entries.get("offset", "0"))
+
+
+def _number(tensor: onnx.TensorProto, key: str, text: str) -> int:
+    if not text.isdecimal():
+        raise UnsupportedModel(f"tensor '{tensor.name}' has external data with the {key} '{text}'; expected a number")
+    return int(text)
 
 
 def _length(tensor: onnx.TensorProto) -> int:
     """Return the number of bytes, from the shape where the tensor does not say it."""
     stated = next((e.value for e in tensor.external_data if e.key == "length"), None)
     if stated is not None:
-        return int(stated)
+        return _number(tensor, "length", stated)
     count = int(math.prod(tensor.dims))
     bits: int | None = _BITS.get(onnx.TensorProto.DataType.Name(tensor.data_type))
     if bits is None:

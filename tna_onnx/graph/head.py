@@ -57,7 +57,10 @@ _CURVED = {
 }  # fmt: skip
 _TWO_SIDED = {"Add", "Sub", "Mul", "Div", "Sum"}
 _STANDARD = ("", "ai.onnx")
-_LEAST = {"Gemm": 2, "MatMul": 2, "Add": 2, "Mul": 2, "Div": 2, "Sub": 2, "Conv": 2, "FusedGemm": 2, "FusedMatMul": 2}
+_MOST_FORKS = 4
+_LEAST = {"Gemm": 2, "MatMul": 2, "Add": 2, "Mul": 2, "Div": 2, "Sub": 2, "Conv": 2, "FusedGemm": 2, "FusedMatMul": 2,
+    "BatchNormalization": 5,
+}  # fmt: skip
 
 
 def find_heads(model: Model) -> tuple[tuple[Head, ...], tuple[Refusal, ...]]:
@@ -88,8 +91,11 @@ def choose_head(model: Model, node: str | None = None, output: str | None = None
             raise UnsupportedModel(f"{model.name}: no output '{output}'; the model has {', '.join(model.outputs)}")
         heads = tuple(head for head in heads if head.output == output)
         refusals = tuple(refusal for refusal in refusals if refusal.output == output)
+    multi_label = {r.node for r in refusals if _MULTI_LABEL in r.reason}
+    heads = tuple(head for head in heads if head.node not in multi_label)
     if node is None and output is None:
         heads = _last(model, heads)
+        _refuse_doubt(model, heads, refusals)
     found = {head.node: head for head in reversed(heads)}
     reasons = "".join(f"\n  output '{r.output}', at {r.node}: {r.reason}" for r in refusals)
     if node is not None:
@@ -114,6 +120,27 @@ def _last(model: Model, heads: tuple[Head, ...]) -> tuple[Head, ...]:
     """Leave out linear layers in front of another head: hidden ones, whose activations are an output too."""
     trunk = {k for head in heads for k in ancestors(model, head.features)}
     return tuple(head for head in heads if head.stored_weight.reader not in trunk)
+
+
+def _refuse_doubt(model: Model, heads: tuple[Head, ...], refusals: tuple[Refusal, ...]) -> None:
+    """Refuse to choose while an output that was not understood may be the classifier's.
+
+    Raises:
+        UnsupportedModel: a refused output holds numbers that a linear layer makes, not on the way to the head found.
+    """
+    if not heads:
+        return
+    known = {k for head in heads for k in ancestors(model, head.output)}
+    kinds = {info.name: info.type.tensor_type.elem_type for info in model.proto.graph.output}
+    for refusal in refusals:
+        own = ancestors(model, refusal.output)
+        linear = any(is_linear(model.proto.graph.node[k]) for k in own - known)
+        if linear and model.producers.get(refusal.output) not in known and kinds[refusal.output] in (0, *FLOAT_TYPES):
+            raise UnsupportedModel(
+                f"{model.name}: head '{heads[0].node}' leads to output '{heads[0].output}', but output "
+                f"'{refusal.output}' was not understood and may be the classifier's (at {refusal.node}: "
+                f"{refusal.reason}); say which one counts with --output-name"
+            )
 
 
 @dataclass
@@ -146,6 +173,7 @@ class Walk:
     output_step: float = 0.0
     cast_to: str = ""
     beside: tuple[str, ...] = ()
+    forks: int = 0
 
     @property
     def node(self) -> onnx.NodeProto | None:
@@ -158,6 +186,10 @@ class Walk:
             return self.run()
         except Refused as refused:
             return Refusal(self.output, self.where, str(refused), self.activation)
+        except RecursionError:
+            return Refusal(
+                self.output, self.where, "the chain of nodes before it is too long to follow", self.activation
+            )
 
     def run(self) -> Head:
         """Walk to the linear layer.
@@ -302,6 +334,8 @@ class Walk:
         return None
 
     def _subtracts_own_maximum(self, node: onnx.NodeProto) -> bool:
+        if len(node.input) < 2:
+            return False
         largest = self.model.producer(node.input[1])
         return largest is not None and largest.op_type == "ReduceMax" and largest.input[0] == node.input[0]
 
@@ -341,6 +375,8 @@ class Walk:
         factor = gamma / np.sqrt(variance + epsilon)
         if not np.all(np.isfinite(factor)) or np.any(factor == 0):
             raise Refused("BatchNormalization with zero or non-finite factors")
+        if factor.ndim != 1 or (self.scale.ndim and self.scale.shape != factor.shape):
+            raise Refused(f"BatchNormalization of {factor.size} channels, and factors of {self.scale.size} behind it")
         self.scale = np.asarray(self.scale * factor)
         self._graph_only(homogeneous=False)
 
@@ -414,11 +450,15 @@ class Walk:
             raise Refused(f"{node.op_type} of '{operands[0]}' with itself")
         if node.op_type not in ("Mul", "Div"):
             raise Refused(f"{node.op_type} of two tensors that are computed from data: {', '.join(operands)}")
+        if self.forks >= _MOST_FORKS:
+            raise Refused(f"more than {_MOST_FORKS} products of tensors that are computed from data")
         found: dict[str, Head] = {}
         reasons = []
         for name in operands:
             beside = (*self.beside, *(other for other in operands if other != name))
-            branch = replace(self, tensor=name, beside=beside, follows=(node.op_type, *self.follows))
+            branch = replace(
+                self, tensor=name, beside=beside, follows=(node.op_type, *self.follows), forks=self.forks + 1
+            )
             branch._graph_only(homogeneous=node.op_type in ("Mul", "Div"))
             try:
                 found[name] = branch.run()
@@ -449,6 +489,8 @@ class Walk:
         if node.name.startswith(f"{PREFIX}/"):
             raise Refused("tna-onnx wrote this node: start from the original model")
         layer = read_linear(self.model, index, self.tensor)
+        if kind := self._normalized_features(layer.features):
+            raise Refused(f"its features are the result of {kind}: a layer behind probabilities is no head")
         self._linked(layer)
         self._own_bias(layer)
         if self.step:
@@ -483,6 +525,13 @@ class Walk:
             step=self.step,
         )
 
+    def _normalized_features(self, tensor: str) -> str:
+        """Softmax, if that makes a tensor, through changes of shape or type; else an empty string."""
+        node = self.model.producer(tensor)
+        while node is not None and node.op_type in _PASSED and node.input:
+            node = self.model.producer(node.input[0])
+        return str(node.op_type) if node is not None and node.op_type in ("Softmax", "LogSoftmax") else ""
+
     def _own_bias(self, layer: Linear) -> None:
         if layer.bias is None:
             return
@@ -502,7 +551,7 @@ class Walk:
             self.holds = "probabilities"
             if layer.link == "sigmoid" and len(layer.vectors) > 1:
                 if not self.summed:
-                    raise Refused(_MULTI_LABEL.format(len(layer.vectors)))
+                    raise Refused(f"{len(layer.vectors)} {_MULTI_LABEL}")
                 self._graph_only(homogeneous=False)
             return
         self._graph_only(homogeneous=layer.link in ("relu", "leakyrelu"))
@@ -515,7 +564,7 @@ class Walk:
         if self.paired and rows > 1:
             raise Refused(f"1 - p beside the p of {rows} scores")
         if rows > 1 and self.activation == "sigmoid":
-            raise Refused(_MULTI_LABEL.format(rows))
+            raise Refused(f"{rows} {_MULTI_LABEL}")
         if not np.all(np.isfinite(vectors)):
             raise Refused(f"weight '{weight.name}' holds NaN or infinite values")
         if self.scale.ndim and self.scale.shape[0] not in (1, rows):
@@ -550,7 +599,7 @@ class Walk:
 
 
 _MULTI_LABEL = (
-    "{} logits with a Sigmoid: multi-label classifiers are not supported, expected one logit with a Sigmoid, or one "
+    "logits with a Sigmoid: multi-label classifiers are not supported, expected one logit with a Sigmoid, or one "
     "per class with or without a Softmax"
 )
 

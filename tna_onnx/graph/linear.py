@@ -187,7 +187,7 @@ def _einsum(model: Model, index: int, node: onnx.NodeProto, attributes: dict[str
 
 
 def _linear_classifier(_: Model, index: int, node: onnx.NodeProto, attributes: dict[str, Any], output: str) -> Linear:
-    if output != node.output[1]:
+    if len(node.output) < 2 or output != node.output[1]:
         raise Refused(f"'{output}' holds the labels of LinearClassifier, not its scores")
     labels = tuple(attributes.get("classlabels_ints", ())) or tuple(
         label.decode(errors="replace") for label in attributes.get("classlabels_strings", ())

@@ -22,7 +22,15 @@ from tna_onnx.graph.rewrite import provenance
 from tna_onnx.graph.stored import Refused
 from tna_onnx.numerics.ops import softmax
 
-__all__ = ["OUTPUT_KINDS", "ClassOutput", "choose_readout", "class_output", "find_readout", "output_of"]
+__all__ = [
+    "OUTPUT_KINDS",
+    "ClassOutput",
+    "choose_readout",
+    "class_output",
+    "find_readout",
+    "output_of",
+    "tensor_outputs",
+]
 
 OUTPUT_KINDS = ("logits", "probabilities")
 """What a user may say that an output holds."""
@@ -80,6 +88,16 @@ class ClassOutput:
     def provenance(self) -> dict[str, str]:
         """The entries from which `class_output` reads this again."""
         return {"output": self.name, "classes": str(self.n_classes)}
+
+
+def tensor_outputs(model: Model) -> list[str]:
+    """Return the graph outputs that are tensors with at least one axis, as far as they are declared."""
+    return [
+        info.name
+        for info in model.proto.graph.output
+        if info.type.HasField("tensor_type")
+        and (not info.type.tensor_type.HasField("shape") or len(info.type.tensor_type.shape.dim) > 0)
+    ]
 
 
 def output_of(readout: Readout) -> ClassOutput:

@@ -24,7 +24,7 @@ from tna_onnx.graph.nodes import PREFIX, NodeOps
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.stored import Stored
 
-__all__ = ["METADATA_PREFIX", "Rewritten", "provenance", "rewrite"]
+__all__ = ["METADATA_PREFIX", "Rewritten", "can_insert", "can_scale", "provenance", "rewrite"]
 
 METADATA_PREFIX = f"{PREFIX}."
 
@@ -92,6 +92,26 @@ def rewrite(
         _insert(model, readout, _adapted(write_map, readout, logits_shape), keeps_order, result)
     _annotate(proto, metadata)
     return result
+
+
+def can_scale(model: Model, head: Head) -> bool:
+    """Whether scaling weight and bias scales the logits, and nothing reads the scores in front of the bias."""
+    if not head.homogeneous:
+        return False
+    nodes, tail = model.proto.graph.node, tail_nodes(model, head)
+    end = head.stored_bias.reader if head.stored_bias else head.stored_weight.reader
+    before = {name for k in tail if k < end for name in nodes[k].output if name}
+    inside = sum(name in before for k in tail for name in nodes[k].input)
+    return sum(model.uses.get(name, 0) for name in before) == inside
+
+
+def can_insert(model: Model, readout: Readout, *, keeps_order: bool) -> bool:
+    """Whether a map may go behind the logits: nothing reads the scores in front of it."""
+    try:
+        _no_other_readers(model, readout, keeps_order=keeps_order)
+    except UnsupportedModel:
+        return False
+    return True
 
 
 def provenance(model: Model) -> dict[str, str]:
@@ -183,7 +203,7 @@ def _replace_input(model: Model, at: int, position: int, value: NDArray[Any], na
         return
     added = _add(result, numpy_helper.from_array(value, name))
     node = result.touch(at, "input")
-    if old:
+    if len(node.input) > position:
         node.input[position] = added
     else:
         node.input.append(added)
@@ -236,6 +256,7 @@ def _no_other_readers(model: Model, readout: Readout, *, keeps_order: bool) -> N
         for name in model.proto.graph.node[k].input:
             if name in read:
                 read[name] += 1
+    scalable = isinstance(readout, Head) and can_scale(model, readout)
     for name in sorted(inside - {readout.logits}):
         if model.uses.get(name, 0) <= read[name]:
             continue
@@ -253,7 +274,7 @@ def _no_other_readers(model: Model, readout: Readout, *, keeps_order: bool) -> N
             + (
                 "--map ts, ets or none, which never change the order of the classes"
                 if beside
-                else "--map ts or none, which need no new nodes"
+                else "--map none" + (", or ts, which needs no new nodes" if scalable else "")
             )
         )
 

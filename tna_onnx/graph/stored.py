@@ -145,6 +145,8 @@ def resolve(model: Model, tensor: str, reader: int) -> Stored:
     """
     try:
         return _Follow(model, tensor, reader).run()
+    except RecursionError as error:
+        raise Refused(f"the chain of nodes behind '{tensor}' is too long to follow") from error
     except _NoWayBack as reason:
         try:
             value = constant_value(model, tensor, reader)

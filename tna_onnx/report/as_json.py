@@ -12,9 +12,10 @@ SCHEMA = 1
 """Raised when a field changes its meaning or goes away."""
 
 
-def to_json(result: Any) -> str:
-    """Return a result dataclass as a JSON text; floats keep all their digits."""
-    names = [f.name for f in dataclasses.fields(result) if f.name != "recalibrated"]
+def to_json(result: Any, *, details: bool = False) -> str:
+    """Return a result dataclass as a JSON text, with the details of a report if asked; floats keep all their digits."""
+    left_out = ("recalibrated",) if details else ("recalibrated", "details")
+    names = [f.name for f in dataclasses.fields(result) if f.name not in left_out]
     values = {name: _plain(getattr(result, name)) for name in names}
     entries = {"schema": SCHEMA, "kind": type(result).__name__.lower(), **values}
     if hasattr(result, "verdict"):

@@ -72,7 +72,7 @@ def notes_on(
 
 def _head_notes(task: Task, drift: float | None) -> list[str]:
     if task.head is None:
-        return [f"no linear head: output '{task.readout.output}' is calibrated as it is ({task.readout.holds})"]
+        return [f"output '{task.readout.output}' is calibrated as it is ({task.readout.holds}), without a linear head"]
     stored = task.head.stored_weight
     if stored.quantized is not None:
         kind = "per class" if stored.quantized.axis is not None else "with one scale"
@@ -82,6 +82,8 @@ def _head_notes(task: Task, drift: float | None) -> list[str]:
             f"the weight was quantised anew ({stored.quantized.dtype}, {kind}): that moves a probability by at most "
             f"{drift:.2g}; --quantized-head float keeps it in float"
         ]
+    if stored.shared and drift is None and task.model.initializers.get(stored.name) is None and stored.steps:
+        return [f"'{stored.read_as}' is quantised in the file; the head was given a float tensor of its own"]
     if stored.shared:
         return [f"'{stored.read_as}' is read elsewhere too, or computed: the head was given a tensor of its own"]
     return []

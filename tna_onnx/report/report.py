@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from tna_onnx.numerics.metrics import Interval, Metrics, paired_differences
 from tna_onnx.numerics.stats import SampleScores
+from tna_onnx.report.details import Details
 from tna_onnx.verification import Verification
 
 __all__ = ["Comparison", "CurvePoint", "Report", "compare_scores"]
@@ -102,6 +103,7 @@ class Report:
         notes: what the user should know.
         quantization_drift: largest change of a probability that quantising the new weight made; None if it is in float.
         recalibrated: the new model as an onnx.ModelProto, where no file was written.
+        details: the numbers behind the figures, if they were asked for.
     """
 
     model: str
@@ -131,6 +133,7 @@ class Report:
     notes: tuple[str, ...]
     quantization_drift: float | None = None
     recalibrated: Any = field(default=None, repr=False, compare=False)
+    details: Details | None = field(default=None, repr=False, compare=False)
 
     @property
     def verdict(self) -> str:

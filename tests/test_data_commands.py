@@ -1,0 +1,737 @@
+"""The commands on every kind of data: the same samples, however they are stored, give the same numbers.
+
+One table of sources, made from 120 images: each is measured by `evaluate` and recalibrated by `calibrate`, and compared
+with a `.npz` of the same samples. Then class names, labels that look wrong, preprocessing files, and wrong paths.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from click.testing import CliRunner, Result
+from onnx import TensorProto, helper, numpy_helper
+
+import tna_onnx
+from tna_onnx.cli.commands import group
+
+Image = pytest.importorskip("PIL.Image")
+
+N, SIDE = 120, 8
+NAMES = ("pig", "cat", "dog", "cow")  # the model's order is not the alphabet's
+FIT = ["--search", "none"]
+
+
+def cli(*arguments: object) -> Result:
+    """Run `tna-onnx` in this process, on the CPU; anything but our own exits is a failure of the test."""
+    result = CliRunner().invoke(group, [*map(str, arguments), "--device", "cpu"])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def network(path: Path, *, pixels: bool = False, metadata: dict[str, str] | None = None) -> Path:
+    """Write `image` (N, 3, 8, 8) float32, or (N, 8, 8, 3) uint8 of pixels -> `features` (N, 16) -> `logits` (N, 4)."""
+    rng = np.random.default_rng(11)
+    hidden = rng.standard_normal((3 * SIDE * SIDE, 16)) / 600
+    hidden = (hidden - hidden.mean(axis=0)).astype(np.float32)  # the mean of the pixels does not count
+    weight = rng.standard_normal((16, 4)).astype(np.float32)
+    first = [helper.make_node("Flatten", ["image"], ["flat"])]
+    if pixels:
+        first = [
+            helper.make_node("Transpose", ["image"], ["turned"], perm=[0, 3, 1, 2]),
+            helper.make_node("Cast", ["turned"], ["float"], to=TensorProto.FLOAT),
+            helper.make_node("Flatten", ["float"], ["flat"]),
+        ]
+    nodes = [
+        *first,
+        helper.make_node("MatMul", ["flat", "hidden"], ["h"], name="trunk"),
+        helper.make_node("Relu", ["h"], ["features"], name="relu"),
+        helper.make_node("MatMul", ["features", "weight"], ["logits"], name="head"),
+    ]
+    kind, shape = (TensorProto.UINT8, ["N", SIDE, SIDE, 3]) if pixels else (TensorProto.FLOAT, ["N", 3, SIDE, SIDE])
+    graph = helper.make_graph(
+        nodes,
+        "images",
+        [helper.make_tensor_value_info("image", kind, shape)],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["N", 4])],
+        [numpy_helper.from_array(hidden, "hidden"), numpy_helper.from_array(weight, "weight")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    helper.set_model_props(model, metadata or {})
+    onnx.save(model, path)
+    return path
+
+
+@dataclass(frozen=True)
+class Animals:
+    """A model and 120 labelled images, with what the model itself says about them.
+
+    Attributes:
+        pixels: (N, 8, 8, 3) uint8.
+        x: (N, 3, 8, 8) float32, what the model gets.
+    """
+
+    model: Path
+    pixels: np.ndarray
+    x: np.ndarray
+    labels: np.ndarray
+    features: np.ndarray
+    logits: np.ndarray
+    npz: Path
+    classes: Path
+
+
+def run(model: Path, names: list[str], **feeds: np.ndarray) -> list[np.ndarray]:
+    """Run a model by itself, with any tensors as outputs."""
+    proto = onnx.load(model)
+    known = {o.name for o in proto.graph.output}
+    proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in known)
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    return session.run(names, feeds)
+
+
+@pytest.fixture(scope="module")
+def animals(tmp_path_factory: pytest.TempPathFactory) -> Animals:
+    """Draw labels from the softmax at temperature 3, so that the model is overconfident."""
+    folder, rng = tmp_path_factory.mktemp("animals"), np.random.default_rng(7)
+    model = network(folder / "model.onnx")
+    pixels = rng.integers(0, 256, (N, SIDE, SIDE, 3), dtype=np.uint8)
+    x = np.ascontiguousarray(pixels.transpose(0, 3, 1, 2), np.float32)
+    features, logits = run(model, ["features", "logits"], image=x)
+    labels = np.argmax(logits / 3 + rng.gumbel(size=logits.shape), axis=1)
+    np.savez(folder / "data.npz", image=x, labels=labels)
+    (folder / "classes.txt").write_text("\n".join(NAMES))
+    return Animals(model, pixels, x, labels, features, logits, folder / "data.npz", folder / "classes.txt")
+
+
+# --- every source
+
+
+def png(pixels: np.ndarray) -> bytes:
+    stream = io.BytesIO()
+    Image.fromarray(pixels).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def save_images(a: Animals, folder: Path, name: Callable[[int], str]) -> Path:
+    for k in range(N):
+        path = folder / name(k)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(png(a.pixels[k]))
+    return folder
+
+
+def class_folders(a: Animals, f: Path) -> list[object]:
+    return [save_images(a, f / "photos", lambda k: f"{NAMES[a.labels[k]]}/day/{k}.png")]
+
+
+def numbered_folders(a: Animals, f: Path) -> list[object]:
+    return [save_images(a, f / "photos", lambda k: f"{a.labels[k]}/{k}.png")]
+
+
+def flat_folder(a: Animals, f: Path) -> list[object]:
+    rows = "".join(f"{k}.png,{NAMES[y]}\n" for k, y in enumerate(a.labels))
+    (f / "labels.csv").write_text(f"path,label\n{rows}")
+    folder = save_images(a, f / "photos", lambda k: f"{k}.png")
+    (folder / "not labelled.png").write_bytes(png(a.pixels[0]))
+    return [folder, "--labels", f / "labels.csv"]
+
+
+def manifest(a: Animals, f: Path, suffix: str) -> list[object]:
+    save_images(a, f, lambda k: f"images/{k}.png")
+    pairs = [(f"images/{k}.png", NAMES[y]) for k, y in enumerate(a.labels)]
+    text = {
+        "csv": "".join(f"{p},{y}\n" for p, y in [("path", "label"), *pairs]),
+        "tsv": "".join(f"{p}\t{y}\n" for p, y in [("image", "species"), *pairs]),
+        "jsonl": "".join(json.dumps({"file_name": p, "label": y}) + "\n" for p, y in pairs),
+        "json": json.dumps(dict(pairs)),
+        "txt": "".join(f"{p} {y}\n" for p, y in pairs),
+    }[suffix]
+    (f / f"list.{suffix}").write_text(text)
+    return [f / f"list.{suffix}", *(["--label-column", "species"] if suffix == "tsv" else [])]
+
+
+def npy_folder(a: Animals, f: Path) -> list[object]:
+    (f / "arrays").mkdir()
+    np.save(f / "arrays/pixels.npy", a.x)  # one input: any name
+    np.save(f / "arrays/labels.npy", a.labels)
+    return [f / "arrays"]
+
+
+def npy_file(a: Animals, f: Path, suffix: str) -> list[object]:
+    np.save(f / "x.npy", a.x)
+    if suffix == "npy":
+        np.save(f / "y.npy", a.labels)
+    else:
+        (f / "y.txt").write_text("\n".join(NAMES[y] for y in a.labels))
+    return [f / "x.npy", "--labels", f / f"y.{suffix}"]
+
+
+def parquet(a: Animals, f: Path) -> list[object]:
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet
+
+    images = [{"bytes": png(p), "path": None} for p in a.pixels]
+    pyarrow.parquet.write_table(pa.table({"image": images, "label": [NAMES[y] for y in a.labels]}), f / "c.parquet")
+    return [f / "c.parquet"]
+
+
+def arrow_tensors(a: Animals, f: Path) -> list[object]:
+    pa = pytest.importorskip("pyarrow")
+    table = pa.table({"image": pa.FixedShapeTensorArray.from_numpy_ndarray(a.x), "labels": a.labels})
+    with pa.ipc.new_file(f / "c.arrow", table.schema) as writer:
+        writer.write_table(table)
+    return [f / "c.arrow"]
+
+
+def saved_data_set(a: Animals, f: Path) -> list[object]:
+    """As `datasets` saves it: class names of its own, in another order than the model's."""
+    pa = pytest.importorskip("pyarrow")
+    own = sorted(NAMES)
+    images = [{"bytes": png(p), "path": f"{k}.png"} for k, p in enumerate(a.pixels)]
+    table = pa.table({"image": images, "label": [own.index(NAMES[y]) for y in a.labels]})
+    (f / "saved").mkdir()
+    with pa.ipc.new_stream(f / "saved/data-00000-of-00001.arrow", table.schema) as writer:
+        writer.write_table(table, max_chunksize=50)
+    state = {"_data_files": [{"filename": "data-00000-of-00001.arrow"}], "_split": "train"}
+    info = {"features": {"image": {"_type": "Image"}, "label": {"names": own, "_type": "ClassLabel"}}}
+    (f / "saved/state.json").write_text(json.dumps(state))
+    (f / "saved/dataset_info.json").write_text(json.dumps(info))
+    return [f / "saved"]
+
+
+def shards(a: Animals, f: Path, how: str) -> list[object]:
+    (f / "shards").mkdir()
+    for part in range(3):
+        with tarfile.open(f / f"shards/c-{part:03}.tar", "w") as archive:
+            for k in range(40 * part, 40 * part + 40):
+                label = {"cls": NAMES[a.labels[k]].encode(), "json": json.dumps({"label": int(a.labels[k])}).encode()}
+                kind = "cls" if how != "pattern" else "json"
+                for name, content in [(f"{k:04}.png", png(a.pixels[k])), (f"{k:04}.{kind}", label[kind])]:
+                    member = tarfile.TarInfo(name)
+                    member.size = len(content)
+                    archive.addfile(member, io.BytesIO(content))
+    return [f / "shards" if how == "folder" else f / "shards/c-{000..002}.tar"]
+
+
+def hdf5(a: Animals, f: Path) -> list[object]:
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(f / "c.h5", "w") as file:
+        file["image"], file["labels"] = a.x, a.labels
+    return [f / "c.h5"]
+
+
+def loader(a: Animals, f: Path) -> list[object]:
+    np.savez(f / "hidden.npz", x=a.x, y=a.labels)
+    (f / "loader.py").write_text(
+        "from pathlib import Path\nimport numpy as np\n\ndef load():\n"
+        "    stored = np.load(Path(__file__).parent / 'hidden.npz')\n"
+        "    for k in range(0, len(stored['y']), 50):\n"
+        "        yield {'image': stored['x'][k:k + 50], 'labels': stored['y'][k:k + 50]}\n"
+    )
+    return [f"{f / 'loader.py'}:load", "--format", "loader"]
+
+
+def memory_url(a: Animals, f: Path) -> list[object]:
+    fsspec = pytest.importorskip("fsspec")
+    with fsspec.open(f"memory://{f.name}/c.npz", "wb") as file:
+        file.write(a.npz.read_bytes())
+    return [f"memory://{f.name}/c.npz"]
+
+
+def file_url(a: Animals, f: Path) -> list[object]:
+    pytest.importorskip("fsspec")
+    return [f"file://{class_folders(a, f)[0]}"]
+
+
+def manifest_url(a: Animals, f: Path) -> list[object]:
+    pytest.importorskip("fsspec")
+    return [f"file://{manifest(a, f, 'csv')[0]}"]
+
+
+SOURCES: dict[str, tuple[Callable[[Animals, Path], list[object]], str]] = {
+    "npz": (lambda a, f: [a.npz], "arrays data.npz"),
+    "npz, said": (lambda a, f: [a.npz, "--format", "npz"], "arrays data.npz"),
+    "npy folder": (npy_folder, "arrays arrays"),
+    "npy file": (lambda a, f: npy_file(a, f, "npy"), "arrays x.npy"),
+    "npy file, names apart": (lambda a, f: npy_file(a, f, "txt"), "arrays x.npy"),
+    "class folders": (class_folders, "image folder photos"),
+    "numbered folders": (numbered_folders, "image folder photos"),
+    "flat folder": (flat_folder, "image folder photos"),
+    "csv": (lambda a, f: manifest(a, f, "csv"), "list.csv"),
+    "tsv": (lambda a, f: manifest(a, f, "tsv"), "list.tsv"),
+    "jsonl": (lambda a, f: manifest(a, f, "jsonl"), "list.jsonl"),
+    "json": (lambda a, f: manifest(a, f, "json"), "list.json"),
+    "txt": (lambda a, f: manifest(a, f, "txt"), "list.txt"),
+    "parquet": (parquet, "table c.parquet"),
+    "arrow": (arrow_tensors, "table c.arrow"),
+    "saved data set": (saved_data_set, "table saved"),
+    "tar folder": (lambda a, f: shards(a, f, "folder"), "webdataset shards"),
+    "tar pattern": (lambda a, f: shards(a, f, "pattern"), "webdataset c-{000..002}.tar"),
+    "hdf5": (hdf5, "arrays c.h5"),
+    "loader": (loader, "loader.py:load"),
+    "memory URL": (memory_url, "arrays c.npz"),
+    "file URL": (file_url, "image folder photos"),
+    "manifest URL": (manifest_url, "list.csv"),
+}
+_ARRAYS = (
+    "npz",
+    "npz, said",
+    "npy folder",
+    "npy file",
+    "npy file, names apart",
+    "arrow",
+    "hdf5",
+    "loader",
+    "memory URL",
+)
+
+
+def evaluated(model: Path, data: list[object], folder: Path, *flags: object) -> dict[str, Any]:
+    result = cli("evaluate", model, "--data", *data, *flags, "--json", folder / "e.json")
+    assert result.exit_code == 0, result.output
+    found: dict[str, Any] = json.loads((folder / "e.json").read_text())
+    return found
+
+
+def calibrated(model: Path, data: list[object], folder: Path, *flags: object) -> dict[str, Any]:
+    output = folder / "o.onnx"
+    result = cli("calibrate", model, "--calib", *data, *flags, "-o", output, "--json", folder / "c.json", *FIT)
+    assert result.exit_code == 0, result.output
+    assert output.exists()
+    found: dict[str, Any] = json.loads((folder / "c.json").read_text())
+    return found
+
+
+def assert_same(found: dict[str, Any], expected: dict[str, Any]) -> None:
+    """Sums are the same up to their order: 120 terms of float64."""
+    assert found == {key: pytest.approx(value, rel=1e-9) for key, value in expected.items()}
+
+
+@pytest.fixture(scope="module")
+def reference(animals: Animals, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("reference")
+    return evaluated(animals.model, [animals.npz], folder), calibrated(animals.model, [animals.npz], folder)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_every_source_gives_the_same_numbers(
+    animals: Animals, reference: tuple[dict[str, Any], dict[str, Any]], tmp_path: Path, source: str
+) -> None:
+    make, title = SOURCES[source]
+    flags = [] if source in _ARRAYS else ["--scale", 1]
+    flags += ["--classes", animals.classes]
+    data = make(animals, tmp_path)
+    found = evaluated(animals.model, data, tmp_path, *flags)
+    assert title in found["data"]
+    assert found["notes"] == []
+    assert_same(found["metrics"], reference[0]["metrics"])
+    report = calibrated(animals.model, data, tmp_path, *flags)
+    assert_same(report["calibration"]["before"], reference[1]["calibration"]["before"])
+    assert report["parameters"]["temperature"] == pytest.approx(reference[1]["parameters"]["temperature"], rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["features", "logits"])
+@pytest.mark.parametrize("form", ["npz", "npz, float16", "folder", "store", "URL", "labels apart"])
+def test_features_and_logits(
+    animals: Animals, reference: tuple[dict[str, Any], dict[str, Any]], tmp_path: Path, kind: str, form: str
+) -> None:
+    values = getattr(animals, kind)
+    flags: list[object] = []
+    if form == "store":
+        data = tmp_path / "store"
+        result = cli("features", animals.model, "--data", animals.npz, "--cache", data)
+        assert result.exit_code == 0, result.output
+    elif form == "folder":
+        data = tmp_path / "folder"
+        data.mkdir()
+        np.save(data / f"{kind}.npy", values)
+        np.save(data / "labels.npy", animals.labels)
+    elif form == "labels apart":
+        data = tmp_path / "d.npz"
+        np.savez(data, **{kind: values})
+        (tmp_path / "y.json").write_text(json.dumps([NAMES[y] for y in animals.labels]))
+        flags = ["--labels", tmp_path / "y.json", "--classes", animals.classes]
+    else:
+        data = tmp_path / "d.npz"
+        half = values.astype(np.float16) if "16" in form else values
+        np.savez(data, **{kind: half, "labels": animals.labels})
+    if form == "URL":
+        pytest.importorskip("fsspec")
+        report = calibrated(animals.model, [f"file://{data}"], tmp_path)
+    else:
+        report = calibrated(animals.model, [data, *flags], tmp_path)
+    rel = 5e-3 if "16" in form else 1e-5  # rounding of the stored values; of the sums in the head
+    for name, value in reference[1]["calibration"]["before"].items():
+        assert report["calibration"]["before"][name] == pytest.approx(value, rel=rel if name != "n" else 0), name
+    assert report["parameters"]["temperature"] == pytest.approx(reference[1]["parameters"]["temperature"], rel=rel)
+
+
+def test_logits_of_a_model_that_gives_probabilities(tmp_path: Path) -> None:
+    """A LinearClassifier has no tensor of logits: what is given goes in as probabilities."""
+    model, x, logits = linear_classifier(tmp_path / "m.onnx")
+    labels = sampled(logits)
+    np.savez(tmp_path / "x.npz", x=x, labels=labels)
+    np.savez(tmp_path / "l.npz", logits=logits + 5, labels=labels)  # a constant does not count
+    expected = calibrated(model, [tmp_path / "x.npz"], tmp_path)
+    found = calibrated(model, [tmp_path / "l.npz"], tmp_path)
+    assert found["calibration"]["before"]["nll"] == pytest.approx(expected["calibration"]["before"]["nll"], rel=1e-5)
+    assert found["parameters"]["temperature"] == pytest.approx(expected["parameters"]["temperature"], rel=1e-4)
+
+
+BAD_VALUES: dict[str, tuple[dict[str, Any], int, str]] = {
+    "float64 features": ({"features": np.zeros((N, 16))}, 4, "store them with .astype('float32')"),
+    "float64 logits": ({"logits": np.zeros((N, 4))}, 4, "store them with .astype('float32')"),
+    "too narrow": ({"features": np.zeros((N, 15), np.float32)}, 4, "features have 15 columns; expected 16"),
+    "too many classes": ({"logits": np.zeros((N, 5), np.float32)}, 4, "(N, 4), one per class"),
+    "not finite": ({"features": np.full((N, 16), np.nan, np.float32)}, 4, "row 0 holds NaN or infinity"),
+    "too few": ({"features": np.zeros((N - 1, 16), np.float32)}, 4, "120 labels for 119 samples"),
+    "integers": ({"logits": np.zeros((N, 4), int)}, 4, "must be floating-point"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_VALUES)
+def test_features_and_logits_that_do_not_fit(animals: Animals, tmp_path: Path, case: str) -> None:
+    arrays, code, message = BAD_VALUES[case]
+    np.savez(tmp_path / "bad.npz", **arrays, labels=animals.labels)
+    result = cli("calibrate", animals.model, "--calib", tmp_path / "bad.npz", "-o", tmp_path / "o.onnx", *FIT)
+    assert (result.exit_code, message in result.output) == (code, True), result.output
+    assert "bad.npz" in result.output
+    assert not (tmp_path / "o.onnx").exists()
+
+
+def test_logits_leave_nothing_to_tilt(animals: Animals, tmp_path: Path) -> None:
+    np.savez(tmp_path / "l.npz", logits=animals.logits, labels=animals.labels)
+    result = cli("calibrate", animals.model, "--calib", tmp_path / "l.npz", "-o", tmp_path / "o.onnx")
+    assert (result.exit_code, "add --search none" in result.output) == (2, True), result.output
+
+
+def test_pixels_of_a_uint8_model(
+    animals: Animals, reference: tuple[dict[str, Any], dict[str, Any]], tmp_path: Path
+) -> None:
+    """NHWC and uint8: images go in as they are, and are the same as arrays of them."""
+    model = network(tmp_path / "m.onnx", pixels=True)
+    np.savez(tmp_path / "d.npz", image=animals.pixels, labels=animals.labels)
+    for data in ([tmp_path / "d.npz"], [*class_folders(animals, tmp_path), "--classes", animals.classes]):
+        assert_same(evaluated(model, data, tmp_path)["metrics"], reference[0]["metrics"])
+    result = cli("evaluate", model, "--data", tmp_path / "photos", "--classes", animals.classes, "--mean", 0.5)
+    assert result.exit_code == 2, result.output
+
+
+# --- from Python
+
+
+class Reader:
+    """What ONNX Runtime's quantisation takes."""
+
+    def __init__(self, a: Animals) -> None:
+        self._batches = iter([{"image": a.x[k : k + 50]} for k in range(0, N, 50)])
+
+    def get_next(self) -> dict[str, np.ndarray] | None:
+        return next(self._batches, None)
+
+
+def batches(a: Animals) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    for k in range(0, N, 32):
+        yield a.x[k : k + 32], a.labels[k : k + 32]
+
+
+OBJECTS: dict[str, Callable[[Animals], tuple[Any, Any]]] = {
+    "mapping": lambda a: ({"image": a.x, "labels": a.labels}, None),
+    "mapping, labels apart": lambda a: ({"image": a.x}, a.labels),
+    "mapping, names apart": lambda a: ({"image": a.x}, [NAMES[y] for y in a.labels]),
+    "generator": lambda a: (batches(a), None),
+    "function": lambda a: (lambda: batches(a), None),
+    "list of mappings": lambda a: ([{"image": x, "labels": y} for x, y in batches(a)], None),
+    "reader": lambda a: (Reader(a), a.labels),
+    "features": lambda a: ({"features": a.features, "labels": a.labels}, None),
+}
+
+
+@pytest.mark.parametrize("form", OBJECTS)
+def test_objects(animals: Animals, reference: tuple[dict[str, Any], dict[str, Any]], tmp_path: Path, form: str) -> None:
+    data, labels = OBJECTS[form](animals)
+    report = tna_onnx.calibrate(
+        animals.model, data, labels=labels, classes=NAMES, search="none", device="cpu", output=tmp_path / "o.onnx"
+    )
+    assert report.parameters["temperature"] == pytest.approx(reference[1]["parameters"]["temperature"], rel=1e-6)
+    if form != "features":
+        data, labels = OBJECTS[form](animals)
+        found = tna_onnx.evaluate(animals.model, data, labels=labels, classes=NAMES, device="cpu")
+        assert found.metrics.nll == pytest.approx(reference[0]["metrics"]["nll"], rel=1e-12)
+
+
+def test_torch_data_loader(animals: Animals, reference: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    torch = pytest.importorskip("torch")
+    pairs = torch.utils.data.TensorDataset(torch.tensor(animals.x), torch.tensor(animals.labels))
+    data = torch.utils.data.DataLoader(pairs, batch_size=50)
+    found = tna_onnx.evaluate(animals.model, data, device="cpu")
+    assert found.metrics.nll == pytest.approx(reference[0]["metrics"]["nll"], rel=1e-12)
+
+
+# --- class names
+
+
+@pytest.mark.parametrize("how", ["txt", "json list", "config.json", "metadata", "metadata, python"])
+def test_class_names_decide_what_a_folder_is(
+    animals: Animals, reference: tuple[dict[str, Any], dict[str, Any]], tmp_path: Path, how: str
+) -> None:
+    file, flags, metadata = tmp_path / "config.json", [], {}
+    if how == "txt":
+        file = animals.classes
+    elif how == "json list":
+        file.write_text(json.dumps(NAMES))
+    else:
+        file.write_text(json.dumps({"id2label": {str(k): name for k, name in enumerate(NAMES)}}))
+    if how == "metadata":
+        metadata = {"id2label": json.dumps(dict(enumerate(NAMES)))}
+    elif how == "metadata, python":
+        metadata = {"names": str(dict(enumerate(NAMES)))}
+    else:
+        flags = ["--classes", file]
+    model = network(tmp_path / "m.onnx", metadata=metadata)
+    data = class_folders(animals, tmp_path)
+    found = evaluated(model, data, tmp_path, "--scale", 1, *flags)
+    assert_same(found["metrics"], reference[0]["metrics"])
+    assert calibrated(model, data, tmp_path, "--scale", 1, *flags)["notes"]
+
+
+def linear_classifier(path: Path, names: tuple[str, ...] = NAMES) -> tuple[Path, np.ndarray, np.ndarray]:
+    """Write x (N, 8) -> LinearClassifier with softmax -> label, probabilities (N, 4), as skl2onnx has them."""
+    rng = np.random.default_rng(2)
+    weight, bias = rng.standard_normal((4, 8)).astype(np.float32), rng.standard_normal(4).astype(np.float32)
+    node = helper.make_node(
+        "LinearClassifier",
+        ["x"],
+        ["label", "probabilities"],
+        domain="ai.onnx.ml",
+        coefficients=(2 * weight).reshape(-1).tolist(),
+        intercepts=bias.tolist(),
+        classlabels_strings=list(names),
+        post_transform="SOFTMAX",
+        multi_class=1,
+    )
+    graph = helper.make_graph(
+        [node],
+        "linear",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 8])],
+        [
+            helper.make_tensor_value_info("label", TensorProto.STRING, ["N"]),
+            helper.make_tensor_value_info("probabilities", TensorProto.FLOAT, ["N", 4]),
+        ],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
+    x = rng.standard_normal((200, 8)).astype(np.float32)
+    return path, x, x @ (2 * weight).T + bias
+
+
+def sampled(logits: np.ndarray, temperature: float = 3.0) -> np.ndarray:
+    return np.argmax(logits / temperature + np.random.default_rng(0).gumbel(size=logits.shape), axis=1)
+
+
+def test_names_that_a_classifier_node_has(tmp_path: Path) -> None:
+    model, x, logits = linear_classifier(tmp_path / "m.onnx")
+    labels = sampled(logits)
+    np.savez(tmp_path / "i.npz", x=x, labels=labels)
+    np.savez(tmp_path / "n.npz", x=x, labels=np.array(NAMES)[labels])
+    expected, found = (evaluated(model, [tmp_path / f"{k}.npz"], tmp_path)["metrics"] for k in "in")
+    assert found == expected
+    fits = [calibrated(model, [tmp_path / f"{k}.npz"], tmp_path) for k in "in"]
+    assert fits[0]["parameters"] == fits[1]["parameters"]
+
+
+def test_classes_that_do_not_match(animals: Animals, tmp_path: Path) -> None:
+    photos = class_folders(animals, tmp_path)[0]
+    (tmp_path / "few.txt").write_text("pig\ncat\ndog\n")
+    (tmp_path / "other.txt").write_text("Pig\ncat\ndog\ncow")
+    for command in (["evaluate", animals.model, "--data"], ["calibrate", animals.model, "--calib"]):
+        base = [*command, photos, "--scale", 1, "--classes"]
+        result = cli(*base, tmp_path / "few.txt")
+        assert result.exit_code == 2, result.output
+        assert "few.txt: 3 class names (pig, cat, dog) for a model with 4 classes" in result.output
+        result = cli(*base, tmp_path / "other.txt")
+        assert result.exit_code == 4, result.output
+        assert "'pig' (did you mean 'Pig'?)" in result.output
+        assert "The model's 4 class names are 'Pig', 'cat', 'dog', 'cow'" in result.output
+        result = cli(*base, tmp_path / "none.txt")
+        assert (result.exit_code, "no such file" in result.output) == (2, True), result.output
+    assert not (tmp_path / "model.tna.onnx").exists()
+
+
+def test_names_without_an_order(animals: Animals, tmp_path: Path) -> None:
+    """Without the model's names the alphabet decides, and the predictions tell that it is wrong."""
+    data = class_folders(animals, tmp_path)
+    found = evaluated(animals.model, data, tmp_path, "--scale", 1)
+    assert found["metrics"]["accuracy"] < 0.5
+    assert "in another order" in found["notes"][0]
+    (tmp_path / "photos/cat").rename(tmp_path / "photos/lion")
+    (tmp_path / "photos/horse").mkdir()
+    Image.fromarray(animals.pixels[0]).save(tmp_path / "photos/horse/1.png")
+    result = cli("evaluate", animals.model, "--data", *data, "--scale", 1)
+    assert result.exit_code == 4, result.output
+    assert "5 class folders for a model with 4 classes, so their order cannot be told" in result.output
+
+
+# --- labels and accuracy
+
+
+@pytest.fixture
+def permuted(tmp_path: Path) -> tuple[Path, Path]:
+    """A model that is right nine times in ten, and data whose classes are in another order."""
+    model, x, logits = linear_classifier(tmp_path / "m.onnx")
+    labels = sampled(logits, 0.5)
+    np.savez(tmp_path / "permuted.npz", x=x, labels=np.array([1, 2, 0, 3])[labels])
+    np.savez(tmp_path / "right.npz", x=x, labels=labels)
+    return model, tmp_path / "permuted.npz"
+
+
+def test_labels_in_another_order(permuted: tuple[Path, Path], tmp_path: Path) -> None:
+    model, data = permuted
+    result = cli("evaluate", model, "--data", data)
+    assert result.exit_code == 0, result.output
+    assert "with the classes in another order" in result.output
+    assert "samples labelled 1 (cat) are predicted as 0 (pig)" in result.output
+    assert "give the model's class names in its order (--classes FILE), or correct the indices" in result.output
+    report = cli("calibrate", model, "--calib", data, "--search", "none", "-o", tmp_path / "o.onnx")
+    assert "in another order" in report.output
+    right = cli("evaluate", model, "--data", tmp_path / "right.npz")
+    assert "note" not in right.output
+
+
+def test_expected_accuracy(permuted: tuple[Path, Path], tmp_path: Path) -> None:
+    model, wrong = permuted
+    right, output = tmp_path / "right.npz", tmp_path / "o.onnx"
+    accuracy = 100 * evaluated(model, [right], tmp_path)["metrics"]["accuracy"]
+    for command in (["evaluate", model, "--data"], ["calibrate", model, *FIT, "-o", output, "--calib"]):
+        for expected in (accuracy - 5, accuracy, accuracy + 1):
+            passed = cli(*command, right, "--expect-accuracy", expected)
+            assert passed.exit_code == 0, passed.output
+        output.unlink(missing_ok=True)
+        failed = cli(*command, wrong, "--expect-accuracy", accuracy)
+        assert failed.exit_code == 1, failed.output
+        assert f"expected {accuracy:.2f} %" in failed.output
+        assert "two standard errors below" in failed.output
+        assert "in another order" in failed.output
+        assert not output.exists()
+        for nonsense in ("101", "-1", "much"):
+            assert cli(*command, right, "--expect-accuracy", nonsense).exit_code == 2
+
+
+def test_unreadable_images_are_counted(animals: Animals, tmp_path: Path) -> None:
+    data = numbered_folders(animals, tmp_path)
+    broken = sorted((tmp_path / "photos").rglob("*.png"))[:3]
+    for path in broken:
+        path.write_bytes(b"no image")
+    result = cli("evaluate", animals.model, "--data", *data, "--scale", 1)
+    assert (result.exit_code, str(broken[0]) in result.output) == (4, True), result.output
+    found = evaluated(animals.model, data, tmp_path, "--scale", 1, "--skip-bad")
+    assert found["metrics"]["n"] == N - 3
+    assert "(117 images, 4 classes), 3 unreadable skipped: " in found["data"]
+    assert all(str(path) in found["data"] for path in broken)
+    report = calibrated(animals.model, data, tmp_path, "--scale", 1, "--skip-bad")
+    assert report["comparison"]["before"]["n"] == N - 3
+    assert "3 unreadable skipped" in report["comparison"]["data"]
+
+
+# --- preprocessing files
+
+
+RECIPES: dict[str, tuple[dict[str, Any], list[object]]] = {
+    "preprocessor_config.json": (
+        {
+            "image_processor_type": "ViTImageProcessor",
+            "do_resize": True,
+            "size": {"height": 8, "width": 8},
+            "resample": 3,
+            "do_rescale": True,
+            "rescale_factor": 0.5,
+            "do_normalize": True,
+            "image_mean": [10, 20, 30],
+            "image_std": [0.5, 0.25, 2],
+        },
+        ["--resize", "8,8", "--interpolation", "bicubic", "--scale", 0.5, "--mean", "10,20,30", "--std", "0.5,0.25,2"],
+    ),
+    "config.json": (
+        {
+            "architecture": "resnet",
+            "pretrained_cfg": {
+                "input_size": [3, 8, 8],
+                "crop_pct": 0.8,
+                "interpolation": "lanczos",
+                "mean": [0.5, 0.4, 0.3],
+                "std": [0.002, 0.003, 0.004],
+                "crop_mode": "center",
+            },
+        },
+        ["--crop-pct", 0.8, "--interpolation", "lanczos", "--mean", "0.5,0.4,0.3", "--std", "0.002,0.003,0.004"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_preprocessing_file_is_the_same_as_its_flags(animals: Animals, tmp_path: Path, name: str) -> None:
+    config, flags = RECIPES[name]
+    rng = np.random.default_rng(0)
+    for k in range(40):
+        path = tmp_path / f"photos/{k % 4}/{k}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (12, 15, 3), dtype=np.uint8)).save(path)
+    (tmp_path / name).write_text(json.dumps(config))
+    found = evaluated(animals.model, [tmp_path / "photos"], tmp_path, "--preprocessing", tmp_path / name)
+    expected = evaluated(animals.model, [tmp_path / "photos"], tmp_path, *flags)
+    assert found == expected
+    assert found["preprocessing"]["interpolation"] in ("bicubic", "lanczos")
+    from_python = tna_onnx.evaluate(animals.model, tmp_path / "photos", preprocessing=tmp_path / name, device="cpu")
+    assert from_python.metrics.nll == expected["metrics"]["nll"]
+    flagged = evaluated(
+        animals.model, [tmp_path / "photos"], tmp_path, "--preprocessing", tmp_path / name, "--interpolation", "nearest"
+    )
+    assert flagged["preprocessing"] == {**expected["preprocessing"], "interpolation": "nearest"}  # flags win
+
+
+# --- wrong paths and words
+
+WRONG: dict[str, tuple[list[object], int, str]] = {
+    "no such path": (["none"], 2, "no such file or folder"),
+    "no such URL": (["memory://nothing/there.npz"], 2, "there is nothing there"),
+    "no such scheme": (["none://a/b.npz"], 2, "cannot be opened"),
+    "unknown suffix": (["M/model.onnx"], 4, "found .onnx"),
+    "no shards": (["M/c-{000..001}.tar"], 2, "c-000.tar"),
+    "loader without --format": (["M/loader.py:load"], 2, "add --format loader"),
+    "no such loader": (["M/none.py:load", "--format", "loader"], 2, "no such file"),
+    "no labels file": (["D", "--labels", "none.csv"], 2, "none.csv: no such file"),
+    "no classes file": (["D", "--classes", "none.txt"], 2, "none.txt: no such file"),
+    "no preprocessing file": (["D", "--preprocessing", "none.json"], 2, "none.json"),
+    "preset and file": (["D", "--preset", "clip", "--preprocessing", "x.json"], 2, "give one of them"),
+    "arrays with a recipe": (["D", "--scale", "1"], 2, "images only"),
+    "said to be another": (["D", "--format", "hdf5"], 4, "data.npz"),
+    "unknown format": (["D", "--format", "tiff"], 2, "tiff"),
+    "no such column": (["D", "--label-column", "y", "--format", "manifest"], 4, "data.npz"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_paths(animals: Animals, tmp_path: Path, case: str) -> None:
+    flags, code, message = WRONG[case]
+    if "://" in str(flags[0]):
+        pytest.importorskip("fsspec")
+    given = [str(f).replace("M/", f"{animals.model.parent}/") if f != "D" else animals.npz for f in flags]
+    for command in (
+        ["evaluate", animals.model, "--data", *given],
+        ["calibrate", animals.model, "-o", tmp_path / "o.onnx", "--calib", *given],
+        ["features", animals.model, "--cache", tmp_path / "cache", "--data", *given],
+    ):
+        result = cli(*command)
+        assert (result.exit_code, message in result.output) == (code, True), (command, result.output)
+    assert list(tmp_path.iterdir()) == []
