@@ -185,7 +185,8 @@ def test_a_store_of_another_model(small: Small, stored: Path, tmp_path: Path) ->
     onnx.save(proto, tmp_path / "other.onnx")
     message = refuse(tmp_path / "other.onnx", stored, tmp_path)
     assert re.search(
-        r"were computed with another model \(SHA-256 \w{12}\.\.\., not \w{12}\.\.\.\); collect them", message
+        r"were computed with another model, or other external data \(SHA-256 \w{12}\.\.\., now \w{12}\.\.\.\); collect them",
+        message,
     )
     result = cli(
         "calibrate", tmp_path / "other.onnx", "--calib", small.calib, "--eval", stored, "-o", tmp_path / "o.onnx"
@@ -485,3 +486,17 @@ def test_an_interrupted_run_goes_on(small: Small, tmp_path: Path, monkeypatch: p
     found = features(small.model, small.calib, tmp_path / "cache", device="cpu")
     assert found.notes == ()
     assert content(tmp_path / "cache") == content(whole)
+
+
+def test_other_external_weights_are_another_model(small: Small, tmp_path: Path) -> None:
+    """The file of the model is the same; only the data beside it changed."""
+    model, path = onnx.load(small.model), tmp_path / "m.onnx"
+    onnx.save(model, path, save_as_external_data=True, location="w.bin", size_threshold=0)
+    first = tna_onnx.features(path, small.calib, tmp_path / "cache", device="cpu")
+    raw = bytearray((tmp_path / "w.bin").read_bytes())
+    raw[: 8 * 32 * 4] = np.frombuffer(bytes(raw[: 8 * 32 * 4]), "<f4")[::-1].tobytes()
+    (tmp_path / "w.bin").write_bytes(raw)
+    with pytest.raises(tna_onnx.DataError, match="other external data"):
+        tna_onnx.calibrate(path, first.folder, output=tmp_path / "o.onnx", device="cpu")
+    second = tna_onnx.features(path, small.calib, tmp_path / "cache", device="cpu")
+    assert second.folder != first.folder

@@ -427,3 +427,25 @@ def test_digits_have_thumbnails(demo: Demo, tmp_path: Path) -> None:
     assert samples
     assert all(s.thumbnail.startswith("data:image/png") for s in samples)
     check_page(to_html(report))
+
+
+def test_images_have_thumbnails_names_and_their_recipe(demo: Demo, tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    arrays = np.load(demo.test)
+    pixels = np.round(arrays["image"][:200, 0] * 255).astype(np.uint8)
+    for k, label in enumerate(arrays["labels"][:200]):
+        (tmp_path / "images" / str(label)).mkdir(parents=True, exist_ok=True)
+        image.fromarray(pixels[k]).save(tmp_path / "images" / str(label) / f"<{k}>.png")
+    report = tna_onnx.calibrate(
+        demo.model, demo.calib, eval=tmp_path / "images", output=tmp_path / "o.onnx", search="none", details=True
+    )
+    details = details_of(report)
+    sample = details.underconfident[0]
+    folder, name = sample.file.split("/")
+    assert folder == sample.label
+    with image.open(io.BytesIO(base64.b64decode(sample.thumbnail.split(",")[1]))) as opened:
+        np.testing.assert_array_equal(np.asarray(opened), pixels[int(name.strip("<>.png"))])
+    page = to_html(report)
+    check_page(page)
+    assert "Preprocessing, held-out" in page
+    assert "interpolation bilinear" in page

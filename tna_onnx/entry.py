@@ -19,7 +19,7 @@ from tna_onnx.data.columns import open_columns
 from tna_onnx.data.digest import arrays_sha256
 from tna_onnx.data.request import Request
 from tna_onnx.errors import DataError, UsageError
-from tna_onnx.extraction import input_specs, open_model, open_part
+from tna_onnx.extraction import input_specs, model_key, open_model, open_part
 from tna_onnx.graph.cut import cut_between
 from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.nodes import PREFIX
@@ -132,10 +132,10 @@ def _stored(
     model: Model, readout: Readout, folder: Path, options: DataOptions, names: tuple[str, ...] | None
 ) -> Entered:
     stored = read_stored(folder)
-    if stored.key.get("model_sha256") != model.sha256:
+    if any(stored.key.get(name) != value for name, value in model_key(model).items()):
         raise DataError(
-            f"{stored.folder}: the features were computed with another model (SHA-256 "
-            f"{str(stored.key.get('model_sha256'))[:12]}..., not {model.sha256[:12]}...); collect them again"
+            f"{stored.folder}: the features were computed with another model, or other external data (SHA-256 "
+            f"{str(stored.key.get('model_sha256'))[:12]}..., now {model.sha256[:12]}...); collect them again"
         )
     kind = "features" if isinstance(readout, Head) else "logits"
     tensor = readout.features if isinstance(readout, Head) else readout.logits
@@ -143,6 +143,11 @@ def _stored(
         raise DataError(
             f"{stored.folder}: holds the tensor '{stored.key.get('features')}', but the {kind} are '{tensor}'; choose "
             "the same --head, or collect them again"
+        )
+    if kind == "logits" and stored.key.get("holds") != readout.holds:
+        raise DataError(
+            f"{stored.folder}: '{tensor}' was collected as {stored.key.get('holds')}, not as {readout.holds}; say the "
+            "same --output-kind"
         )
     beside = stored.key.get("beside", [])
     unfit = [name for name in beside if _by_place(model, name)]

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data import Batch, InputSpec, Source
+from tna_onnx.data.digest import stream_sha256
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.graph.cut import ModelProto, cut_at, cut_between, read_beside
 from tna_onnx.graph.external import real_places
@@ -42,6 +43,7 @@ __all__ = [
     "check_readout",
     "collect_features",
     "input_specs",
+    "model_key",
     "open_model",
     "open_part",
     "open_probe",
@@ -291,6 +293,20 @@ def collect_features(
         return replace(found, folder=store.folder, resumed=tuple(store.notes))
 
 
+def model_key(model: Model) -> dict[str, Any]:
+    """What features depend on of a model: the digests of its file and of its external data."""
+    digests = {}
+    for location in model.external_files:
+        try:
+            with model.data_path(location).open("rb") as stream:
+                digests[location] = stream_sha256(stream).hex()
+        except OSError as error:
+            raise UnsupportedModel(
+                f"{model.name}: external data '{location}' cannot be read: {error.strerror}"
+            ) from error
+    return {"model_sha256": model.sha256, "external_sha256": digests}
+
+
 class _Collector:
     """One pass over the samples that keeps the features, what else the tail reads, and the logits if asked for."""
 
@@ -319,10 +335,11 @@ class _Collector:
     def key(self) -> dict[str, Any]:
         """Everything that the rows depend on."""
         return {
-            "model_sha256": self._model.sha256,
+            **model_key(self._model),
             "head": self._head.node if self._head else None,
             "features": self._wanted,
             "logits": self._readout.logits,
+            "holds": self._readout.holds,
             "beside": self._beside,
             "data_sha256": self._source.digest(),
             "labels_sha256": labels_digest(self._source.labels),

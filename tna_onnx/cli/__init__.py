@@ -18,9 +18,7 @@ def main() -> None:
             signal.signal(getattr(signal, name), _stop)
     try:
         group(prog_name="tna-onnx")
-    except KeyboardInterrupt:
-        kept = " The features computed so far are kept in the cache." if "--cache" in sys.argv else ""
-        sys.stderr.write(f"Interrupted; no file was written.{kept}\n")
+    except KeyboardInterrupt:  # outside of a command
         sys.exit(130)
 
 

@@ -30,6 +30,11 @@ class _Group(click.Group):
         except TnaError as error:
             click.echo(f"Error: {error}", err=True)
             ctx.exit(error.exit_code)
+        except KeyboardInterrupt:
+            cached = any(word.partition("=")[0] == "--cache" for word in sys.argv)
+            kept = " The features computed so far are kept in the cache." if cached else ""
+            click.echo(f"Interrupted; no file was written.{kept}", err=True)
+            ctx.exit(130)
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -127,9 +132,11 @@ def group() -> None:
     help="A weight stored quantised (QDQ): quantise the new one, or keep it in float.",
 )
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of all random draws.")
-@click.option("--report", "html_file", type=click.Path(), help="Write an HTML report with figures, in one file.")
+@click.option(
+    "--report", "details", metavar="FILE", type=click.Path(), help="Write an HTML report with figures, in one file."
+)
 @data_options
-def calibrate(preset: str | None, json_file: str | None, html_file: str | None, quiet: bool, **given: Any) -> None:
+def calibrate(preset: str | None, json_file: str | None, details: str | None, quiet: bool, **given: Any) -> None:
     """Write a recalibrated copy of MODEL.
 
     \b
@@ -141,20 +148,20 @@ def calibrate(preset: str | None, json_file: str | None, html_file: str | None, 
     from tna_onnx.report.text import report_text  # noqa: PLC0415
 
     others = [given["model"], given["calib"], given["eval"], given["output"]]
-    _check_json(json_file, *others, html_file)
-    _check_json(html_file, *others, kind="HTML")
+    _check_json(json_file, *others, details)
+    _check_json(details, *others, kind="HTML")
     recipe = recipe_from(preset, given)
     with progress_bars(quiet) as progress:
-        report = run(preprocessing=recipe, details=html_file is not None, progress=progress, **given)
+        report = run(preprocessing=recipe, details=details is not None, progress=progress, **given)
     finish(report, report_text(report), json_file, quiet)
-    if html_file is not None:
+    if details is not None:
         from tna_onnx.report.page import to_html  # noqa: PLC0415
 
         page = to_html(report, shlex.join(["tna-onnx", *sys.argv[1:]]))
         try:
-            Path(html_file).write_text(page, encoding="utf-8")
+            Path(details).write_text(page, encoding="utf-8")
         except OSError as error:
-            raise UsageError(f"{html_file}: cannot be written: {error.strerror}") from error
+            raise UsageError(f"{details}: cannot be written: {error.strerror}") from error
 
 
 @group.command()

@@ -177,6 +177,7 @@ class Details:
     Attributes:
         data: the shown data, in one line.
         held_out: whether they are held out.
+        preprocessing: resolved recipe of their images, None for arrays.
         device: device that was asked for.
         before: top-label diagram of the input, on the samples of `Report.comparison`.
         after: the same of the result.
@@ -195,6 +196,7 @@ class Details:
 
     data: str
     held_out: bool
+    preprocessing: dict[str, object] | None
     device: str
     before: Bins
     after: Bins
@@ -245,6 +247,7 @@ def collect_details(
     return Details(
         data=shown.source.describe(),
         held_out=held_out is not None,
+        preprocessing=shown.source.recipe(),
         device=task.device.kind + (f":{task.device.index}" if task.device.kind == "cuda" else ""),
         before=Bins.of(compared[0].confidence, compared[0].hit, settings.bins),
         after=Bins.of(compared[1].confidence, compared[1].hit, settings.bins),

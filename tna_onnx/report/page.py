@@ -6,12 +6,14 @@ in tables. Text from outside (names, paths, notes) is escaped.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
 from pathlib import PurePath
 from typing import Any
 
+from tna_onnx.graph.difference import Difference
 from tna_onnx.numerics.metrics import METRICS
 from tna_onnx.report.details import Angles, Bins, Details, Sample, Step
 from tna_onnx.report.report import Report
@@ -25,6 +27,8 @@ _PERCENT = ("accuracy", "ece", "adaece")
 _SHOWN_DROP = 0.1
 # Classes with diagrams of their own; all are in the table.
 _MOST_CLASSES = 24
+# Kinds of added nodes that a row names.
+_MOST_KINDS = 6
 _HOW = {
     "held-out": "held-out samples, which neither the search nor the fit has seen",
     "cross-fitted": "the calibration samples, cross-fitted: each is scored with what was fitted without it",
@@ -127,7 +131,8 @@ def _reliability(report: Report, details: Details) -> str:
         f'<details><summary>Class {escape(k.name)}</summary><div class="pair">'
         + "".join(
             _figure(
-                reliability_diagram(bins, f"Class {k.name}, {word}", "frequency"), f"{word}: gap {100 * bins.ece:.2f} %"
+                reliability_diagram(bins, f"Class {k.name}, {word}", "frequency", "probability"),
+                f"{word}: gap {100 * bins.ece:.2f} %",
             )
             for word, bins in (("before", k.before), ("after", k.after))
         )
@@ -380,17 +385,7 @@ def _sample(sample: Sample) -> str:
 
 
 def _changes(report: Report, details: Details) -> str:
-    rows = [
-        [
-            d.part,
-            _Text(d.name),
-            _Text(d.change),
-            _Text(d.detail),
-            "" if d.largest is None else f"{d.largest:.3g}",
-            _Text(d.explained or "not explained"),
-        ]
-        for d in details.changes
-    ]
+    rows = _change_rows(details.changes)
     strange = sum(not d.explained for d in details.changes)
     verdict = (
         "Only the head, the appended block and the provenance differ; every other byte is the input's."
@@ -412,9 +407,28 @@ def _changes(report: Report, details: Details) -> str:
             f"(bound {v.bound:.1e})",
         ),
     ]
-    heads = ["part", "name", "change", "before and after", "largest |change|", "explained by"]
+    texts = map(_Text, ("name", "change", "before and after"))
+    heads = ["part", *texts, "largest |change|", _Text("explained by")]
     table = _table(heads, rows, "Differences between the files")
     return f"<p>{verdict}</p>{_terms(terms)}" + (table if len(rows) <= 12 else _more(f"All {len(rows):,}", table))
+
+
+def _change_rows(changes: Sequence[Difference]) -> list[list[str]]:
+    """One row for each change; what was added for one reason shares a row."""
+    rows, added = [], dict[tuple[str, str], list[Difference]]()
+    for d in changes:
+        if d.change == "added" and d.explained:
+            added.setdefault((d.part, d.explained), []).append(d)
+            continue
+        largest = "" if d.largest is None else f"{d.largest:.3g}"
+        rows.append([d.part, *map(_Text, (d.name, d.change, d.detail)), largest, _Text(d.explained or "not explained")])
+    for (part, why), group in added.items():
+        name = group[0].name if len(group) == 1 else f"{group[0].name} to {group[-1].name}"
+        kinds = Counter(d.detail for d in group).most_common(_MOST_KINDS + 1)
+        detail = ", ".join(f"{count} x {kind}" if count > 1 else kind for kind, count in kinds[:_MOST_KINDS])
+        more = ", ..." if len(kinds) > _MOST_KINDS else ""
+        rows.append([part, *map(_Text, (name, f"{len(group):,} added", detail + more)), "", _Text(why)])
+    return rows
 
 
 def _weight_text(report: Report) -> str:
@@ -428,9 +442,6 @@ def _weight_text(report: Report) -> str:
 
 def _run(report: Report, details: Details, command: str) -> str:
     recipe = report.preprocessing
-    used = (
-        ", ".join(f"{k} {_plain(v)}" for k, v in recipe.items() if v is not None) if recipe else "none, used as stored"
-    )
     settings = {k: v for k, v in report.settings.items() if k not in ("seed", "tilt")}
     tilt = report.settings.get("tilt")
     settings.update(tilt if isinstance(tilt, dict) else {})
@@ -439,7 +450,7 @@ def _run(report: Report, details: Details, command: str) -> str:
         ("SHA-256", _Code(report.model_sha256)),
         ("Calibration data", f"{report.calibration.data} (N = {report.calibration.before.n:,})"),
         ("Reported on", f"{report.comparison.data} ({report.comparison.how})"),
-        ("Preprocessing", used),
+        ("Preprocessing", _recipe_text(recipe)),
         ("Search", f"{report.search}, objective {report.objective.upper()}"),
         ("Seed", str(report.settings["seed"])),
         ("Settings", ", ".join(f"{k} {_plain(v)}" for k, v in settings.items())),
@@ -447,12 +458,20 @@ def _run(report: Report, details: Details, command: str) -> str:
         ("Provider obtained", report.provider),
         ("Versions", ", ".join(f"{k} {v}" for k, v in report.versions.items())),
     ]
+    if details.preprocessing != recipe:
+        terms.insert(5, ("Preprocessing, held-out", _recipe_text(details.preprocessing)))
     if report.map_nll:
         values = ", ".join(f"{name} {value:.4f}" for name, value in report.map_nll.items())
-        terms.insert(6, ("Maps compared", f"cross-validated NLL: {values}"))
+        terms.append(("Maps compared", f"cross-validated NLL: {values}"))
     if command:
         terms.insert(0, ("Command", _Code(command)))
     return _terms(terms)
+
+
+def _recipe_text(recipe: dict[str, object] | None) -> str:
+    if recipe is None:
+        return "none, used as stored"
+    return ", ".join(f"{name} {_plain(value)}" for name, value in recipe.items() if value is not None)
 
 
 class _Raw(str):
@@ -471,7 +490,7 @@ def _table(
     heads: Sequence[str], rows: Iterable[Sequence[str]], caption: str, look: str = "", chosen: int | None = None
 ) -> str:
     """Return a table whose first column names the rows; it scrolls sideways on its own."""
-    head = "".join(f'<th scope="col">{escape(text)}</th>' if text else "<td></td>" for text in heads)
+    head = "".join(map(_head, heads))
     body = []
     for k, (first, *rest) in enumerate(rows):
         row = '<tr class="chosen">' if k == chosen else "<tr>"
@@ -480,6 +499,11 @@ def _table(
         f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}"><table class="{look}">'
         f"<caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table></div>"
     )
+
+
+def _head(text: str) -> str:
+    look = ' class="text"' if isinstance(text, _Text) else ""
+    return f'<th scope="col"{look}>{escape(text)}</th>' if text else "<td></td>"
 
 
 def _cell(text: str) -> str:

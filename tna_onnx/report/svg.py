@@ -75,13 +75,14 @@ class _Frame:
         return "".join(parts)
 
 
-def reliability_diagram(bins: Bins, title: str, what: str = "accuracy") -> str:
+def reliability_diagram(bins: Bins, title: str, what: str = "accuracy", against: str = "confidence") -> str:
     """Share that came true against confidence, per bin, with the gap to the diagonal and the samples of each bin.
 
     Args:
         bins: to draw.
         title: of the drawing.
         what: name of the vertical axis.
+        against: name of the horizontal axis.
     """
     width, total = 1 / len(bins.count), max(1, sum(bins.count))
     frame = _Frame((0, 1), (0, 1), bottom=236)
@@ -92,8 +93,8 @@ def reliability_diagram(bins: Bins, title: str, what: str = "accuracy") -> str:
             continue
         low, high = sorted((confidence, accuracy))
         hover = (
-            f"confidence {j * width:.2f} to {(j + 1) * width:.2f}: {count:,} samples ({count / total:.1%}), "
-            f"mean confidence {confidence:.3f}, {what} {accuracy:.3f}"
+            f"{against} {j * width:.2f} to {(j + 1) * width:.2f}: {count:,} samples ({count / total:.1%}), "
+            f"mean {against} {confidence:.3f}, {what} {accuracy:.3f}"
         )
         marks.append(
             f'<g class="mark"><title>{escape(hover)}</title>'
@@ -103,14 +104,14 @@ def reliability_diagram(bins: Bins, title: str, what: str = "accuracy") -> str:
             f"{_bar(strip, j * width, width, 0, count, 'count')}{_upright(strip, (j + 0.5) * width, count, width)}</g>"
         )
     marks.append(_segment(frame, (0, 0), (1, 1), "diagonal"))
-    marks.append(strip.axes((0, 0.2, 0.4, 0.6, 0.8, 1), (), "confidence", ""))
+    marks.append(strip.axes((0, 0.2, 0.4, 0.6, 0.8, 1), (), against, ""))
     marks.append(f'<text class="tick" x="{_LEFT - 6}" y="275" text-anchor="end">count</text>')
     said = "; ".join(
         f"{j * width:.2f} to {(j + 1) * width:.2f}: {n:,} samples, {what} {a:.2f}"
         for j, (n, a) in enumerate(zip(bins.count, bins.accuracy, strict=True))
         if n
     )
-    return _drawing(marks, title, f"Bars of {what} per bin of confidence. {said}.", height=332)
+    return _drawing(marks, title, f"Bars of {what} per bin of {against}. {said}.", height=332)
 
 
 def confidence_histogram(bins: Bins, title: str, highest: float) -> str:
