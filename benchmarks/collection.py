@@ -510,8 +510,8 @@ Measured or judged on two cores with MobileNetV2 and 640 to 768 photographs:
   0.8, resizing 1.1, cropping 0.1, normalising 0.3); one multiply and add to normalise, which rounds differently.
 - Ruled out, as they change pixels: JPEG draft mode, `reducing_gap`.
 
-The first two batches of a session are slow, 1.2 s more in a fresh process for MobileNetV2, because ONNX Runtime takes
-its memory then; the bare loop pays for that too.
+The first two batches of a session are slow, 1.2 s more in a fresh process for MobileNetV2, most likely because ONNX
+Runtime takes its memory then; the bare loop pays for that too.
 
 ## Memory
 

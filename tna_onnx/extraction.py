@@ -296,14 +296,12 @@ def collect_features(
 def model_key(model: Model) -> dict[str, Any]:
     """What features depend on of a model: the digests of its file and of its external data."""
     digests = {}
-    for location in model.external_files:
-        try:
+    try:
+        for location in model.external_files:
             with model.data_path(location).open("rb") as stream:
                 digests[location] = stream_sha256(stream).hex()
-        except OSError as error:
-            raise UnsupportedModel(
-                f"{model.name}: external data '{location}' cannot be read: {error.strerror}"
-            ) from error
+    except OSError as error:
+        raise UnsupportedModel(f"{model.name}: external data cannot be read: {error}") from error
     return {"model_sha256": model.sha256, "external_sha256": digests}
 
 
