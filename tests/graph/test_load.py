@@ -62,7 +62,7 @@ def test_damaged_external_data(damage: str, tmp_path: Path) -> None:
     else:
         entry = next(e for e in model.initializers["weight"].external_data if e.key == "location")
         entry.value = "../weights.bin"
-    with pytest.raises(UnsupportedModel, match="cannot read tensor 'weight'|outside the model's folder") as caught:
+    with pytest.raises(UnsupportedModel, match=r"cannot read tensor 'weight'|outside the model's folder") as caught:
         model.array(model.initializers["weight"])
     assert str(caught.value).startswith(f"{model.path}: ")
 
