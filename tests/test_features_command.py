@@ -185,7 +185,7 @@ def test_a_store_of_another_model(small: Small, stored: Path, tmp_path: Path) ->
     onnx.save(proto, tmp_path / "other.onnx")
     message = refuse(tmp_path / "other.onnx", stored, tmp_path)
     assert re.search(
-        r"were computed with another model, or other external data \(SHA-256 \w{12}\.\.\., now \w{12}\.\.\.\); collect them",
+        r"another model, or other external data \(SHA-256 \w{12}\.\.\., now \w{12}\.\.\.\); collect them",
         message,
     )
     result = cli(
