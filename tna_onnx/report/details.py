@@ -288,7 +288,9 @@ def _steps(
         other = None
         if held_out is not None:
             weight = None if task.head is None else candidate_weight(task.head.weight, candidate, settings)
-            other = _scored(held_out.logits(weight).mapped_scores(candidate.fitted), settings)
+            logits = held_out.logits(weight)
+            scores = logits.mapped_scores(candidate.fitted) if candidate.fitted else logits.scores()  # keeps no logits
+            other = _scored(scores, settings)
         mine = _scored(candidate.scores, settings)
         steps.append(Step(candidate.angle, candidate.reached, candidate.ensemble_size, mine, other))
         show("search curve", k + 1, len(found.candidates))
