@@ -154,7 +154,7 @@ def _sum_size(
     if eps < 1e-4:
         return np.asarray(np.abs(features) @ np.abs(weight.T) + np.abs(bias))
     squares = np.sqrt(features**2 @ (weight**2).T + bias**2)
-    return np.asarray((squares + np.abs(features @ weight.T + bias)) / 4)
+    return np.asarray((squares + np.abs(features @ weight.T + bias)) / 2)
 
 
 def _magnified(
