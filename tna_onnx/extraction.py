@@ -16,7 +16,7 @@ import copy
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,8 +72,6 @@ _LONGEST_SHAPE = 8
 
 # Classes whose vectors are changed to see that only their own logits follow.
 _PROBED_CLASSES = 8
-
-R = TypeVar("R", bound=Readout)
 
 
 @dataclass(frozen=True, eq=False)

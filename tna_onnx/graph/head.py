@@ -433,9 +433,7 @@ class Walk:
 
     def _divides_by_own_sum(self, node: onnx.NodeProto) -> bool:
         divisor = self.model.producer(node.input[1])
-        while divisor is not None and divisor.op_type in ("Reshape", "Unsqueeze", "Clip", "Max", "Expand", "Where"):
-            if divisor.op_type in ("Max", "Where"):
-                return False
+        while divisor is not None and divisor.op_type in ("Reshape", "Unsqueeze", "Clip", "Expand"):
             divisor = self.model.producer(divisor.input[0]) if divisor.input else None
         return (
             divisor is not None
@@ -459,7 +457,7 @@ class Walk:
             branch = replace(
                 self, tensor=name, beside=beside, follows=(node.op_type, *self.follows), forks=self.forks + 1
             )
-            branch._graph_only(homogeneous=node.op_type in ("Mul", "Div"))
+            branch._graph_only(homogeneous=True)
             try:
                 found[name] = branch.run()
             except Refused as refused:

@@ -198,7 +198,7 @@ def _linear_classifier(_: Model, index: int, node: onnx.NodeProto, attributes: d
     if not rows or not coefficients.size or coefficients.size % rows:
         raise Refused(f"LinearClassifier with {coefficients.size} coefficients for {rows} classes")
     name = node.name or node.output[1]
-    # its scores are a tensor of class numbers or strings, whatever the input's type; ONNX Runtime computes in float32
+    # attributes are float32, whatever the type of the input
     weight = Stored(name, coefficients, "float32", (), "", index, attribute="coefficients")
     bias = Stored(name, intercepts, "float32", (), "", index, attribute="intercepts") if intercepts.size else None
     linear = Linear(
