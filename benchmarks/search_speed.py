@@ -21,7 +21,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tna_onnx.engine.logits import HeadLogits
+from tna_onnx.engine.logits import HeadLogits, score_all
 from tna_onnx.extraction import FeatureStore
 from tna_onnx.numerics.metrics import ece
 from tna_onnx.numerics.tilt import mean_rotation
@@ -88,7 +88,11 @@ def main() -> None:
         nonlocal pool
         original = HeadLogits(store, weight, bias)
         pool = search_sparse(
-            weight, lambda w: HeadLogits(store, w, bias).scores(), settings, lambda *_: None, original.scaled_scores
+            weight,
+            lambda weights: score_all([HeadLogits(store, w, bias) for w in weights]),
+            settings,
+            lambda *_: None,
+            original.scaled_scores,
         )
 
     pairs = [(timed(bare), timed(search)) for _ in range(a.repeats)]

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tna_onnx.crossfit import FOLDS, choose_map, cross_fit, cross_score, folds
-from tna_onnx.engine.logits import HeadLogits
+from tna_onnx.engine.logits import HeadLogits, score_all
 from tna_onnx.errors import DataError
 from tna_onnx.extraction import FeatureStore
 from tna_onnx.maps import MAPS, CalibrationMap, EnsembleTemperature, Reduce, apply_map
@@ -50,7 +50,10 @@ class Run:
             settings,
         )
         self.candidates = search_sparse(
-            weight, lambda w: HeadLogits(self.store, w, bias).scores(), settings, lambda *_: None
+            weight,
+            lambda weights: score_all([HeadLogits(self.store, w, bias) for w in weights]),
+            settings,
+            lambda *_: None,
         )
         self.maps: list[CalibrationMap | None] = []
         self.rows: list[int] = []

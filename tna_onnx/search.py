@@ -1,13 +1,15 @@
 """The search over tilted and averaged class vectors: candidates, their scores, and the choice. Pure.
 
 A candidate is an angle (mRC) and a number of members; its weight is a function of these, the original weight and the
-seed, so it can be made again at any time. The sparse search (paper, section "Experimental Details") goes
+seed, so it can be made again at any time. Angles are looked at from coarse to fine: every 8 degrees first, then half
+as far on both sides of the two best, again and again down to a quarter of the grid step. (`adaptive=False` starts with
+the whole grid.) The sparse search (paper, section "Experimental Details") goes
 
-1. over a grid of angles in [0, 90) degrees, with the ensemble size asked for;
-2. with four times the members around the target angle, and again up to a cap, while accuracy stands in the way: the
-   level has no acceptable candidate near the target, or its best one costs so much accuracy that two standard errors
-   of the paired difference reach beyond the constraint. At the cap, smaller angles are tried last;
-3. at quarters of the grid step around the best candidate that keeps the constraint.
+1. over the angles with the ensemble size asked for;
+2. with more members around the target angle, up to a cap, while accuracy stands in the way: the level has no
+   acceptable candidate near the target, or its best one costs so much accuracy that two standard errors of the paired
+   difference reach beyond the constraint. At the cap, smaller angles are tried last;
+3. finer and finer around the best two of the largest ensembles.
 
 The target is the best angle of the limit of many members, W' -> cos(mRC) W. Averaging more members leaves this effect
 on the confidences and shrinks the noise on the ranking, so the limit shows where the search is going when few members
@@ -18,6 +20,8 @@ Angle 0 is the original weight and always a candidate, so the choice is never wo
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -27,23 +31,39 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.errors import DataError
+from tna_onnx.numerics.averages import LIMIT, Average, Draws, GrowingAverages, averages, more_members
 from tna_onnx.numerics.metrics import Objective, objective_value
 from tna_onnx.numerics.stats import SampleScores
-from tna_onnx.numerics.tilt import TiltParameters, tilted_sums
+from tna_onnx.numerics.tilt import TiltParameters
 
-__all__ = ["LIMIT", "Candidate", "SearchSettings", "candidate_weight", "choose", "search_complete", "search_sparse"]
+__all__ = [
+    "LIMIT",
+    "Candidate",
+    "SearchSettings",
+    "candidate_weight",
+    "candidate_weights",
+    "choose",
+    "search_complete",
+    "search_sparse",
+]
 
-LIMIT = 0
-"""Ensemble size that stands for the limit of many members, W' = cos(mRC) W."""
-
-Score = Callable[[NDArray[Any]], SampleScores]
-"""Scores all samples with a (C, n) weight."""
+Score = Callable[[Sequence[NDArray[Any]]], Sequence[SampleScores]]
+"""Scores all samples with each of some (C, n) weights; together, so that the features are read once for all."""
 
 ScoreFit = Callable[[NDArray[Any], Any], tuple[SampleScores, Any]]
 """(weight, map to start from) -> scores of all samples after a map fitted for this weight, and that map."""
 
-# Paths walked side by side: above this many members, sums are kept per angle instead of vectors per member.
-_GROUP = 16
+# Weights scored together take so many bytes, or are one.
+_STACK = 2**25
+
+# Degrees between the angles that an adaptive search looks at first; the curves are smooth at that scale.
+_COARSE = 8.0
+
+# Angles are whole numbers of a quarter of the grid step.
+_QUARTERS = 4
+
+# Looked at around the target with more members, in quarters of the grid step: in one walk, for walks are dear then.
+_NEAR = (-8, -4, -2, -1, 0, 1, 2, 4, 8)
 
 # Rotations times classes of all members of one candidate: about 15 seconds on one core. Large heads (n = 2048,
 # C = 1000) stop at some hundred members, where their noise, over so many dimensions, is small already.
@@ -59,6 +79,7 @@ class SearchSettings:
         max_ensemble_size: cap on the members when the accuracy constraint asks for more; large heads stop earlier,
             at 2^30 turned class vectors (rotations x classes x members) a candidate.
         angle_step: grid step in degrees.
+        adaptive: look at the grid from coarse to fine instead of at all of it.
         objective: metric that the choice minimises.
         bins: bins of ECE and AdaECE.
         max_accuracy_drop: accuracy that a candidate may lose, as a fraction (0.003 = 0.3 points).
@@ -70,6 +91,7 @@ class SearchSettings:
     ensemble_size: int = 10
     max_ensemble_size: int = 2560
     angle_step: float = 2.0
+    adaptive: bool = True
     objective: Objective = "ece"
     bins: int = 15
     max_accuracy_drop: float = 0.003
@@ -93,7 +115,29 @@ class SearchSettings:
     @property
     def grid(self) -> list[float]:
         """Angles in degrees, 0 left out."""
-        return [k * self.angle_step for k in range(1, math.ceil(90 / self.angle_step)) if k * self.angle_step < 90]
+        return self.angles(self.steps(_QUARTERS))
+
+    @property
+    def coarse(self) -> int:
+        """Distance of the angles looked at first, in quarters of the grid step: a power of two."""
+        stride = _QUARTERS
+        while self.adaptive and 2 * stride * self.angle_step / _QUARTERS <= _COARSE:
+            stride *= 2
+        return stride
+
+    @property
+    def draws(self) -> Draws:
+        """Where rotations come from."""
+        return Draws(self.seed, self.antithetic, self.tilt)
+
+    def steps(self, stride: int) -> list[int]:
+        """Multiples of `stride` that give angles between 0 and 90 degrees, in quarters of the grid step."""
+        end = math.ceil(90 * _QUARTERS / self.angle_step)
+        return [q for q in range(stride, end, stride) if q * self.angle_step / _QUARTERS < 90]
+
+    def angles(self, quarters: Sequence[int]) -> list[float]:
+        """Return the angles in degrees of whole numbers of quarters of the grid step."""
+        return [q * self.angle_step / _QUARTERS for q in quarters]
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +151,7 @@ class Candidate:
         rotations: mean number of rotations n_r of a member.
         scores: of all calibration samples; in a complete search after the map.
         fitted: the map fitted for this weight, in a complete search.
+        weight: (C, n), while it is the best one found; else None, and `candidate_weight` makes it again.
     """
 
     angle: float
@@ -115,6 +160,7 @@ class Candidate:
     scores: SampleScores
     fitted: Any = None
     reached: float = 0.0
+    weight: NDArray[Any] | None = field(default=None, repr=False)
 
 
 def search_sparse(
@@ -128,7 +174,7 @@ def search_sparse(
 
     Args:
         weight: (C, n) class vectors.
-        score: scores all calibration samples with a weight.
+        score: scores all calibration samples with weights.
         settings: grid, objective and constraint.
         progress: called with (candidates scored, candidates expected).
         score_scaled: scores all calibration samples with the original weight times a factor; `score` does by default.
@@ -136,36 +182,60 @@ def search_sparse(
     Raises:
         ValueError: the weight cannot be tilted (n < 2, or all class vectors zero).
     """
-    pool = [Candidate(0.0, 1, 0.0, score(weight))]
-    expected = 1 + len(settings.grid) + 6
+    walk = _Walk(Candidate(0.0, 1, 0.0, score([weight])[0]), settings, progress)
 
-    def extend(angles: Sequence[float], members: int) -> list[Candidate]:
-        new = []
-        for angle, average, rotations, reached in _averages(weight, angles, members, settings):
-            new.append(Candidate(angle, members, rotations, score(average), reached=reached))
-            progress(len(pool) + len(new), max(expected, len(pool) + len(new)))
-        pool.extend(new)
-        return new
+    def add(made: Iterator[Average], members: int) -> None:
+        for stack in _stacks(made, weight.nbytes):
+            scores = score([average.weight for average in stack])
+            walk.found([_candidate(average, members, s) for average, s in zip(stack, scores, strict=True)])
 
-    target = _target(pool[0], score_scaled or (lambda scale: score((weight * scale).astype(weight.dtype))), settings)
-    near = [angle for angle in settings.grid if abs(angle - target) <= 2 * settings.angle_step]
-    members, level = settings.ensemble_size, extend(settings.grid, settings.ensemble_size)
-    cap = _cap(level, target, weight.shape[0], settings)
-    while target > 0 and LIMIT < members < cap and _falls_short(pool[0], level, near[0], settings):
-        members = min(4 * members, cap)
-        level = extend(near, members)
-    if target > 0 and members > settings.ensemble_size and _best(pool[0], level, settings).angle < near[0]:
-        extend([angle for angle in settings.grid if angle < near[0]], members)
-    best = pool[choose(pool, settings)]
-    extend(_between(best, settings), best.ensemble_size)
-    progress(len(pool), len(pool))
-    return tuple(pool)
+    def extend(quarters: Sequence[int], members: int) -> None:
+        new = [q for q in quarters if not walk.has(q, members)]
+        add(averages(weight, settings.angles(new), members, settings.draws), members)
+
+    # where the limit of many members has its best angle
+    limit = _Walk(walk.original, settings)
+    by = score_scaled or (lambda factor: score([(weight * factor).astype(weight.dtype)])[0])
+
+    def scale(quarters: Sequence[int]) -> None:
+        angles = settings.angles(quarters)
+        limit.found([Candidate(a, LIMIT, 0.0, by(math.cos(math.radians(a)))) for a in angles])
+
+    scale(settings.steps(settings.coarse))
+    limit.refine(settings.coarse, 1, scale, LIMIT)
+    target = limit.quarters(limit.best(LIMIT))
+
+    members, coarse, stride, centres = settings.ensemble_size, settings.steps(settings.coarse), settings.coarse, 2
+    beyond = target + 2 * settings.coarse if settings.adaptive else coarse[-1]
+    extend([q for q in coarse if q <= beyond], members)
+    while later := [q for q in coarse if q > walk.last(members) == walk.quarters(walk.best(members))]:
+        extend(later[:1], members)
+    if target > 0 and members > LIMIT:
+        near = walk.around(target, (-8, 0, 8))
+        extend(near, members)
+        cap = _cap(walk.pool, settings.angles([target])[0], weight.shape[0], settings)
+        if members < cap and walk.falls_short(near[0], members):
+            near, stride, centres = walk.around(target, _NEAR), _QUARTERS, 1
+            growing, middle = GrowingAverages(weight, settings.angles(near), settings.draws), near.index(target)
+            while members < cap and walk.falls_short(near[0], members):
+                members = min(more_members(members), cap)
+                growing.grow(members)
+                ahead = [middle] if middle < len(growing) else []
+                add((growing.at(k) for k in ahead), members)
+                if members == cap or not walk.falls_short(near[0], members):
+                    add((growing.at(k) for k in range(len(growing)) if k not in ahead), members)
+            if walk.quarters(walk.best(members)) < near[0]:
+                extend([q for q in coarse if q < near[0]], members)
+                stride, centres = settings.coarse, 2
+    walk.refine(stride, 1, lambda quarters: extend(quarters, members), members, centres)
+    walk.end()
+    return tuple(walk.pool)
 
 
 def search_complete(
     weight: NDArray[Any], score: ScoreFit, settings: SearchSettings, progress: Callable[[int, int], None]
 ) -> tuple[Candidate, ...]:
-    """Score pairs of a weight and the map fitted for it, over the grid and then around the best pair.
+    """Score pairs of a weight and the map fitted for it, from coarse to fine around the best two.
 
     The first is the original weight with its map; accuracy is held against that one. Fits start from the neighbour's.
 
@@ -181,23 +251,102 @@ def search_complete(
     Source: the paper's TNA (comp.), section "Experimental Details".
     """
     scores, fitted = score(weight, None)
-    pool = [Candidate(0.0, 1, 0.0, scores, fitted)]
-    expected, members = 1 + len(settings.grid) + 6, settings.ensemble_size
+    walk, members = _Walk(Candidate(0.0, 1, 0.0, scores, fitted), settings, progress), settings.ensemble_size
 
-    def extend(angles: Sequence[float], start: Any) -> None:
-        for angle, average, rotations, reached in _averages(weight, angles, members, settings):
+    def extend(quarters: Sequence[int]) -> None:
+        for average in averages(weight, settings.angles(quarters), members, settings.draws):
+            neighbour = min(walk.pool, key=lambda other: abs(other.angle - average.angle))
             try:
-                scores, start = score(average, start)
+                scores, fitted = score(average.weight, neighbour.fitted)
             except DataError:  # no map for this weight: it is no candidate
                 continue
-            pool.append(Candidate(angle, members, rotations, scores, start, reached))
-            progress(len(pool), max(expected, len(pool)))
+            walk.found([_candidate(average, members, scores, fitted)])
 
-    extend(settings.grid, fitted)
-    best = pool[choose(pool, settings)]
-    extend(_between(best, settings), best.fitted)
-    progress(len(pool), len(pool))
-    return tuple(pool)
+    extend(settings.steps(settings.coarse))
+    walk.refine(settings.coarse, 1, extend, members)
+    walk.end()
+    return tuple(walk.pool)
+
+
+class _Walk:
+    """Candidates found so far, the original weight first, and where to look next.
+
+    Angles are whole numbers of quarters of the grid step.
+    """
+
+    def __init__(
+        self, original: Candidate, settings: SearchSettings, progress: Callable[[int, int], None] | None = None
+    ) -> None:
+        self.pool, self._values = [original], [_value(original, original, settings)]
+        self._settings, self._progress, self._best_kept = settings, progress, 0
+        # halving reaches quarters of the step in log2(coarse) turns, of about three candidates
+        self._expected = 1 + len(settings.steps(settings.coarse)) + 3 * int(math.log2(settings.coarse))
+
+    @property
+    def original(self) -> Candidate:
+        """The candidate at angle 0."""
+        return self.pool[0]
+
+    def found(self, candidates: Sequence[Candidate]) -> None:
+        """Add candidates; only the best of all keeps its weight."""
+        self.pool += candidates
+        self._values += [_value(self.original, c, self._settings) for c in candidates]
+        best = _pick(self.pool, self._values)
+        for k in {*range(len(self.pool) - len(candidates), len(self.pool)), self._best_kept} - {best}:
+            self.pool[k] = dataclasses.replace(self.pool[k], weight=None)
+        self._best_kept = best
+        if self._progress:
+            self._progress(len(self.pool), max(self._expected, len(self.pool)))
+
+    def end(self) -> None:
+        """Tell that nothing will follow."""
+        if self._progress:
+            self._progress(len(self.pool), len(self.pool))
+
+    def quarters(self, candidate: Candidate) -> int:
+        """Angle of a candidate in quarters of the grid step."""
+        return round(candidate.angle * _QUARTERS / self._settings.angle_step)
+
+    def has(self, quarters: int, members: int) -> bool:
+        """Whether this angle was looked at with so many members."""
+        return any(self.quarters(c) == quarters and c.ensemble_size == members for c in self.pool)
+
+    def level(self, members: int) -> list[Candidate]:
+        """Acceptable candidates with so many members, and the original weight, the best first."""
+        ranked = sorted((value, k) for k, value in enumerate(self._values) if value < math.inf)
+        return [self.pool[k] for _, k in ranked if k == 0 or self.pool[k].ensemble_size == members]
+
+    def best(self, members: int) -> Candidate:
+        """Return the best acceptable candidate of a level."""
+        return self.level(members)[0]
+
+    def last(self, members: int) -> int:
+        """Largest angle of a level."""
+        return max(self.quarters(c) for k, c in enumerate(self.pool) if k == 0 or c.ensemble_size == members)
+
+    def falls_short(self, near: int, members: int) -> bool:
+        """Whether accuracy keeps a level from the target: its choice lies below `near`, or may cost too much."""
+        best = self.best(members)
+        drop, error = _drop(self.original.scores, best.scores)
+        return self.quarters(best) < near or drop + 2 * error > self._settings.max_accuracy_drop + 1e-12
+
+    def around(self, quarters: int, offsets: Sequence[int]) -> list[int]:
+        """Angles at these distances that lie between 0 and 90 degrees."""
+        inside = set(self._settings.steps(1))
+        return [quarters + k for k in offsets if quarters + k in inside]
+
+    def refine(
+        self, stride: int, last: int, extend: Callable[[list[int]], object], members: int, centres: int = 2
+    ) -> None:
+        """Look half as far on both sides of the best `centres`, again and again down to a distance of `last`."""
+        tried: set[int] = set()  # those that cannot be had are not asked for again
+        while stride > last:
+            stride //= 2
+            near = {q for c in self.level(members)[:centres] for q in self.around(self.quarters(c), (-stride, stride))}
+            new = sorted(q for q in near - tried if not self.has(q, members))
+            tried.update(new)
+            if new:
+                extend(new)
 
 
 def choose(candidates: Sequence[Candidate], settings: SearchSettings, rows: NDArray[Any] | None = None) -> int:
@@ -211,33 +360,46 @@ def choose(candidates: Sequence[Candidate], settings: SearchSettings, rows: NDAr
         settings: objective and constraint.
         rows: samples to choose by; all by default.
     """
-    scores = [c.scores if rows is None else c.scores.take(rows) for c in candidates]
+    taken = [c if rows is None else dataclasses.replace(c, scores=c.scores.take(rows)) for c in candidates]
+    return _pick(candidates, [_value(taken[0], c, settings) for c in taken])
+
+
+def _pick(candidates: Sequence[Candidate], values: Sequence[float]) -> int:
+    """Index of the choice, from the value of each candidate: infinite if it costs too much accuracy."""
     largest = max(c.ensemble_size for c in candidates)
-    values = np.array([_objective(s, settings) if _keeps(scores[0], s, settings) else math.inf for s in scores])
     first = [k for k, c in enumerate(candidates) if k == 0 or c.ensemble_size == largest]
-    best = first[int(np.argmin(values[first]))]
-    return best if best > 0 else int(np.argmin(values))
-
-
-def _between(best: Candidate, settings: SearchSettings) -> list[float]:
-    """Angles at quarters of the grid step around a candidate; none around the original weight."""
-    if best.angle == 0:
-        return []
-    around = [best.angle + k / 4 * settings.angle_step for k in (-3, -2, -1, 1, 2, 3)]
-    return [angle for angle in around if 0 < angle < 90]
+    best = min(first, key=lambda k: values[k])
+    return best if best > 0 else min(range(len(values)), key=lambda k: values[k])
 
 
 def candidate_weight(weight: NDArray[Any], candidate: Candidate, settings: SearchSettings) -> NDArray[Any]:
     """Make the (C, n) weight of a candidate again, bit for bit."""
-    if candidate.angle == 0:
-        return weight
-    return next(_averages(weight, [candidate.angle], candidate.ensemble_size, settings))[1]
+    if candidate.weight is not None:
+        return candidate.weight
+    return next(candidate_weights(weight, [candidate], settings))[1]
 
 
-def _target(original: Candidate, score_scaled: Callable[[float], SampleScores], settings: SearchSettings) -> float:
-    """Best angle of the grid in the limit of many members, under the constraint; 0 if that is the original weight."""
-    limit = [Candidate(a, 1, 0.0, score_scaled(math.cos(math.radians(a)))) for a in settings.grid]
-    return _best(original, limit, settings).angle
+def candidate_weights(
+    weight: NDArray[Any], candidates: Sequence[Candidate], settings: SearchSettings
+) -> Iterator[tuple[int, NDArray[Any]]]:
+    """Yield (index, (C, n) weight) of candidates, in any order: those of one ensemble size are made in one walk."""
+    yield from ((k, weight) for k, c in enumerate(candidates) if c.angle == 0)
+    for size in sorted({c.ensemble_size for c in candidates if c.angle > 0}):
+        level = [(c.angle, k) for k, c in enumerate(candidates) if c.angle > 0 and c.ensemble_size == size]
+        for average in averages(weight, sorted({angle for angle, _ in level}), size, settings.draws):
+            yield from ((k, average.weight) for angle, k in level if angle == average.angle)
+
+
+def _candidate(average: Average, members: int, scores: SampleScores, fitted: Any = None) -> Candidate:
+    return Candidate(
+        average.angle, members, average.rotations, scores, fitted, average.reached, np.asarray(average.weight)
+    )
+
+
+def _stacks(made: Iterator[Average], size: int) -> Iterator[list[Average]]:
+    """Cut into lists of weights, of `size` bytes each, that fit into memory together."""
+    while stack := list(itertools.islice(made, max(1, _STACK // size))):
+        yield stack
 
 
 def _cap(level: Sequence[Candidate], target: float, classes: int, settings: SearchSettings) -> int:
@@ -246,66 +408,14 @@ def _cap(level: Sequence[Candidate], target: float, classes: int, settings: Sear
     return max(settings.ensemble_size, min(settings.max_ensemble_size, int(_MOST_TURNED / turned)))
 
 
-def _falls_short(original: Candidate, level: Sequence[Candidate], near: float, settings: SearchSettings) -> bool:
-    """Whether accuracy keeps a level from the target: its choice lies below `near`, or may cost too much."""
-    best = _best(original, level, settings)
-    return best.angle < near or not _keeps(original.scores, best.scores, settings, standard_errors=2.0)
+def _drop(before: SampleScores, after: SampleScores) -> tuple[float, float]:
+    """Accuracy lost, and the standard error of this paired difference."""
+    drop = before.hit.astype(np.int8) - after.hit
+    return float(np.mean(drop)), float(np.std(drop)) / math.sqrt(len(drop))
 
 
-def _best(original: Candidate, level: Sequence[Candidate], settings: SearchSettings) -> Candidate:
-    pool = [original, *level]
-    return pool[choose(pool, settings)]
-
-
-def _keeps(before: SampleScores, after: SampleScores, settings: SearchSettings, standard_errors: float = 0.0) -> bool:
-    """Whether the accuracy drop, plus some standard errors of the paired difference, is within the constraint."""
-    drop = before.hit.astype(np.float64) - after.hit
-    upper = np.mean(drop) + standard_errors * np.std(drop) / math.sqrt(len(drop))
-    return bool(upper <= settings.max_accuracy_drop + 1e-12)
-
-
-def _objective(scores: SampleScores, settings: SearchSettings) -> float:
-    return objective_value(scores, settings.objective, settings.bins)
-
-
-def _averages(
-    weight: NDArray[Any], angles: Sequence[float], members: int, settings: SearchSettings
-) -> Iterator[tuple[float, NDArray[Any], float, float]]:
-    """Yield (target in degrees, averaged weight, mean rotations, mean mRC reached in degrees) for ascending angles.
-
-    Member k is the path of the k-th child of the seed, whatever the number of members.
-    """
-    if members == LIMIT:
-        for angle in angles:
-            yield angle, (weight * math.cos(math.radians(angle))).astype(weight.dtype), 0.0, angle
-        return
-    radians = [math.radians(a) for a in angles]
-    parts = list(_parts(members, radians, weight, settings))
-    if len(parts) == 1:  # nothing to keep: one angle after the other
-        for angle, (reached, total, rotations) in zip(angles, parts[0][1], strict=False):
-            yield angle, (total / members).astype(weight.dtype), rotations, math.degrees(reached)
-        return
-    sums = [np.zeros(weight.shape, order="F") for _ in angles]
-    means, steps = np.zeros((len(angles), 2)), len(angles)
-    for size, walk in parts:
-        k = -1
-        for k, (reached, total, rotations) in enumerate(walk):
-            sums[k] += total
-            means[k] += np.array([rotations, reached]) * size / members
-        steps = min(steps, k + 1)
-    for angle, total, (rotations, reached) in zip(angles[:steps], sums, means.tolist(), strict=False):
-        yield angle, (total / members).astype(weight.dtype), rotations, math.degrees(reached)
-
-
-def _parts(
-    members: int, radians: list[float], weight: NDArray[Any], settings: SearchSettings
-) -> Iterator[tuple[int, Iterator[tuple[float, NDArray[np.float64], float]]]]:
-    """Yield (members, walk of `tilted_sums`) whose sums together hold all members."""
-    pairs = members // 2 if settings.antithetic else 0
-    seeds = np.random.SeedSequence(settings.seed).spawn(members - pairs)
-    for k in range(0, pairs, _GROUP):
-        group = seeds[k : min(k + _GROUP, pairs)]
-        yield 2 * len(group), tilted_sums(weight, radians, group, settings.tilt, antithetic=True)
-    for k in range(pairs, len(seeds), _GROUP):
-        group = seeds[k : k + _GROUP]
-        yield len(group), tilted_sums(weight, radians, group, settings.tilt)
+def _value(original: Candidate, candidate: Candidate, settings: SearchSettings) -> float:
+    """Objective, or infinity if the accuracy drop is not within the constraint."""
+    if _drop(original.scores, candidate.scores)[0] > settings.max_accuracy_drop + 1e-12:
+        return math.inf
+    return objective_value(candidate.scores, settings.objective, settings.bins)

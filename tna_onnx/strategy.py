@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.crossfit import choose_map, cross_fit, cross_score
-from tna_onnx.engine.logits import HeadLogits, Logits
+from tna_onnx.engine.logits import HeadLogits, Logits, score_all
 from tna_onnx.maps import MAPS, CalibrationMap, EnsembleTemperature, Reduce
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.search import (
@@ -100,7 +100,7 @@ class Strategy:
         else:
             scaled = original.scaled_scores if isinstance(original, HeadLogits) else None
             candidates = search_sparse(
-                self._vectors, lambda w: self.logits_of(w).scores(), self.settings, progress, scaled
+                self._vectors, lambda w: score_all([self.logits_of(v) for v in w]), self.settings, progress, scaled
             )
         chosen = candidates[choose(candidates, self.settings)]
         weight = self._weight_of(chosen)

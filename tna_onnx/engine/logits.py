@@ -1,12 +1,13 @@
 """Logits of a feature store under one weight, in chunks, for all samples or some.
 
 `HeadLogits` multiplies; `TailLogits` lets the model's own nodes compute them; `StoredLogits` has them in the store.
+`score_all` scores several at a time.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from tna_onnx.extraction import FeatureStore
 from tna_onnx.maps import CalibrationMap, Reduce, apply_map
 from tna_onnx.numerics.stats import SampleScores
 
-__all__ = ["HeadLogits", "Logits", "StoredLogits", "TailLogits"]
+__all__ = ["HeadLogits", "Logits", "StoredLogits", "TailLogits", "score_all"]
 
 # Logits are kept in memory up to this size, and computed again on every pass above it.
 _KEPT_BYTES = 2**30
@@ -131,11 +132,15 @@ class HeadLogits(Logits):
     def _size(self) -> int:
         return len(self._store) * int(self._weight.shape[0]) * self._weight.itemsize
 
+    def of(self, features: NDArray[Any]) -> NDArray[Any]:
+        """Return the logits (B, C) of features (B, n)."""
+        logits: NDArray[Any] = features @ self._weight.T
+        logits += self._bias
+        return logits
+
     def _compute(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64], NDArray[Any]]]:
         for features, labels in self._blocks():
-            logits = features @ self._weight.T
-            logits += self._bias
-            yield logits, labels, features
+            yield self.of(features), labels, features
 
     def _blocks(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
         return self._store.chunks(self._weight.shape[0])
@@ -182,3 +187,15 @@ class StoredLogits(Logits):
 
     def _blocks(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
         return self._store.chunks(self._store.features.shape[1])
+
+
+def score_all(several: Sequence[Logits]) -> list[SampleScores]:
+    """Score all samples under each of several weights over one store; heads read its features once for all."""
+    heads = [logits for logits in several if isinstance(logits, HeadLogits)]
+    if len(heads) < len(several) or not heads:
+        return [logits.scores() for logits in several]
+    parts: list[list[SampleScores]] = [[] for _ in heads]
+    for features, labels in heads[0]._blocks():
+        for part, head in zip(parts, heads, strict=True):
+            part.append(SampleScores.of_logits(head.of(features), labels))
+    return [SampleScores.concatenate(part) for part in parts]

@@ -15,6 +15,9 @@ the deficit e_c = <w_c, w_c - V_c> from those two coordinates alone: O(C) per ro
 
 Rotations on disjoint coordinates commute, so a run of them is one gather and one scatter. Every element sees the
 same arithmetic in the same order however the runs are cut: results do not depend on `n_t` or on where paths pause.
+
+Class vectors may be NumPy or torch arrays, on any device; draws are made by NumPy on the host, so a seed gives the same
+rotations everywhere. Products have the dtype of the weight, sums over rotations are float64.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import array_api_compat
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
@@ -48,7 +52,7 @@ class TiltParameters:
         alpha: first shape of the Beta distribution (paper: 5).
         beta: second shape of the Beta distribution (paper: 1).
         theta_s: largest angle of one rotation, radians (paper: 0.9).
-        n_t: rotations drawn and applied at a time (paper: 50). Speed only: mRC is exact after every rotation.
+        n_t: rotations applied at a time, at most (paper: 50). Speed only: mRC is exact after every rotation.
     """
 
     alpha: float = 5.0
@@ -111,26 +115,30 @@ class _Start:
 
     Attributes:
         vectors: (n, C) class vectors, feature-major: the two coordinates of a rotation are contiguous.
-        half: (C,) factor from a deficit to the squared sine of half the angle, 1 / (2 |w_c|^2); zero for vectors
-            without a direction, which then count for nothing.
+        half: (C,) float64 factor from a deficit to the squared sine of half the angle, 1 / (2 |w_c|^2); zero for
+            vectors without a direction, which then count for nothing.
         share: one over the number of vectors with a direction.
     """
 
-    vectors: FloatArray
-    half: NDArray[np.float64]
+    vectors: Any
+    half: Any
     share: float
 
     @classmethod
-    def of(cls, weight: FloatArray) -> _Start:
+    def of(cls, weight: Any) -> _Start:
         if weight.ndim != 2 or weight.shape[1] < 2:
-            raise ValueError(f"weight must be (C, n) with n >= 2, got shape {weight.shape}")
-        vectors = np.ascontiguousarray(weight.T)
-        squared = np.einsum("nc,nc->c", vectors, vectors, dtype=np.float64)
+            raise ValueError(f"weight must be (C, n) with n >= 2, got shape {tuple(weight.shape)}")
+        xp = array_api_compat.array_namespace(weight)
+        vectors = xp.asarray(weight.T, copy=True)
+        vectors = np.ascontiguousarray(vectors) if isinstance(vectors, np.ndarray) else vectors.contiguous()
+        squared = xp.zeros(vectors.shape[1], dtype=xp.float64, device=array_api_compat.device(vectors))
+        for row in range(0, vectors.shape[0], 64):  # a few rows at a time: a float64 copy of all would be large
+            squared += xp.sum(xp.astype(vectors[row : row + 64], xp.float64) ** 2, axis=0)
         directed = squared > 0
-        if not directed.any():
+        if not bool(xp.any(directed)):
             raise ValueError("every class vector is zero: there is nothing to tilt")
-        half = np.divide(0.5, squared, out=np.zeros_like(squared), where=directed)
-        return cls(vectors, half, 1 / np.count_nonzero(directed))
+        half = xp.where(directed, 0.5 / xp.where(directed, squared, xp.ones_like(squared)), xp.zeros_like(squared))
+        return cls(vectors, half, 1 / int(xp.count_nonzero(directed)))
 
 
 class TiltPath:
@@ -143,124 +151,193 @@ class TiltPath:
             preparation.
         seed: source of the draws.
         parameters: distribution of the rotations.
+        counterpart: whether `counterpart` will be asked for, for which the rotations are kept.
 
     Raises:
         ValueError: weight is not 2-D, has n < 2, or all its rows are zero.
     """
 
-    def __init__(self, weight: FloatArray | _Start, seed: np.random.SeedSequence, parameters: TiltParameters) -> None:
+    def __init__(
+        self, weight: Any, seed: np.random.SeedSequence, parameters: TiltParameters, *, counterpart: bool = True
+    ) -> None:
         start = weight if isinstance(weight, _Start) else _Start.of(weight)
+        self._xp = array_api_compat.array_namespace(start.vectors)
         self._start, self._half, self._share = start.vectors, start.half, start.share
-        self._tilted = self._start.copy()
-        self._deficit = np.zeros(self._start.shape[1])
+        self._weak_half = self._xp.astype(start.half * start.share, start.vectors.dtype)
+        self._tilted = self._xp.asarray(start.vectors, copy=True)
+        self._deficit = self._xp.zeros_like(start.half)
         self._parameters = parameters
         self._max_rotations = parameters.max_rotations(self._start.shape[0])
         # fixed child keys (not .spawn, which counts its calls): a path restarts the same from the same seed
         pairs, angles = (np.random.SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, k)) for k in (0, 1))
         self._pair_draws = np.random.default_rng(pairs)
         self._angle_draws = np.random.default_rng(angles)
-        self._run: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]] = []
-        self._applied: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]] = []
+        self._run: list[_Run] = []
+        self._applied: list[_Run] | None = [] if counterpart else None
         self.rotations = 0
         self.angle = 0.0
 
     @property
-    def tilted(self) -> FloatArray:
+    def tilted(self) -> Any:
         """(C, n) view of the tilted class vectors, in the dtype of the weight."""
         return self._tilted.T
 
-    def counterpart(self) -> FloatArray:
+    def counterpart(self) -> Any:
         """Return the (C, n) class vectors turned by the transpose of this path's rotation; mRC is the same.
 
         The path holds V = R^T W; this is R W = R_1 (R_2 (... (R_k W))), from the last rotation to the first.
         """
-        turned = self._start.copy()
-        for first, second, turn in reversed(self._applied):
-            cos, sin = np.cos(turn).astype(turned.dtype)[:, None], np.sin(turn).astype(turned.dtype)[:, None]
-            old_i, old_j = turned[first], turned[second]
-            turned[first], turned[second] = cos * old_i - sin * old_j, sin * old_i + cos * old_j
+        assert self._applied is not None, "the path was made without counterpart"  # noqa: S101
+        turned = self._xp.asarray(self._start, copy=True)
+        for run in reversed(self._applied):
+            rows, cos, sin = self._put(run)
+            old = self._xp.take(turned, rows, axis=0)
+            old_i, old_j = old[: len(run)], old[len(run) :]
+            turned[rows] = self._xp.concat([cos * old_i - sin * old_j, sin * old_i + cos * old_j])
         return turned.T
 
     def advance(self, angle: float) -> bool:
         """Rotate until mRC exceeds `angle` (radians); the loop of Algorithm 1. False: the path has ended before."""
-        while self.angle <= angle:
-            if self.rotations >= self._max_rotations:
-                return False
+        passed = self.angle > angle
+        while not passed and self.rotations < self._max_rotations:
             if not self._run:
                 self._draw()
-            first, second, turn = self._run[0]
-            done = self._rotate(first, second, turn, angle)
-            if done < len(first):
-                self._run[0] = (first[done:], second[done:], turn[done:])
-            else:
-                self._run.pop(0)
-        return True
+            run = self._run.pop(0)
+            done, passed = self._rotate(run, angle)
+            if done < len(run):
+                self._run.insert(0, run[done:])
+        self.angle = float(self._mrc(self._deficit[None, :])[0])
+        return passed
 
     def _draw(self) -> None:
-        """Draw n_t rotations and cut them into runs whose coordinates are disjoint."""
+        """Draw rotations and cut them into runs of at most n_t whose coordinates are disjoint."""
         p, n = self._parameters, self._start.shape[0]
-        pairs = self._pair_draws.integers(0, np.array([n, n - 1]), size=(p.n_t, 2))
+        count = max(p.n_t, n // 4)
+        pairs = self._pair_draws.integers(0, np.array([n, n - 1]), size=(count, 2))
         pairs[:, 1] += pairs[:, 1] >= pairs[:, 0]  # ordered pair of two different coordinates
-        turn = p.theta_s * self._angle_draws.beta(p.alpha, p.beta, size=p.n_t)
-        begin, seen = 0, set[int]()
-        for k, (i, j) in enumerate(pairs.tolist()):
-            if i in seen or j in seen:
-                self._run.append((pairs[begin:k, 0], pairs[begin:k, 1], turn[begin:k]))
-                begin, seen = k, set()
-            seen.update((i, j))
-        self._run.append((pairs[begin:, 0], pairs[begin:, 1], turn[begin:]))
+        drawn = _Run(pairs, p.theta_s * self._angle_draws.beta(p.alpha, p.beta, size=count))
+        last, begin = _last_use(pairs), 0
+        while begin < count:
+            clash = last[begin : begin + p.n_t] >= begin
+            end = begin + (int(np.argmax(clash)) if clash.any() else len(clash))
+            self._run.append(drawn[begin:end])
+            begin = end
 
-    def _rotate(
-        self, first: NDArray[np.int64], second: NDArray[np.int64], turn: NDArray[np.float64], target: float
-    ) -> int:
-        """Apply a run up to the rotation that takes mRC past the target; returns how many were applied."""
-        dtype = self._tilted.dtype
-        cos, sin = np.cos(turn).astype(dtype)[:, None], np.sin(turn).astype(dtype)[:, None]
-        old_i, old_j = self._tilted[first], self._tilted[second]
-        new_i, new_j = cos * old_i + sin * old_j, cos * old_j - sin * old_i  # rows i and j of G(i, j, t)^T V
-        lost = np.multiply(self._start[first], old_i - new_i, dtype=np.float64)
-        lost += np.multiply(self._start[second], old_j - new_j, dtype=np.float64)
-        lost[0] += self._deficit  # rows add up from the first to the last, whether by sum or by cumsum
-        done = min(len(first), self._max_rotations - self.rotations)
-        if self._may_pass(lost, target):
-            passed = np.flatnonzero(self._mrc(np.cumsum(lost, axis=0)) > target)
-            done = min(int(passed[0]) + 1, done) if len(passed) else done
-        self._tilted[first[:done]], self._tilted[second[:done]] = new_i[:done], new_j[:done]
-        self._applied.append((first[:done], second[:done], turn[:done]))
+    def _put(self, run: _Run) -> tuple[Any, Any, Any]:
+        """Bring a run to the device: (2k,) rows i and then j, (k, 1) cosines and sines."""
+        rows = np.ascontiguousarray(run.pairs.T).reshape(-1)
+        cos, sin = np.cos(run.turn)[:, None], np.sin(run.turn)[:, None]
+        device, dtype = array_api_compat.device(self._tilted), self._tilted.dtype
+        if device == "cpu":  # NumPy
+            return rows, cos.astype(dtype), sin.astype(dtype)
+        rows, cos, sin = (self._xp.asarray(array, device=device) for array in (rows, cos, sin))
+        return rows, self._xp.astype(cos, dtype), self._xp.astype(sin, dtype)
+
+    def _rotate(self, run: _Run, target: float) -> tuple[int, bool]:
+        """Apply a run up to the rotation that takes mRC past the target; return how many that were, and if it did."""
+        xp, size = self._xp, len(run)
+        rows, cos, sin = self._put(run)
+        old, turned = xp.take(self._tilted, rows, axis=0), xp.take(self._start, rows, axis=0)
+        new = xp.concat([cos, cos]) * old  # rows i and j of G(i, j, t)^T V
+        new[:size, :] += sin * old[size:, :]
+        new[size:, :] -= sin * old[:size, :]
+        old -= new
+        turned *= old
+        lost = turned[:size, :] + turned[size:, :]
+        near = self._may_pass(lost, target)
+        lost = xp.astype(lost, xp.float64)
+        lost[0, :] += self._deficit  # rows add up from the first to the last, whether by sum or by cumulative sum
+        done, passed = min(size, self._max_rotations - self.rotations), False
+        if near:
+            beyond = np.flatnonzero(_host(self._mrc(xp.cumulative_sum(lost[:done, :], axis=0))) > target)
+            done, passed = (int(beyond[0]) + 1, True) if len(beyond) else (done, False)
+        if done < size:
+            rows, new = self._put(run[:done])[0], xp.concat([new[:done, :], new[size : size + done, :]])
+        self._tilted[rows] = new
+        if self._applied is not None:
+            self._applied.append(run[:done])
         # NumPy sums rows in order, but a single column pairwise
-        self._deficit = np.sum(lost[:done], axis=0) if lost.shape[1] > 1 else np.cumsum(lost[:done], axis=0)[-1]
-        self.angle = float(self._mrc(self._deficit[None])[0])
+        lone = lost.shape[1] == 1
+        self._deficit = xp.cumulative_sum(lost[:done, :], axis=0)[-1, :] if lone else xp.sum(lost[:done, :], axis=0)
         self.rotations += done
-        return done
+        return done, passed
 
-    def _mrc(self, deficit: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _mrc(self, deficit: Any) -> Any:
         """MRC per row of (k, C) deficits."""
-        angles: NDArray[np.float64] = 2 * np.arcsin(np.sqrt(np.clip(deficit * self._half, 0.0, 1.0)))
-        mean: NDArray[np.float64] = np.sum(angles, axis=1) * self._share
-        return mean
+        xp = self._xp
+        return xp.sum(2 * xp.asin(xp.sqrt(xp.clip(deficit * self._half, 0.0, 1.0))), axis=1) * self._share
 
-    def _may_pass(self, lost: NDArray[np.float64], target: float) -> bool:
+    def _may_pass(self, lost: Any, target: float) -> bool:
         """Whether mRC can lie past the target after one of these rotations; saves most of the arcsines.
 
-        2 asin(sqrt(x)) is concave up to x = 1/2, that is up to 90 degrees, so while no class can be past that, the mean
-        angle is at most the angle of the mean x. The mean is linear in the deficits: one product with `lost`. 1e-9 is
-        far above the rounding of either side.
+        The mean of x_c = deficit / (2 |w_c|^2) is linear in the deficits, one product with `lost`, and mRC is the mean
+        of 2 asin(sqrt(x_c)). It is at most a concave function above that curve, at the mean of x: first the envelope on
+        [0, 1], then, while no class can be past 90 degrees, the curve itself. The slack is far above the rounding of
+        float32 sums.
         """
-        highest = np.sum(np.maximum(lost, 0.0), axis=0) * self._half
-        mean = float(np.max(np.cumsum(lost @ self._half))) * self._share
-        if highest.max() > 0.5 or mean > 0.5:
+        xp = self._xp
+        mean = float(xp.vecdot(self._deficit, self._half)) * self._share + _SLACK
+        mean += max(0.0, float(np.max(np.cumsum(_host(lost @ self._weak_half), dtype=np.float64))))
+        if _envelope(mean) <= target:
+            return False
+        highest = (self._deficit + xp.sum(xp.clip(lost, 0.0, None), axis=0)) * self._half
+        if mean > 0.5 or float(xp.max(highest)) > 0.5 - _SLACK:
             return True
-        return 2 * math.asin(math.sqrt(max(mean, 0.0))) > target - 1e-9
+        return 2 * math.asin(math.sqrt(max(mean, 0.0))) > target
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """Rotations of disjoint coordinates: (k, 2) pairs and (k,) angles in radians."""
+
+    pairs: NDArray[np.int64]
+    turn: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.turn)
+
+    def __getitem__(self, part: slice) -> _Run:
+        return _Run(self.pairs[part], self.turn[part])
+
+
+def _last_use(pairs: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Of each of (k, 2) pairs, the last earlier one that shares a coordinate with it; -1 for none."""
+    coordinates = pairs.reshape(-1)
+    order = np.argsort(coordinates, kind="stable")
+    again = coordinates[order[1:]] == coordinates[order[:-1]]
+    last = np.full(len(coordinates), -1)
+    last[order[1:][again]] = order[:-1][again] // 2
+    return np.max(last.reshape(-1, 2), axis=1)
+
+
+# In units of x.
+_SLACK = 4e-6
+
+# Where the tangent of 2 asin(sqrt(x)) goes through (1, pi): angle a with cot(a / 2) = pi - a, and its x.
+_TANGENT = 0.8104702831753707
+_TANGENT_X = math.sin(_TANGENT / 2) ** 2
+
+
+def _envelope(x: float) -> float:
+    """Least concave function above 2 asin(sqrt(x)) on [0, 1]: the curve, then its tangent through (1, pi)."""
+    if x <= _TANGENT_X:
+        return 2 * math.asin(math.sqrt(max(x, 0.0)))
+    return _TANGENT + (math.pi - _TANGENT) * (x - _TANGENT_X) / (1 - _TANGENT_X)
+
+
+def _host(array: Any) -> NDArray[Any]:
+    """Bring an array of any namespace to NumPy."""
+    return array if isinstance(array, np.ndarray) else np.asarray(array_api_compat.to_device(array, "cpu"))
 
 
 def tilted_sums(
-    weight: FloatArray,
+    weight: Any,
     angles: Sequence[float],
     seeds: Sequence[np.random.SeedSequence],
     parameters: TiltParameters,
     *,
     antithetic: bool = False,
-) -> Iterator[tuple[float, NDArray[np.float64], float]]:
+) -> Iterator[tuple[float, Any, float]]:
     """Walk one path per seed side by side; at each angle give the sum of their tilted class vectors.
 
     The mean over members is the *Average* step of Algorithm 1; sums over different seeds add up.
@@ -273,9 +350,9 @@ def tilted_sums(
         antithetic: add each path's counterpart, so that a seed gives two members whose antisymmetric noise cancels.
 
     Yields:
-        (mean mRC reached in radians, (C, n) float64 sum over members, mean number of rotations). The angle reached
-        lies past the target by a part of one rotation, which for short features is many degrees. Ends early, after
-        the last angle that every member can reach.
+        (mean mRC reached in radians, (C, n) sum over members in the dtype of the weight, mean number of rotations). The
+        angle reached lies past the target by a part of one rotation, which for short features is many degrees. Ends
+        early, after the last angle that every member can reach.
 
     Raises:
         ValueError: angles are not ascending, or weight is refused by `TiltPath`.
@@ -283,13 +360,17 @@ def tilted_sums(
     if any(b <= a for a, b in itertools.pairwise(angles)):
         raise ValueError(f"angles must ascend, got {list(angles)}")
     start = _Start.of(weight)
-    paths = [TiltPath(start, seed, parameters) for seed in seeds]
+    paths = [TiltPath(start, seed, parameters, counterpart=antithetic) for seed in seeds]
     for angle in angles:
         if not all(path.advance(angle) for path in paths):
             return
-        total = np.zeros(weight.shape, order="F")
+        total = start.vectors * 0
         for path in paths:
-            total += path.tilted
+            total += path.tilted.T
             if antithetic:
-                total += path.counterpart()
-        yield float(np.mean([path.angle for path in paths])), total, float(np.mean([path.rotations for path in paths]))
+                total += path.counterpart().T
+        yield (
+            float(np.mean([path.angle for path in paths])),
+            total.T,
+            float(np.mean([path.rotations for path in paths])),
+        )
