@@ -61,7 +61,8 @@ def test_every_option_of_calibrate_is_an_argument_of_the_function() -> None:
     flags = {p.name for p in command.params}
     recipe = {"preset", "resize", "crop", "crop_pct", "scale", "mean", "std", "layout", "color", "interpolation"}
     words = set(inspect.signature(tna_onnx.calibrate).parameters)
-    assert flags - recipe - {"json_file", "quiet"} == words - {"progress"}
+    shown = {"json_file", "quiet", "verbose", "plot", "figures", "figure_formats", "mlflow", "mlflow_experiment"}
+    assert flags - recipe - shown - {"config"} == words - {"progress"}
     assert {"output_name", "output_kind", "quantized_head"} <= flags
 
 

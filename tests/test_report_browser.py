@@ -1,12 +1,13 @@
 """The HTML report in headless Chromium: it renders, the slider works, nothing is loaded, all is there without script.
 
-Needs Selenium, Chromium and its driver (Debian: `apt-get install chromium chromium-driver`).
+Needs Selenium (the extra `browser`), Chromium and its driver (Debian: `apt-get install chromium chromium-driver`).
 """
 
 from __future__ import annotations
 
 import base64
 import io
+import itertools
 import json
 import shutil
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ import tna_onnx
 from tna_onnx.report.page import to_html
 
 webdriver = pytest.importorskip("selenium.webdriver")
+WebDriverWait = pytest.importorskip("selenium.webdriver.support.ui").WebDriverWait
 image = pytest.importorskip("PIL.Image")
 
 FLAGS = (
@@ -54,30 +56,39 @@ def page(demo: Demo, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "report.html"
 
 
-@pytest.fixture
-def browse(page: Path, tmp_path: Path) -> Iterator[Open]:
-    """Give a function that opens the report."""
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Start Chromium; it serves all tests."""
     chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if chromium is None or driver is None:
         pytest.skip("chromium and chromedriver are not installed")
     options = webdriver.ChromeOptions()
     options.binary_location = chromium
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path / 'profile'}"):
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('browser') / 'profile'}"):
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    yield browser
+    browser.quit()
+
+
+@pytest.fixture
+def browse(browser: Any, page: Path) -> Open:
+    """Return a function that opens the report anew."""
 
     def opened(width: int = 1200, scheme: str = "light", *, script: bool = True) -> Any:
         command = browser.execute_cdp_cmd
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
         command("Emulation.setDeviceMetricsOverride", size)
-        command("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        command("Emulation.setEmulatedMedia", {"media": "", "features": features})
         command("Emulation.setScriptExecutionDisabled", {"value": not script})
+        for kind in ("browser", "performance"):
+            browser.get_log(kind)  # forgets what was there
         browser.get(page.as_uri())
         return browser
 
-    yield opened
-    browser.quit()
+    return opened
 
 
 def screenshot(browser: Any, whole: bool = True) -> np.ndarray:
@@ -92,6 +103,17 @@ def screenshot(browser: Any, whole: bool = True) -> np.ndarray:
 
 def shown(browser: Any, selector: str) -> list[Any]:
     return [element for element in browser.find_elements("css selector", selector) if element.is_displayed()]
+
+
+def accessible(browser: Any) -> list[dict[str, Any]]:
+    """Return what a screen reader gets, once the browser has made it."""
+
+    def nodes(_: Any) -> list[dict[str, Any]] | None:
+        found = browser.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
+        return found if any(n.get("role", {}).get("value") == "contentinfo" for n in found) else None
+
+    browser.execute_cdp_cmd("Accessibility.enable", {})
+    return WebDriverWait(browser, 20).until(nodes)
 
 
 def drag(browser: Any, value: int) -> None:
@@ -145,17 +167,120 @@ def test_the_slider_obeys_the_keyboard(browse: Open) -> None:
     assert browser.find_element("id", "angle").get_attribute("value") == "3"
 
 
+def test_the_charts_over_the_angle_show_where_the_slider_stands(browse: Open) -> None:
+    browser = browse()
+    looks = "return [...document.querySelectorAll('.cursor')].map((line) => getComputedStyle(line).display)"
+    assert browser.execute_script(looks) == ["inline", "inline"]
+    drag(browser, int(browser.find_element("id", "angle").get_attribute("max")) // 2)
+    text = browser.find_element("css selector", ".slider output").text
+    angle = text.split("°")[0]
+    script = """
+      const chart = document.querySelector("svg.chart:has(.cursor)");
+      const at = (element) => element.getBoundingClientRect().left + element.getBoundingClientRect().width / 2;
+      return [...chart.querySelectorAll(".dot")].filter((dot) => dot.dataset.tip.includes(` degrees ${arguments[0]},`))
+        .map((dot) => at(dot) - at(chart.querySelector(".cursor")));
+    """
+    offsets = browser.execute_script(script, angle)
+    assert offsets
+    assert max(map(abs, offsets)) < 1
+
+
+def test_any_class_is_drawn_as_the_page_draws_it(browse: Open) -> None:
+    """The script's drawing of a class against the one that svg.py wrote into the page."""
+    script = """
+      const select = document.querySelector("#class");
+      const read = (svg) => [...svg.querySelectorAll(".mark")].map((mark) => [mark.dataset.tip, mark.textContent,
+        ...[...mark.querySelectorAll("rect")].flatMap((bar) => [bar.getAttribute("class"),
+          ...["x", "y", "width", "height"].map((name) => Number(bar.getAttribute(name)))])]);
+      const result = [];
+      for (const option of select.options) {
+        select.value = option.value;
+        select.dispatchEvent(new Event("change"));
+        const start = `Class ${option.dataset.name} before:`;
+        const written = [...document.querySelectorAll(".plain .pair")].find((p) => p.textContent.startsWith(start));
+        const pairs = [document.querySelector(".picker .pair"), written];
+        result.push(pairs.map((pair) => [...pair.querySelectorAll("figure")].map((figure) => [
+          figure.querySelector("figcaption").textContent, read(figure.querySelector("svg"))])));
+      }
+      return result;
+    """
+    classes = browse().execute_script(script)
+    assert len(classes) == 10
+    for drawn, written in classes:
+        for (caption, marks), (expected_caption, expected) in zip(drawn, written, strict=True):
+            assert caption.split(":")[0] == expected_caption.split(":")[0]
+            gaps = [float(text.split()[-2]) for text in (caption, expected_caption)]
+            assert gaps[0] == pytest.approx(gaps[1], abs=0.011)  # from numbers of four digits
+            assert [mark[1] for mark in marks] == [mark[1] for mark in expected]  # counts
+            for mark, other in zip(marks, expected, strict=True):
+                numbers = [[v for v in m[2:] if not isinstance(v, str)] for m in (mark, other)]
+                np.testing.assert_allclose(*numbers, atol=0.05)  # pixels
+                assert mark[0].split(":")[0] == other[0].split(":")[0]
+                assert mark[0].split(" (")[0] == other[0].split(" (")[0]
+
+
+def test_the_picker_obeys_the_keyboard(browse: Open) -> None:
+    browser = browse()
+    select = browser.find_element("id", "class")
+    svg = browser.find_element("css selector", ".picker svg")
+    browser.execute_script("arguments[0].focus()", select)
+    select.send_keys("3")
+    name = browser.execute_script("return arguments[0].selectedOptions[0].dataset.name", select)
+    assert name == "3"
+    assert svg.get_attribute("aria-label").startswith("Class 3 before: gap ")
+
+
+def test_the_keyboard_reaches_everything_and_shows_where_it_is(browse: Open) -> None:
+    browser = browse()
+    reached = []
+    for _ in range(60):
+        webdriver.ActionChains(browser).send_keys("\ue004").perform()
+        found = browser.execute_script(
+            "const e = document.activeElement, s = getComputedStyle(e);"
+            "return [e.tagName, e.id || e.className, s.outlineStyle, parseFloat(s.outlineWidth)]"
+        )
+        if found[0] == "BODY":
+            break
+        reached.append(found)
+    assert reached[0][:2] == ["A", "skip"]
+    assert {tag for tag, *_ in reached} >= {"A", "SUMMARY", "INPUT", "SELECT"}
+    assert all(style != "none" and width >= 1 for _, _, style, width in reached)
+
+
+def test_landmarks_and_headings(browse: Open) -> None:
+    browser = browse()
+    tree = accessible(browser)
+    roles = [n["role"]["value"] for n in tree if not n.get("ignored") and "role" in n]
+    for role in ("banner", "navigation", "main", "contentinfo"):
+        assert roles.count(role) == 1
+    named = [n for n in tree if not n.get("ignored") and n.get("role", {}).get("value") in ("region", "slider")]
+    assert all(n["name"]["value"] for n in named)
+    levels = browser.execute_script(
+        "return [...document.querySelectorAll('h1, h2, h3, h4')].map((h) => Number(h.tagName[1]))"
+    )
+    assert levels.count(1) == 1
+    assert all(new <= old + 1 for old, new in itertools.pairwise(levels))  # none is skipped
+    assert browser.execute_script(
+        "return [...document.querySelectorAll('table')].every((t) => t.caption"
+        " && t.querySelector('thead th[scope=col]') && [...t.tBodies[0].rows].every((r) => r.cells[0].scope === 'row'))"
+    )
+
+
 def test_hovering_tells_the_count(browse: Open) -> None:
     browser = browse()
     mark = browser.find_element("css selector", "#reliability .mark .hit-area")
-    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", mark)
+    script = """
+      arguments[0].scrollIntoView({block: "center"});
+      requestAnimationFrame(() => requestAnimationFrame(arguments[1]));
+    """
+    browser.execute_async_script(script, mark)  # scrolling hides what hovering shows, so let it end
     webdriver.ActionChains(browser).move_to_element(mark).perform()
     assert "samples" in browser.find_element("id", "tip").text
 
 
 def test_drawings_have_names_and_descriptions(browse: Open) -> None:
     browser = browse()
-    tree = browser.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
+    tree = accessible(browser)
     images = [n for n in tree if n.get("role", {}).get("value") in ("image", "img") and not n.get("ignored")]
     assert len(images) > 10
     assert all(n["name"]["value"] for n in images)
@@ -171,7 +296,7 @@ def test_text_has_contrast(browse: Open, scheme: str) -> None:
         assert contrast(colours[name], colours["paper"]) >= 4.5, name  # WCAG 2 AA for text
         assert contrast(colours[name], colours["panel"]) >= 4.5, name
     for name in ("bar", "gap", "slack"):
-        assert contrast(colours[name], colours["paper"]) >= 2, name  # areas; hover and tables have the numbers
+        assert contrast(colours[name], colours["paper"]) >= 3, name  # WCAG 2 AA for graphics
 
 
 def contrast(one: str, other: str) -> float:

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import base64
 import io
+import itertools
 import json
 import re
 from dataclasses import replace
+from html import escape
 from html.parser import HTMLParser
+from importlib.resources import files
 from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
+import onnx
 import pytest
 from click.testing import CliRunner
 from conftest import Demo, Small
 from hypothesis import given
 from hypothesis import strategies as st
+from onnx import numpy_helper
 
 import tna_onnx
 from tna_onnx.cli.commands import group
@@ -24,11 +29,13 @@ from tna_onnx.data.source import Source
 from tna_onnx.numerics.metrics import ece
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.report.as_json import to_json
-from tna_onnx.report.details import Bins, Details, RiskCoverage, angle_counts, class_sums, worst_rows
+from tna_onnx.report.collecting import angle_counts, class_sums, worst_rows
+from tna_onnx.report.details import Bins, Details, RiskCoverage
 from tna_onnx.report.page import to_html
 from tna_onnx.report.report import Report
 from tna_onnx.report.svg import Series, confidence_histogram, line_chart, reliability_diagram
 from tna_onnx.report.thumbnail import png, thumbnails
+from tna_onnx.search import Candidate, SearchSettings, candidate_weight
 
 FAST = {"angle_step": 9.0, "max_ensemble_size": 40, "device": "cpu"}
 
@@ -166,7 +173,7 @@ def test_samples_are_what_their_lists_say(report: Report, small: Small) -> None:
 def test_details_change_nothing_else(report: Report, small: Small, tmp_path: Path) -> None:
     plain = tna_onnx.calibrate(small.model, small.calib, eval=small.test, output=tmp_path / "o.onnx", **FAST)
     assert plain.details is None
-    assert replace(report, output=plain.output) == plain
+    assert replace(report, output=plain.output, changes=plain.changes) == plain
     assert Path(report.output).read_bytes() == (tmp_path / "o.onnx").read_bytes()
     assert "details" not in json.loads(to_json(report))
     assert json.loads(to_json(report, details=True))["details"]["chosen"] == details_of(report).chosen
@@ -294,7 +301,7 @@ def test_heights_are_the_numbers() -> None:
 
 @pytest.mark.parametrize("points", [((0.0, 0.0),), ((1.0, 5.0), (1.0, 5.0)), ((0.0, 1e-9), (90.0, 1e9))])
 def test_charts_of_odd_numbers(points: tuple[tuple[float, float], ...]) -> None:
-    text = line_chart([Series("s", points, "before", markers=True)], "t", "x", "y")
+    text = line_chart([Series("s", points, "before", marker="circle")], "t", "x", "y")
     assert "nan" not in text
     assert "inf" not in text
     ElementTree.fromstring(text)
@@ -388,12 +395,118 @@ def test_text_from_outside_is_escaped(report: Report) -> None:
     check_page(page)
 
 
-def test_many_classes_have_a_table_and_some_diagrams(report: Report) -> None:
+def test_any_class_can_be_chosen_and_the_page_stays_small(report: Report) -> None:
     details = details_of(report)
     classes = tuple(replace(details.classes[k % 5], name=f"class {k}") for k in range(1000))
     page = to_html(replace(report, details=replace(details, classes=classes)))
-    assert page.count("<details><summary>Class class ") == 24
-    assert all(f">class {k}<" in page for k in range(1000))
+    check_page(page)
+    assert page.count("<figcaption>Class class ") == 2 * (1 + 10)  # the one chosen first, and ten that need no script
+    data = re.findall(r'<script type="application/json">(.*?)</script>', page)
+    numbers = json.loads(data[0])
+    assert numbers["bins"] == len(classes[0].before.count)
+    for k, (before, after) in enumerate(numbers["classes"]):
+        assert f'<option value="{k}"' in page
+        assert f'<th scope="row">class {k}</th>' in page
+        for flat, bins in ((before, classes[k].before), (after, classes[k].after)):
+            filled = [j for j, n in enumerate(bins.count) if n]
+            assert flat[0::4] == filled
+            assert flat[1::4] == [bins.count[j] for j in filled]
+            np.testing.assert_allclose(np.array(flat[2::4]) / 1e4, [bins.confidence[j] for j in filled], atol=5.1e-5)
+            np.testing.assert_allclose(np.array(flat[3::4]) / 1e4, [bins.accuracy[j] for j in filled], atol=5.1e-5)
+    few = to_html(report)
+    assert (len(page) - len(few)) / 995 < 1000  # bytes a class: all of its bins, its row and its option
+
+
+def test_the_accuracy_of_fewer_members_is_that_of_their_average(report: Report, small: Small) -> None:
+    details = details_of(report)
+    counts = [a.members for a in details.averages]
+    assert counts[0] == 1
+    assert counts[-1] == report.ensemble_size
+    assert all(few == many // 2 for few, many in itertools.pairwise(counts))
+    tensors = {t.name: numpy_helper.to_array(t) for t in onnx.load(small.model).graph.initializer}
+    data, settings = np.load(small.test), SearchSettings(angle_step=9.0, max_ensemble_size=40)
+    features = np.maximum(data["x"] @ tensors["hidden"], 0)
+    for found in details.averages:
+        average = Candidate(report.angle, found.members, 0.0, scores_of([1.0], [True]))
+        logits = features @ candidate_weight(tensors["weight"], average, settings).T + tensors["bias"]
+        accuracy = np.mean(np.argmax(logits, axis=1) == data["labels"])
+        assert found.accuracy == pytest.approx(accuracy, abs=1.5e-3)  # two samples at a tie
+    assert len({a.accuracy for a in details.averages}) > 2
+    assert f"at {report.angle:g} degrees" in to_html(report)
+    assert "members averaged" not in to_html(replace(report, details=replace(details, averages=())))
+
+
+def test_many_numbers_of_members_share_a_look(report: Report) -> None:
+    details = details_of(report)
+    sizes = [10, 10, 20, 30, 40, 50, 60, 70, 70]
+    steps = (details.steps[0], *(replace(details.steps[1], members=m, angle=1.0 + k) for k, m in enumerate(sizes)))
+    page = to_html(replace(report, details=replace(details, steps=steps, chosen=1)))
+    start = page.index('<section id="search"')
+    legend = page[page.index('<ul class="legend">', start) :].split("</ul>")[0]
+    named = [text for text in re.findall(r"</svg>([^<]+)</li>", legend) if "members" in text]
+    assert named == ["10 members", "20 members", "30 members", "70 members", "other numbers of members"]
+    assert len(set(re.findall(r'class="dot (m[0-9])"', legend))) == 5
+
+
+def test_bad_candidates_do_not_flatten_the_curve(report: Report) -> None:
+    details = details_of(report)
+    worst = replace(details.steps[0].calibration, objective=0.9)  # as accurate as the original
+    steps = (*details.steps, replace(details.steps[-1], angle=85.0, calibration=worst, held_out=worst))
+    page = to_html(replace(report, details=replace(details, steps=steps)))
+    chart = page[page.index("<figcaption>ECE against angle") :]
+    ticks = re.findall(r'text-anchor="end">([0-9.]+)</text>', chart[: chart.index("</figure>")])
+    assert max(map(float, ticks)) <= 2 * 1.15 * 100 * details.steps[0].calibration.objective
+    assert '<th scope="row">85</th>' in page
+
+
+def test_a_refusal_says_so_and_why(report: Report) -> None:
+    why = ("--max-ece 1 missed: <ECE> is 2 %", "--max-nll 1 missed: NLL is 2 nats")
+    page = to_html(replace(report, missed=why, output=""))
+    check_page(page)
+    assert "Refused: no file was written, 2 gates were missed." in page
+    assert all(f"<li>{escape(line)}</li>" in page for line in why)
+    assert "refused, not written: " in page
+    assert "What changed in the file" not in page
+    assert "Refused" not in to_html(report)
+    dry = to_html(replace(report, dry_run=True, output=""))
+    assert "Dry run: no file was written." in dry
+    assert "dry run, not written: " in dry
+
+
+def style() -> str:
+    return files("tna_onnx.report").joinpath("page.css").read_text("utf-8")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark", "print"])
+def test_colours_have_contrast(scheme: str) -> None:
+    block = style().split(":root {")[1 + ["light", "dark", "print"].index(scheme)].split("}")[0]
+    colours = dict(re.findall(r"--([a-z]+): (#[0-9a-f]{6});", block))
+    for name in ("ink", "soft", "before", "after", "third", "good", "bad"):
+        for ground in ("paper", "panel"):
+            assert contrast(colours[name], colours[ground]) >= 4.5, name  # WCAG 2 AA for text
+    for name in ("bar", "gap", "slack"):
+        assert contrast(colours[name], colours["paper"]) >= 3, name  # and for graphics
+
+
+def contrast(one: str, other: str) -> float:
+    """Contrast of two colours #rrggbb by WCAG 2."""
+
+    def luminance(colour: str) -> float:
+        parts = np.array([int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)])
+        linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+        return float(linear @ [0.2126, 0.7152, 0.0722])
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_contrast_by_hand() -> None:
+    assert contrast("#ffffff", "#000000") == pytest.approx(21)
+    assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.005)  # as WCAG's examples have it
+
+
+def test_nothing_moves_by_itself() -> None:
+    assert not re.search("transition|animation|scroll-behavior", style())  # nothing for prefers-reduced-motion to stop
 
 
 def test_a_report_without_details_has_no_page(report: Report) -> None:
@@ -410,6 +523,17 @@ def test_the_command_writes_the_page(small: Small, tmp_path: Path) -> None:
     result = CliRunner().invoke(group, ["calibrate", *map(str, [small.model, *options, *fast])])
     assert result.exit_code == 0, result.output
     check_page((tmp_path / "r.html").read_text("utf-8"))
+
+
+def test_the_command_writes_the_page_of_a_refused_result(small: Small, tmp_path: Path) -> None:
+    options = ["--calib", small.calib, "-o", tmp_path / "o.onnx", "--report", tmp_path / "r.html", "--search", "none"]
+    result = CliRunner().invoke(group, ["calibrate", *map(str, [small.model, *options, "--max-ece", "0.01", "-q"])])
+    assert result.exit_code == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["r.html"]
+    page = (tmp_path / "r.html").read_text("utf-8")
+    check_page(page)
+    assert "Refused: no file was written, a gate was missed." in page
+    assert "<li>--max-ece 0.01 missed: ECE is " in page
 
 
 @pytest.mark.parametrize("name", ["missing/r.html", "o.onnx", "j.json"])
@@ -429,6 +553,21 @@ def test_digits_have_thumbnails(demo: Demo, tmp_path: Path) -> None:
     check_page(to_html(report))
 
 
+def test_classes_are_called_as_the_folders_of_their_images(demo: Demo, tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    arrays = np.load(demo.test)
+    names = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+    order = sorted(names)  # that of the model, as far as anyone can tell
+    for k, label in enumerate(arrays["labels"][:200]):
+        folder = tmp_path / "images" / order[label]
+        folder.mkdir(parents=True, exist_ok=True)
+        image.fromarray(np.round(arrays["image"][k, 0] * 255).astype(np.uint8)).save(folder / f"{k}.png")
+    output = tmp_path / "o.onnx"
+    report = tna_onnx.calibrate(demo.model, tmp_path / "images", output=output, search="none", details=True)
+    assert [k.name for k in details_of(report).classes] == order
+    assert all(s.file.startswith(f"{s.label}/") for s in details_of(report).overconfident)
+
+
 def test_images_have_thumbnails_names_and_their_recipe(demo: Demo, tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image")
     arrays = np.load(demo.test)
@@ -440,6 +579,7 @@ def test_images_have_thumbnails_names_and_their_recipe(demo: Demo, tmp_path: Pat
         demo.model, demo.calib, eval=tmp_path / "images", output=tmp_path / "o.onnx", search="none", details=True
     )
     details = details_of(report)
+    assert [k.name for k in details.classes] == list(map(str, range(10)))
     sample = details.underconfident[0]
     folder, name = sample.file.split("/")
     assert folder == sample.label

@@ -17,7 +17,7 @@ from onnx import helper, numpy_helper
 
 import tna_onnx.runtime
 from tna_onnx.errors import DataError, DeviceError, UnsupportedModel, UsageError
-from tna_onnx.runtime import Device, open_session, parse_device, runtime_version
+from tna_onnx.runtime import Device, OutOfMemory, open_session, parse_device, runtime_version
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 WEIGHT = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
@@ -264,7 +264,12 @@ def test_cuda_as_asked(kind: str, install: Any, capsys: pytest.CaptureFixture[st
     assert fake.calls == ["preload_dlls", "InferenceSession", "disable_fallback"]
     (name, options), last = fake.providers[0]
     assert (name, last) == (CUDA, CPU)
-    assert options == {"device_id": 2, "use_tf32": 0}
+    assert options == {
+        "device_id": 2,
+        "use_tf32": 0,
+        "cudnn_conv_algo_search": "HEURISTIC",
+        "arena_extend_strategy": "kSameAsRequested",
+    }
     assert capsys.readouterr().out == ""  # stdout is for results: `--json` is read by programs
 
 
@@ -323,11 +328,190 @@ def test_options_of_a_session(install: Any, tmp_path: Path) -> None:
     open_session(b"", "model.onnx", Device("cpu"))
     open_session(b"", "model.onnx", Device("cpu"), folder=tmp_path)
     plain, other = fake.options
-    always = {"session.qdq_matmulnbits_accuracy_level": "1"}  # level 4 would quantise the features
+    always = {
+        "session.qdq_matmulnbits_accuracy_level": "1",  # level 4 would quantise the features
+        "session.intra_op.allow_spinning": "0",
+    }
     assert plain.entries == always
     assert other.entries == {**always, "session.model_external_initializers_file_folder_path": str(tmp_path)}
     for options in (plain, other):  # the numbers are those of a session as users open it
         assert not hasattr(options, "graph_optimization_level")
+
+
+@pytest.mark.parametrize(
+    ("limit", "machine", "allowed", "threads"),
+    [
+        (None, 8, 8, None),  # ONNX Runtime's own choice
+        ("max 100000", 8, 8, None),
+        ("200000 100000", 8, 8, 2),
+        ("50000 100000", 8, 8, 1),
+        ("900000 100000", 8, 8, None),
+        (None, 8, 3, 3),
+        ("400000 100000", 8, 3, 3),
+    ],
+)
+def test_no_more_threads_than_cores_that_may_be_used(
+    limit: str | None, machine: int, allowed: int, threads: int | None, install: Any, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    path = tmp_path / "cpu.max"
+    if limit is not None:
+        path.write_text(f"{limit}\n")
+    monkeypatch.setattr(tna_onnx.runtime.os, "cpu_count", lambda: machine)
+    monkeypatch.setattr(tna_onnx.runtime.os, "sched_getaffinity", lambda _: {*range(allowed)}, raising=False)
+    monkeypatch.setattr(tna_onnx.runtime._allowed_cores, "__defaults__", (path,))
+    fake = install([CPU], [CPU])
+    open_session(b"", "model.onnx", Device("cpu"))
+    assert getattr(fake.options[0], "intra_op_num_threads", None) == threads
+
+
+def test_fewer_threads_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    feeds = inputs(64)
+    expected = open_session(product("N"), "model.onnx", Device("cpu")).run(["y"], feeds)[0]
+    monkeypatch.setattr(tna_onnx.runtime, "_allowed_cores", lambda: 1)
+    monkeypatch.setattr(tna_onnx.runtime.os, "cpu_count", lambda: 64)
+    np.testing.assert_array_equal(
+        open_session(product("N"), "model.onnx", Device("cpu")).run(["y"], feeds)[0], expected
+    )
+
+
+# --- bindings
+
+
+class Bound:
+    """A session that counts its runs and bindings; those of ONNX Runtime's CPU provider are real ones."""
+
+    def __init__(self, inner: Any) -> None:
+        self.plain, self.bound = 0, 0
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def run(self, outputs: list[str], feeds: dict[str, np.ndarray]) -> Any:
+        self.plain += 1
+        return self._inner.run(outputs, feeds)
+
+    def run_with_iobinding(self, binding: Any) -> None:
+        self.bound += 1
+        self._inner.run_with_iobinding(binding)
+
+
+def as_cuda(data: bytes, monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[Any, Bound]:
+    """A session that takes itself for one on CUDA, with what counts its runs."""
+    session = open_session(data, "model.onnx", Device("cpu"), **options)
+    counting = Bound(session._session)
+    monkeypatch.setattr(session, "_session", counting)
+    monkeypatch.setattr(session, "provider", CUDA)
+    return session, counting
+
+
+@pytest.mark.parametrize("batch", ["N", 4])
+@pytest.mark.parametrize("count", [1, 4, 7])
+def test_a_binding_gives_what_a_run_gives(batch: int | str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    feeds = {name: np.asfortranarray(array) for name, array in inputs(count).items()}  # bindings want C order
+    expected = open_session(product(batch), "model.onnx", Device("cpu")).run(["y2", "y"], feeds)
+    session, counting = as_cuda(product(batch), monkeypatch)
+    found = session.run(["y2", "y"], feeds)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert (counting.plain, counting.bound) == (0, 1 if batch == "N" else -(-count // 4))
+    again = session.run(["y"], inputs(count + 1))[0]  # another shape, other outputs
+    assert again.shape == (count + 1, 3)
+    np.testing.assert_array_equal(found[0], expected[0])  # results are the caller's own
+
+
+def test_the_cpu_needs_no_binding(monkeypatch: pytest.MonkeyPatch) -> None:
+    session, counting = as_cuda(product("N"), monkeypatch)
+    monkeypatch.setattr(session, "provider", CPU)
+    session.run(["y"], inputs(3))
+    assert (counting.plain, counting.bound) == (1, 0)
+
+
+def test_maps_are_not_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sequence of maps, as scikit-learn's converters give, has no place on a device."""
+    scores = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["N", 3])
+    zipped = helper.make_value_info(
+        "maps",
+        helper.make_sequence_type_proto(
+            helper.make_map_type_proto(
+                onnx.TensorProto.INT64, helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, None)
+            )
+        ),
+    )
+    node = helper.make_node("ZipMap", ["x"], ["maps"], domain="ai.onnx.ml", classlabels_int64s=[0, 1, 2])
+    graph = helper.make_graph([node], "zip", [scores], [zipped])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 1)]
+    data = helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    session, counting = as_cuda(data, monkeypatch)
+    np.testing.assert_array_equal(session.run(["maps"], {"x": x})[0], x)
+    assert (counting.plain, counting.bound) == (1, 0)
+
+
+@pytest.mark.parametrize("wrong", [np.zeros((3, 5), np.float32), np.zeros((3, 4)), np.zeros((3, 4, 1), np.float32)])
+def test_a_binding_refuses_what_the_model_does_not_take(wrong: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
+    session, _ = as_cuda(product("N"), monkeypatch)
+    with pytest.raises(DataError, match=r"model\.onnx: ONNX Runtime could not run a batch of 3: "):
+        session.run(["y"], {"x": wrong, "x2": np.zeros((3, 4), np.float32)})
+
+
+# --- memory
+
+
+class Exhausted(RuntimeError):
+    """What ONNX Runtime raises is of a class of its own, from its module."""
+
+
+Exhausted.__module__ = "onnxruntime.capi.onnxruntime_pybind11_state"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Exhausted("BFCArena::AllocateRawInternal Failed to allocate memory for requested buffer of size 6442450944"),
+        Exhausted("CUDA failure 2: out of memory ; GPU=0 ; expr=cudaMalloc((void**)&p, size);"),
+        Exhausted("Available memory of 1024 is smaller than requested bytes of 4096"),
+        Exhausted("CUBLAS failure 3: CUBLAS_STATUS_ALLOC_FAILED ; GPU=0"),
+        MemoryError("std::bad_alloc"),
+    ],
+)
+def test_no_memory_for_a_batch(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = open_session(product("N"), "model.onnx", Device("cpu"))
+
+    def run(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(session, "_session", SimpleNamespace(run=run))
+    with pytest.raises(OutOfMemory, match=r"no memory for a batch of 3 on .*; choose a smaller --batch-size"):
+        session.run(["y"], inputs(3))
+
+
+def test_other_failures_are_not_about_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = open_session(product("N"), "model.onnx", Device("cpu"))
+
+    def run(*_: Any) -> None:
+        raise Exhausted("Got invalid dimensions for input: x")
+
+    monkeypatch.setattr(session, "_session", SimpleNamespace(run=run))
+    with pytest.raises(DataError) as caught:
+        session.run(["y"], inputs(3))
+    assert not isinstance(caught.value, OutOfMemory)
+
+
+def test_a_real_allocation_that_fails() -> None:
+    """Expanded to 2^50 bytes: no machine gives that."""
+    graph = helper.make_graph(
+        [helper.make_node("Expand", ["x", "shape"], ["y"])],
+        "huge",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["N", 1])],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["N", None])],
+        [numpy_helper.from_array(np.array([1, 2**47]), "shape")],
+    )
+    data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    session = open_session(data, "model.onnx", Device("cpu"))
+    with pytest.raises(OutOfMemory, match="no memory for a batch of 2"):
+        session.run(["y"], {"x": np.ones((2, 1), np.float32)})
 
 
 def test_a_batch_size_that_the_inputs_do_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:

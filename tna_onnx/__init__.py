@@ -1,7 +1,7 @@
 """Recalibrate a trained ONNX classifier: a drop-in file with confidences that can be trusted.
 
-The functions mirror the command line: `calibrate`, `evaluate`, `features`, `inspect`, `verify`. They load on first use,
-so that importing the package stays light.
+The functions mirror the command line: `calibrate`, `compare`, `evaluate`, `features`, `inspect`, `verify`. They load on
+first use, so that importing the package stays light.
 
 >>> import tna_onnx
 >>> sorted(tna_onnx.__all__)[:3]
@@ -19,8 +19,12 @@ if TYPE_CHECKING:
     from tna_onnx.comparison import ModelDifference, verify
     from tna_onnx.data import PRESETS, Recipe
     from tna_onnx.evaluation import Evaluation, evaluate
+    from tna_onnx.gates import GateMissed
     from tna_onnx.inspection import Inspection, inspect
+    from tna_onnx.model_comparison import compare
     from tna_onnx.recalibration import calibrate
+    from tna_onnx.report.as_json import json_schema
+    from tna_onnx.report.compared import ModelComparison
     from tna_onnx.report.report import Report
 
 __all__ = [
@@ -30,7 +34,9 @@ __all__ = [
     "DataError",
     "DeviceError",
     "Evaluation",
+    "GateMissed",
     "Inspection",
+    "ModelComparison",
     "ModelDifference",
     "Recipe",
     "Report",
@@ -38,9 +44,11 @@ __all__ = [
     "UnsupportedModel",
     "UsageError",
     "calibrate",
+    "compare",
     "evaluate",
     "features",
     "inspect",
+    "json_schema",
     "verify",
 ]
 
@@ -51,13 +59,17 @@ _HOMES = {
     "Recipe": "data",
     "Collection": "collection",
     "Evaluation": "evaluation",
+    "GateMissed": "gates",
     "features": "collection",
     "Report": "report.report",
     "Inspection": "inspection",
+    "ModelComparison": "report.compared",
     "ModelDifference": "comparison",
     "calibrate": "recalibration",
+    "compare": "model_comparison",
     "evaluate": "evaluation",
     "inspect": "inspection",
+    "json_schema": "report.as_json",
     "verify": "comparison",
 }
 
@@ -71,3 +83,8 @@ def __getattr__(name: str) -> Any:
     value = getattr(importlib.import_module(f"tna_onnx.{_HOMES[name]}"), name)
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    """List the public names, loaded or not."""
+    return sorted({*globals(), *__all__})

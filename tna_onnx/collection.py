@@ -10,10 +10,11 @@ from typing import Any, Literal
 
 import numpy as np
 
+from tna_onnx.batching import BatchSize, batch_size_notes, check_batch_size
 from tna_onnx.data import Format, Recipe
 from tna_onnx.entry import open_samples
 from tna_onnx.errors import UsageError
-from tna_onnx.extraction import Progress, check_readout, collect_features, open_probe, silent
+from tna_onnx.extraction import Progress, batch_size_for, check_readout, collect_features, open_probe, silent
 from tna_onnx.graph.load import ModelSource, load_model
 from tna_onnx.graph.outputs import find_readout
 from tna_onnx.graph.readout import Head
@@ -70,7 +71,7 @@ def features(
     skip_bad: bool = False,
     expect_accuracy: float | None = None,
     device: str = "auto",
-    batch_size: int = 64,
+    batch_size: BatchSize = 64,
     progress: Progress | None = None,
 ) -> Collection:
     """Run a model over labelled data up to its features, and keep these with logits and labels.
@@ -92,7 +93,7 @@ def features(
         skip_bad: leave out images that cannot be read, and count them.
         expect_accuracy: accuracy in per cent that the model is known to have.
         device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
-        batch_size: samples per run.
+        batch_size: samples per run; `auto` finds them by a short probe.
         progress: called with (stage, done, total).
 
     Raises:
@@ -102,8 +103,7 @@ def features(
         CheckFailed: the accuracy is more than two standard errors below the expected one.
         DeviceError: ONNX Runtime or the device is missing.
     """
-    if batch_size < 1:
-        raise UsageError(f"batch size must be at least 1, got {batch_size}")
+    check_batch_size(batch_size)
     where, loaded = parse_device(device), load_model(model)
     found = find_readout(loaded, head, output_name, output_kind)
     options = DataOptions(preprocessing, format, classes, label_column, skip_bad, expect_accuracy)
@@ -112,11 +112,16 @@ def features(
     samples = open_samples(loaded, found, data, options, names, labels, opened)
     if samples.given:
         raise UsageError(f"{samples.source.describe()}: holds computed features or logits already")
-    probed = check_readout(loaded, found, opened(), samples.source, batch_size, where)
+    probe = opened()
+    size = batch_size_for(batch_size, loaded, probe, samples.source, Path(cache))
+    probed = check_readout(loaded, found, probe, samples.source, size, where)
     readout = probed.readout
     if probed.tail is not None:
-        batch_size = opened().fixed_batch or batch_size
-    store = collect_features(loaded, readout, samples.source, where, batch_size, progress or silent, Path(cache))
+        size = probe.fixed_batch or size
+    provider = probe.provider
+    del probe  # its memory goes to the session that collects
+    opened.cache_clear()
+    store = collect_features(loaded, readout, samples.source, where, size, progress or silent, Path(cache))
     # without a head the rows are class logits already, whatever the model's output holds
     predicted = np.argmax(store.features, axis=1) if store.logits is None else readout.predicted(store.logits)
     warning = options.check(predicted, samples.source.labels, names, readout.n_classes)
@@ -129,7 +134,7 @@ def features(
         shape=store.features.shape,
         dtype=store.features.dtype.name,
         folder=str(store.folder),
-        notes=(*store.resumed, *((warning,) if warning else ())),
+        notes=(*store.resumed, *batch_size_notes(batch_size, size), *((warning,) if warning else ())),
         preprocessing=samples.source.recipe(),
-        provider=opened().provider,
+        provider=provider,
     )

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from tna_onnx.batching import BatchSize, batch_size_notes, check_batch_size, choose_batch_size
 from tna_onnx.data import Format, Recipe, Source
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.extraction import Progress, input_specs, open_model, silent
@@ -166,7 +167,7 @@ def verify(
     skip_bad: bool = False,
     expect_accuracy: float | None = None,
     device: str = "auto",
-    batch_size: int = 64,
+    batch_size: BatchSize = 64,
     progress: Progress | None = None,
 ) -> ModelDifference:
     """Compare a recalibrated ONNX file with its original: every node, tensor and field, and the outputs on data.
@@ -186,7 +187,7 @@ def verify(
         skip_bad: leave out images that cannot be read, and count them.
         expect_accuracy: accuracy in per cent that the original is known to have.
         device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
-        batch_size: samples per run.
+        batch_size: samples per run; `auto` finds them by a short probe.
         progress: called with (stage, done, total).
 
     Returns:
@@ -200,8 +201,7 @@ def verify(
         DeviceError: ONNX Runtime or the device is missing.
     """
     where = parse_device(device)
-    if batch_size < 1:
-        raise UsageError(f"batch size must be at least 1, got {batch_size}")
+    check_batch_size(batch_size)
     if data is None and preprocessing is not None:
         raise UsageError("preprocessing was given, but no data to preprocess; add --data, or leave it away")
     old, new = load_model(original), load_model(recalibrated)
@@ -219,7 +219,9 @@ def verify(
         names = options.class_names(old, output.labels, output.n_classes)
         source = options.open(data, input_specs(session), output.n_classes, names, labels)
         try:
-            outputs = _run(old, session, new, where, source, output, readout, batch_size, progress or silent)
+            size = choose_batch_size(batch_size, session, [output.name], source)
+            notes += batch_size_notes(batch_size, size)
+            outputs = _run(old, session, new, where, source, output, readout, size, progress or silent)
             options.check_accuracy(outputs.accuracy_before, outputs.samples)
         except (DataError, UnsupportedModel) as error:
             if sound:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,7 @@ from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.numerics.ops import softmax
 from tna_onnx.runtime import Device, Session, open_session
 from tna_onnx.samples import DataOptions
-from tna_onnx.store import find_stores, read_stored
+from tna_onnx.store import ReadOnce, find_stores, read_stored
 
 __all__ = ["Entered", "Runner", "open_samples"]
 
@@ -216,7 +216,11 @@ def _enter(
     dtypes = {**{name: array.dtype for name, array in values.items()}, tensor: wanted}
     specs = [InputSpec(name, (None, *array.shape[1:]), dtypes[name]) for name, array in values.items()]
     request = Request(specs, readout.n_classes, class_names=names)
-    source = open_columns(title, title, request, values, labels, hashed=lambda found: arrays_sha256(values, found))
+
+    def digest(found: NDArray[np.int64]) -> str:
+        return arrays_sha256(cast("Any", {name: ReadOnce(array) for name, array in values.items()}), found)
+
+    source = open_columns(title, title, request, values, labels, hashed=digest)
     return Entered(source, entered, dtypes)
 
 

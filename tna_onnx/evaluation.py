@@ -10,12 +10,15 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from tna_onnx.batching import BatchSize, batch_size_notes, check_batch_size, choose_batch_size
 from tna_onnx.data import Batch, Format, Recipe, Source
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction import Progress, input_specs, open_model, silent
+from tna_onnx.gates import GateMissed, Gates
 from tna_onnx.graph.load import ModelSource, load_model
 from tna_onnx.graph.outputs import ClassOutput, class_output
 from tna_onnx.numerics.metrics import Metrics
+from tna_onnx.numerics.reliability import Bins
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.runtime import parse_device
 from tna_onnx.samples import DataOptions
@@ -25,7 +28,7 @@ __all__ = ["Evaluation", "evaluate", "require_samples", "score_models"]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Metrics of one model on labelled data."""
+    """Metrics and top-label diagram of one model on labelled data, and the gates that they missed, a line each."""
 
     model: str
     model_sha256: str
@@ -33,9 +36,11 @@ class Evaluation:
     output_kind: str
     data: str
     metrics: Metrics
+    reliability: Bins
     preprocessing: dict[str, object] | None
     provider: str
     notes: tuple[str, ...] = ()
+    missed: tuple[str, ...] = ()
 
 
 def evaluate(
@@ -53,8 +58,11 @@ def evaluate(
     label_column: str | None = None,
     skip_bad: bool = False,
     expect_accuracy: float | None = None,
+    max_ece: float | None = None,
+    max_nll: float | None = None,
+    min_accuracy: float | None = None,
     device: str = "auto",
-    batch_size: int = 64,
+    batch_size: BatchSize = 64,
     progress: Progress | None = None,
 ) -> Evaluation:
     """Measure a classifier on labelled data: accuracy, ECE, AdaECE, NLL, Brier.
@@ -73,8 +81,11 @@ def evaluate(
         label_column: column of a manifest or table that holds the labels.
         skip_bad: leave out images that cannot be read, and count them.
         expect_accuracy: accuracy in per cent that the model is known to have.
+        max_ece: gate: largest ECE, per cent.
+        max_nll: gate: largest NLL, nats.
+        min_accuracy: gate: least accuracy, per cent.
         device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
-        batch_size: samples per run.
+        batch_size: samples per run; `auto` finds them by a short probe.
         progress: called with (stage, done, total).
 
     Raises:
@@ -82,8 +93,11 @@ def evaluate(
         UnsupportedModel: the file is no classifier that can be read.
         DataError: the data do not fit the model.
         CheckFailed: the accuracy is more than two standard errors below the expected one.
+        GateMissed: a CheckFailed whose `result` is the Evaluation of a model that missed gates.
         DeviceError: ONNX Runtime or the device is missing.
     """
+    gates = Gates(max_ece, max_nll, min_accuracy)
+    check_batch_size(batch_size)
     loaded = load_model(model)
     output = class_output(loaded, head, output_name, output_kind)
     session = open_model(loaded, parse_device(device))
@@ -91,20 +105,27 @@ def evaluate(
     names = options.class_names(loaded, output.labels, output.n_classes)
     source = options.open(data, input_specs(session), output.n_classes, names, labels)
     require_samples(source, bins)
+    size = choose_batch_size(batch_size, session, [output.name], source)
     predicted: list[NDArray[np.int64]] = []
-    scores = score_models([(session, output)], source, batch_size, progress or silent, predicted)[0]
+    scores = score_models([(session, output)], source, size, progress or silent, predicted)[0]
     warning = options.check(np.concatenate(predicted), source.labels, names, output.n_classes)
-    return Evaluation(
+    metrics = Metrics.of(scores, bins)
+    evaluation = Evaluation(
         model=loaded.name,
         model_sha256=loaded.sha256,
         output=output.name,
         output_kind=output.kind,
         data=source.describe(),
-        metrics=Metrics.of(scores, bins),
+        metrics=metrics,
+        reliability=Bins.of(scores.confidence, scores.hit, bins),
         preprocessing=source.recipe(),
         provider=session.provider,
-        notes=(warning,) if warning else (),
+        notes=(*batch_size_notes(batch_size, size), *((warning,) if warning else ())),
+        missed=gates.limits_missed(metrics, ""),
     )
+    if evaluation.missed:
+        raise GateMissed(evaluation)
+    return evaluation
 
 
 class Runs(Protocol):

@@ -21,7 +21,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tna_onnx.batching import BatchSize, choose_batch_size
 from tna_onnx.data import Batch, InputSpec, Source
+from tna_onnx.data.columns import ArraySource
 from tna_onnx.data.digest import stream_sha256
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.graph.cut import ModelProto, cut_at, cut_between, read_beside
@@ -33,13 +35,14 @@ from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.rewrite import rewrite
 from tna_onnx.numerics.ops import softmax
 from tna_onnx.runtime import Device, Session, open_session, runtime_version
-from tna_onnx.store import TemporaryRows, labels_digest, open_store
+from tna_onnx.store import TemporaryRows, begun_batch_size, find_stores, labels_digest, open_store, release
 
 __all__ = [
     "FeatureStore",
     "Probed",
     "Progress",
     "Tail",
+    "batch_size_for",
     "check_readout",
     "collect_features",
     "input_specs",
@@ -66,6 +69,9 @@ _BLOCK = 2**22
 # another order. A wrong head is off by the size of the logits.
 _ROUNDINGS = 16
 
+
+# Rows checked at a time: their flags fit into the cache.
+_FINITE_ROWS = 4096
 
 # Axes that a tensor may have; a vector of that many numbers may be a shape.
 _LONGEST_SHAPE = 8
@@ -114,6 +120,7 @@ class FeatureStore:
         for start in range(0, len(self), rows):
             block = slice(start, start + rows)
             yield np.asarray(self.features[block], dtype), self.labels[block]
+            release(self.features, block)
 
     def batches(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64], Batch]]:
         """Yield (features, labels, beside) in the batches in which they were collected, as they were."""
@@ -124,6 +131,8 @@ class FeatureStore:
                 features = features.reshape(-1, *features.shape[2:])
             beside = {name: np.asarray(values[block]) for name, values in self.beside.items()}
             yield features, self.labels[block], {**beside, **(self.scalars[k] if self.scalars else {})}
+            for array in (self.features, *self.beside.values()):
+                release(array, block)
 
 
 def input_specs(session: Session) -> tuple[InputSpec, ...]:
@@ -164,6 +173,27 @@ def open_part(model: Model, cut: ModelProto, device: Device, fixed_batch: int | 
     """
     folder = real_places(model, cut)
     return open_session(cut.SerializeToString(), model.name, device, folder=folder, fixed_batch=fixed_batch)
+
+
+def batch_size_for(
+    wanted: BatchSize, model: Model, probe: Session | None, source: Source, cache: Path | None = None
+) -> int:
+    """Return the samples per run: as wanted; for `auto` those of a store that was begun, or found by a probe.
+
+    Args:
+        wanted: a number or `auto`.
+        model: what runs.
+        probe: a session on it, run for all of its outputs; None where there is nothing to run.
+        source: the samples.
+        cache: folder of feature stores.
+
+    Raises:
+        DataError: a sample cannot be read, or the network cannot run it.
+    """
+    stored = None
+    if wanted == "auto" and cache is not None and find_stores(cache):
+        stored = begun_batch_size(cache, {**model_key(model), **_data_key(source)})
+    return choose_batch_size(wanted, probe, probe.outputs if probe and wanted == "auto" else (), source, stored)
 
 
 class Tail:
@@ -285,7 +315,8 @@ def collect_features(
         raise UsageError("the data are computed features or logits already; leave --cache out")
     collector = _Collector(model, readout, source, device, batch_size, given, keep_logits=cache is not None)
     if cache is None:
-        return collector.run(TemporaryRows(len(source)).array, progress)
+        there = collector.given()
+        return collector.run(TemporaryRows(len(source)).array, progress) if there is None else there
     with open_store(cache, collector.key(), source.labels, batch_size) as store:
         found = collector.run(store.array, progress, store.done, store.finish_up_to)
         return replace(found, folder=store.folder, resumed=tuple(store.notes))
@@ -301,6 +332,15 @@ def model_key(model: Model) -> dict[str, Any]:
     except OSError as error:
         raise UnsupportedModel(f"{model.name}: external data cannot be read: {error}") from error
     return {"model_sha256": model.sha256, "external_sha256": digests}
+
+
+def _data_key(source: Source) -> dict[str, Any]:
+    """What features depend on of the samples."""
+    return {
+        "data_sha256": source.digest(),
+        "labels_sha256": labels_digest(source.labels),
+        "recipe": source.recipe(),
+    }
 
 
 class _Collector:
@@ -337,9 +377,7 @@ class _Collector:
             "logits": self._readout.logits,
             "holds": self._readout.holds,
             "beside": self._beside,
-            "data_sha256": self._source.digest(),
-            "labels_sha256": labels_digest(self._source.labels),
-            "recipe": self._source.recipe(),
+            **_data_key(self._source),
             "provider": self._session.provider if self._session else "none",
             "onnxruntime": runtime_version(),
             "batch_size": self._batch_size,
@@ -400,6 +438,22 @@ class _Collector:
             features = features.reshape(total, self._head.n_features)
         return FeatureStore(features, labels, self._batch_size, beside, tuple(scalars), fold, arrays.get("logits"))
 
+    def given(self) -> FeatureStore | None:
+        """Return the samples' own array of features where that is all there is to keep: nothing is copied."""
+        plain = self._head is not None and self._head.linear and not self._computed and not self._strict
+        if self._head is None or not plain or not isinstance(self._source, ArraySource):
+            return None
+        column, total = self._source.columns[self._wanted], len(self._source)
+        wanted = next(spec.dtype for spec in self._source.inputs if spec.name == self._wanted)
+        if not isinstance(column, np.ndarray) or column.dtype != wanted:
+            return None
+        features = column.reshape(total, self._head.n_features)
+        for start in range(0, total, _FINITE_ROWS):
+            block = slice(start, start + _FINITE_ROWS)
+            self._require_finite("features", features[block], start)
+            release(features, block)
+        return FeatureStore(features, self._source.labels, self._batch_size)
+
     def _has_rows(self, name: str, value: NDArray[Any], count: int) -> bool:
         """Whether a tensor has a row per sample; decided on the first batch.
 
@@ -424,11 +478,15 @@ class _Collector:
                 f"{self._source.describe()}: {name} of samples from {start} on have shape {values.shape[1:]}, those "
                 f"before {array.shape[1:]}; give all samples the same length (padding)"
             )
+        self._require_finite(name, values, start)
+        array[start : start + len(values)] = values
+        release(array, slice(start, start + len(values)))
+
+    def _require_finite(self, name: str, values: NDArray[Any], start: int) -> None:
         if values.dtype.kind == "f" and not np.all(np.isfinite(values)):
             bad = ~np.isfinite(values).reshape(len(values), -1).all(axis=1)
             row = start + int(np.flatnonzero(bad)[0])
             raise DataError(f"{self._source.describe()}: {name} of sample {row} hold NaN or infinite values")
-        array[start : start + len(values)] = values
 
 
 def _open(model: Model, outputs: list[str], device: Device) -> Session:

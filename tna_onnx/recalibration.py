@@ -11,23 +11,26 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from tna_onnx.batching import BatchSize, batch_size_notes
 from tna_onnx.consistency import check_other_outputs
 from tna_onnx.data import Format, Recipe
-from tna_onnx.errors import CheckFailed, UnsupportedModel, UsageError
+from tna_onnx.errors import UnsupportedModel, UsageError
 from tna_onnx.evaluation import score_models
 from tna_onnx.extraction import Progress, silent
+from tna_onnx.gates import GateMissed, Gates
 from tna_onnx.graph.load import ModelSource
 from tna_onnx.graph.nodes import NodeOps, can_append
-from tna_onnx.graph.rewrite import can_insert, can_scale, rewrite
+from tna_onnx.graph.rewrite import Rewritten, can_insert, can_scale, rewrite
 from tna_onnx.graph.save import pending
 from tna_onnx.maps import MAPS, Temperature
 from tna_onnx.numerics.metrics import Objective, objective_value
+from tna_onnx.numerics.reliability import Reliability
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.numerics.tilt import TiltParameters
 from tna_onnx.provenance import provenance_entries, versions
-from tna_onnx.report.details import collect_details
-from tna_onnx.report.notes import notes_on, worse_text
-from tna_onnx.report.report import Comparison, CurvePoint, How, Report, compare_scores
+from tna_onnx.report.collecting import collect_details
+from tna_onnx.report.notes import dry_run_note, notes_on, worse_note
+from tna_onnx.report.report import Changes, Comparison, CurvePoint, How, Report, compare_scores
 from tna_onnx.samples import DataOptions
 from tna_onnx.search import LIMIT, Candidate, SearchSettings
 from tna_onnx.strategy import Outcome, Strategy
@@ -71,8 +74,15 @@ def calibrate(
     label_column: str | None = None,
     skip_bad: bool = False,
     expect_accuracy: float | None = None,
+    max_ece: float | None = None,
+    max_nll: float | None = None,
+    min_accuracy: float | None = None,
+    require_improvement: bool = False,
+    fail_if_worse: bool = True,
+    confidence_level: float = 95.0,
+    dry_run: bool = False,
     device: str = "auto",
-    batch_size: int = 64,
+    batch_size: BatchSize = 64,
     cache: str | Path | None = None,
     overwrite: bool = False,
     details: bool = False,
@@ -94,7 +104,8 @@ def calibrate(
         fold: put TS into weight and bias, so that the graph stays as it is.
         ets_loss: what the weights of ETS minimise.
         objective: metric that the search minimises: `ece`, `adaece` or `nll`.
-        max_accuracy_drop: percentage points of accuracy that the new weight may lose on the calibration data.
+        max_accuracy_drop: percentage points of accuracy that the new weight may lose on the calibration data; and a
+            gate on the result, missed if the whole interval of the loss lies beyond it.
         ensemble_size: tilted weights averaged, n_e. `auto` starts at the paper's 10 and takes more if accuracy asks for
             it; a number is taken as given; `inf` is the limit of many, cos(mRC) times the original weight.
         max_ensemble_size: cap on the members under `auto`.
@@ -121,8 +132,18 @@ def calibrate(
         skip_bad: leave out images that cannot be read, and count them.
         expect_accuracy: accuracy in per cent that the model is known to have; the data are refused if it is more than
             two standard errors lower on them.
+        max_ece: gate: largest ECE of the result, per cent. All gates read the honest numbers, on `eval` or
+            cross-fitted.
+        max_nll: gate: largest NLL of the result, nats.
+        min_accuracy: gate: least accuracy of the result, per cent.
+        require_improvement: gate: the whole interval of the objective's difference has to lie below zero.
+        fail_if_worse: gate: the whole interval of the objective's difference must not lie above zero, nor that of the
+            NLL's where the objective did not improve.
+        confidence_level: of all intervals, per cent.
+        dry_run: do everything, verification and gates included, but write no model; `Report.changes` says what would
+            be written. `cache` is still filled.
         device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
-        batch_size: samples per run.
+        batch_size: samples per run; `auto` finds them by a short probe.
         cache: folder in which features are kept; an interrupted run goes on there, and a later one starts from them.
         overwrite: allow the output to be the input.
         details: collect the numbers behind the figures of the HTML report too, as `Report.details`.
@@ -133,7 +154,8 @@ def calibrate(
         UnsupportedModel: no head that can be replaced.
         DataError: the data do not fit the model, or a map cannot be fitted on them.
         DeviceError: ONNX Runtime or the device is missing.
-        CheckFailed: the file does not verify, or is significantly worse on the honest numbers. Nothing is written.
+        CheckFailed: the file does not verify, or the accuracy is not the expected one. No file is written.
+        GateMissed: a CheckFailed whose `result` is the Report of a result that missed gates. No file is written.
     """
     show = progress or silent
     _check_words(search=search, map=map, objective=objective, ets_loss=ets_loss)
@@ -149,6 +171,8 @@ def calibrate(
         antithetic=antithetic,
         tilt={"alpha": alpha, "beta": beta, "theta_s": theta_s, "n_t": n_t},
     )
+    gates = Gates(max_ece, max_nll, min_accuracy, max_accuracy_drop, require_improvement, fail_if_worse)
+    level = _level(confidence_level)
     data = DataOptions(preprocessing, format, classes, label_column, skip_bad, expect_accuracy)
     task = open_task(
         model, calib, eval, output, needs_head=search != "none", head=head, output_name=output_name,
@@ -186,48 +210,67 @@ def calibrate(
         logits_shape=task.probed.logits_shape,
         metadata=provenance_entries(task, settings, search, found),
     )
-    with pending(task.model, rewritten.proto, task.output) as path:
+    target = None if dry_run else task.output
+    with pending(task.model, rewritten.proto, target) as path:
         checker = check_file(task.model, rewritten, path)
         session = task.samples.runner(task.model, path, task.class_output.name, task.device)
         written = found.logits if factor is None else task.logits(found.weight, factor)
         verification = check_probabilities(session, task, written, fitted, checker=checker)
         check_other_outputs(task, session, path, verification.bound)
-        comparison, compared = _compare(task, strategy, found, path, show)
-        if worse := comparison.worse_in(objective, settings.max_accuracy_drop):
-            raise CheckFailed(worse_text(comparison, worse))
+        comparison, compared = _compare(task, strategy, found, path, show, level)
+        missed = _missed(gates, comparison, objective)
         more = collect_details(task, settings, found, compared, path, show) if details else None
-    after = found.logits.mapped_scores(fitted)
-    drift = None if found.weight is None else task.quantization_drift(found.weight)
-    return Report(
-        model=task.model.name,
-        model_sha256=task.model.sha256,
-        output="" if task.output is None else str(task.output),
-        head=task.head.node if task.head else "",
-        classes=task.readout.n_classes,
-        features=task.head.n_features if task.head else 0,
-        search=search,
-        map=found.map,
-        folded=factor is not None,
-        parameters=fitted.brief if fitted else {},
-        map_nll=found.map_nll,
-        angle=chosen.angle,
-        reached=chosen.reached,
-        ensemble_size=chosen.ensemble_size,
-        rotations=chosen.rotations,
-        objective=objective,
-        curve=tuple(_point(c, settings) for c in found.candidates),
-        settings={**dataclasses.asdict(settings), "batch_size": batch_size},
-        calibration=compare_scores(task.source.describe(), "fitted", found.before, after, bins, seed),
-        comparison=comparison,
-        verification=verification,
-        preprocessing=task.source.recipe(),
-        provider=task.provider,
-        versions=versions(),
-        notes=notes_on(task, found, settings, search, comparison, drift, suspicion),
-        quantization_drift=drift,
-        recalibrated=None if task.output else rewritten.proto,
-        details=more,
-    )
+        after = found.logits.mapped_scores(fitted)
+        drift = None if found.weight is None else task.quantization_drift(found.weight)
+        changes = _changes(rewritten, task.output)
+        kept = not missed and not dry_run
+        report = Report(
+            model=task.model.name,
+            model_sha256=task.model.sha256,
+            output=str(task.output) if task.output and kept else "",
+            head=task.head.node if task.head else "",
+            classes=task.readout.n_classes,
+            features=task.head.n_features if task.head else 0,
+            search=search,
+            map=found.map,
+            folded=factor is not None,
+            parameters=fitted.brief if fitted else {},
+            map_nll=found.map_nll,
+            angle=chosen.angle,
+            reached=chosen.reached,
+            ensemble_size=chosen.ensemble_size,
+            rotations=chosen.rotations,
+            objective=objective,
+            curve=tuple(_point(c, settings) for c in found.candidates),
+            settings={
+                **dataclasses.asdict(settings),
+                "batch_size": task.batch_size,
+                "confidence_level": confidence_level,
+                "gates": dataclasses.asdict(gates),
+            },
+            calibration=compare_scores(task.source.describe(), "fitted", found.before, after, bins, seed, level),
+            comparison=comparison,
+            reliability=Reliability.of(*compared, bins),
+            verification=verification,
+            preprocessing=task.source.recipe(),
+            provider=task.provider,
+            versions=versions(),
+            notes=(
+                *notes_on(task, found, settings, search, comparison, drift, suspicion),
+                *batch_size_notes(batch_size, task.batch_size),
+                *(() if fail_if_worse else worse_note(comparison, objective)),
+                *((dry_run_note(changes),) if dry_run else ()),
+            ),
+            quantization_drift=drift,
+            recalibrated=rewritten.proto if task.output is None and kept else None,
+            details=more,
+            changes=changes,
+            dry_run=dry_run,
+            missed=missed,
+        )
+        if missed:
+            raise GateMissed(report, "; no file was written")
+    return report
 
 
 # The paper's n_e, where `auto` starts.
@@ -247,6 +290,30 @@ def _members(ensemble_size: int | str, cap: int) -> dict[str, int]:
     if isinstance(ensemble_size, str) or ensemble_size < 1:
         raise UsageError(f"ensemble size '{ensemble_size}' is not known; expected auto, inf or a positive number")
     return {"ensemble_size": ensemble_size, "max_ensemble_size": ensemble_size}
+
+
+def _level(per_cent: float) -> float:
+    """Return a confidence level as a fraction.
+
+    Raises:
+        UsageError: outside of 50 to 99.9 per cent.
+    """
+    if not 50 <= per_cent <= 99.9:
+        raise UsageError(f"confidence level must be in 50 to 99.9 per cent, got {per_cent}")
+    return per_cent / 100
+
+
+def _missed(gates: Gates, comparison: Comparison, objective: str) -> tuple[str, ...]:
+    """Lines on the gates that a result misses."""
+    kind = "calibration" if comparison.how == "unchanged" else comparison.how
+    after = comparison.after
+    changes = gates.changes_missed(comparison.differences, objective, after, kind)
+    return (*gates.limits_missed(after, kind), *changes)
+
+
+def _changes(rewritten: Rewritten, target: Path | None) -> Changes:
+    names = (tuple(sorted(names)) for names in (rewritten.changed, rewritten.added, rewritten.nodes))
+    return Changes("" if target is None else str(target), *names)
 
 
 def _settings(*, tilt: dict[str, Any], **values: Any) -> SearchSettings:
@@ -341,7 +408,7 @@ def _refuse_map(task: Task, name: str) -> None:
 
 
 def _compare(
-    task: Task, strategy: Strategy, found: Outcome, path: Path, show: Progress
+    task: Task, strategy: Strategy, found: Outcome, path: Path, show: Progress, level: float
 ) -> tuple[Comparison, tuple[SampleScores, SampleScores]]:
     """Held-out data run through both files; else cross-fitting; else, if nothing changed, the input with itself.
 
@@ -361,7 +428,7 @@ def _compare(
         how, old, new = "unchanged", found.before, found.before
     else:
         old, new = strategy.cross_fitted(found)
-    return compare_scores(described, how, old, new, bins, seed), (old, new)
+    return compare_scores(described, how, old, new, bins, seed, level), (old, new)
 
 
 def _point(candidate: Candidate, settings: SearchSettings) -> CurvePoint:

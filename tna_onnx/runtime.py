@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import io
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.errors import DataError, DeviceError, UnsupportedModel, UsageError
 
-__all__ = ["Device", "Session", "TensorInfo", "open_session", "parse_device", "runtime_version"]
+__all__ = ["Device", "OutOfMemory", "Session", "TensorInfo", "open_session", "parse_device", "runtime_version"]
 
 _DTYPES = {
     "tensor(float)": "float32",
@@ -35,6 +36,26 @@ _DTYPES = {
 }
 _CUDA = "CUDAExecutionProvider"
 _CPU = "CPUExecutionProvider"
+
+# What ONNX Runtime and the CUDA libraries say when a buffer cannot be had.
+_NO_MEMORY = re.compile(
+    "failed to allocate memory|smaller than requested bytes|out of memory|bad allocation|bad_alloc|_ALLOC_FAILED",
+    re.IGNORECASE,
+)
+
+_CUDA_OPTIONS = {
+    # TF32 keeps 10 bits of the mantissa: features would not be those of the deployed float32 model.
+    "use_tf32": 0,
+    # The default tries every algorithm for each new shape, the shorter last batch as well, and takes the fastest: slow,
+    # and two runs may take different ones.
+    "cudnn_conv_algo_search": "HEURISTIC",
+    # The default doubles the arena each time, and so runs out of memory with half of it unused.
+    "arena_extend_strategy": "kSameAsRequested",
+}
+
+
+class OutOfMemory(DataError):
+    """A batch does not fit into the memory of the device."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +107,11 @@ class Session:
         self.inputs = tuple(_tensor_info(i, name) for i in session.get_inputs())
         self.fixed_batch = fixed_batch or _fixed_batch(self.inputs)
 
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Names of the outputs."""
+        return tuple(str(output.name) for output in self._session.get_outputs())
+
     def run(self, outputs: Sequence[str], feeds: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
         """Run one batch of any size; a model with a fixed batch is fed in its own portions, the last one padded.
 
@@ -93,6 +119,7 @@ class Session:
             One array per output, leading axis N. A sequence of maps gives (N, labels), columns sorted by label.
 
         Raises:
+            OutOfMemory: the batch is too large.
             DataError: ONNX Runtime refuses the data.
         """
         n = len(next(iter(feeds.values())))
@@ -111,13 +138,37 @@ class Session:
                 for k, a in portion.items()
             }
         try:
-            results = self._session.run(list(outputs), portion)
+            results = self._on_device(list(outputs), portion)
         except Exception as error:  # onnxruntime raises its own classes, not exported as a family
-            if type(error).__module__.partition(".")[0] != "onnxruntime":
+            # of a binding they come as plain RuntimeError
+            ours = type(error).__module__.partition(".")[0] == "onnxruntime" or type(error) is RuntimeError
+            if isinstance(error, MemoryError) or (ours and _NO_MEMORY.search(str(error))):
+                raise OutOfMemory(
+                    f"{self._name}: no memory for a batch of {count} on {self.provider}; choose a smaller --batch-size "
+                    f"({error})"
+                ) from error
+            if not ours:
                 raise
             raise DataError(f"{self._name}: ONNX Runtime could not run a batch of {count}: {error}") from error
         arrays = [_array(result) for result in results]
         return [array[:count] for array in arrays] if count < size else arrays
+
+    def _on_device(self, outputs: list[str], feeds: Mapping[str, NDArray[Any]]) -> Any:
+        """Run; on CUDA through a binding: inputs go to the device as they are bound, tensors come back at the end."""
+        if self.provider != _CUDA or not self._all_tensors(outputs):
+            return self._session.run(outputs, feeds)
+        binding = self._session.io_binding()
+        for name, array in feeds.items():
+            binding.bind_cpu_input(name, np.asarray(array, order="C"))
+        for name in outputs:
+            binding.bind_output(name)
+        self._session.run_with_iobinding(binding)
+        return binding.copy_outputs_to_cpu()
+
+    def _all_tensors(self, outputs: Sequence[str]) -> bool:
+        """Whether no output is a sequence of maps, which has no place on a device."""
+        kinds = {info.name: str(info.type) for info in self._session.get_outputs()}
+        return all(kinds.get(name, "").startswith("tensor(") for name in outputs)
 
 
 def open_session(
@@ -153,8 +204,7 @@ def open_session(
     if wanted and hasattr(ort, "preload_dlls"):
         with contextlib.redirect_stdout(io.StringIO()):  # it prints; stdout is for results, _why_no_cuda for reasons
             ort.preload_dlls()
-    # TF32 keeps 10 bits of the mantissa: features would not be those of the deployed float32 model.
-    cuda = (_CUDA, {"device_id": device.index, "use_tf32": 0})
+    cuda = (_CUDA, {"device_id": device.index, **_CUDA_OPTIONS})
     providers: list[Any] = [cuda, _CPU] if wanted else [_CPU]
     session = _load(ort, model, name, providers, folder)
     session.disable_fallback()  # a run that CUDA fails must not move to the CPU unseen
@@ -187,6 +237,10 @@ def _load(ort: ModuleType, model: bytes | Path, name: str, providers: list[Any],
     options.log_severity_level = 4  # what matters is checked and raised here
     if folder is not None:
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder.absolute()))
+    # Threads that wait would spin, on the cores that read the next samples meanwhile.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    if (cores := _allowed_cores()) < (os.cpu_count() or 1):  # by itself it starts a thread for each core of the machine
+        options.intra_op_num_threads = cores
     # ONNX Runtime would quantise the features of a quantised MatMul in its own way, and not say so.
     options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
     what = str(model) if isinstance(model, Path) else model
@@ -199,6 +253,16 @@ def _load(ort: ModuleType, model: bytes | Path, name: str, providers: list[Any],
         ):
             raise
         raise UnsupportedModel(f"{name}: ONNX Runtime {ort.__version__} cannot load the model: {error}") from error
+
+
+def _allowed_cores(limit: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
+    """Return the cores that this process may use: a container or a scheduler may allow it fewer than there are."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = limit.read_text(encoding="ascii").split()
+        return max(1, min(cores, int(quota) // int(period)))
+    except (OSError, ValueError):  # another system, or no limit: "max"
+        return cores
 
 
 def _why_no_cuda(ort: ModuleType) -> str:

@@ -16,6 +16,7 @@ import hashlib
 import io
 import json
 import math
+import mmap
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -30,16 +31,20 @@ from tna_onnx.errors import DataError, UsageError
 
 __all__ = [
     "DiskStore",
+    "ReadOnce",
     "StoredFeatures",
     "TemporaryRows",
+    "begun_batch_size",
     "find_stores",
     "labels_digest",
     "open_store",
     "read_stored",
+    "release",
 ]
 
 _MANIFEST, _LABELS = "manifest.json", "labels.npy"
 _SCHEMA = 1
+_STAYS = 2**28  # bytes of a mapped array that may stay in memory between two passes over it
 
 
 def _allocate(path: Path | None, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -66,6 +71,54 @@ def _allocate(path: Path | None, shape: tuple[int, ...], dtype: np.dtype[Any]) -
 
 def _opened(path: Path) -> Any:
     return path.open("r+b" if path.exists() else "w+b")
+
+
+def release(array: NDArray[Any], rows: slice) -> None:
+    """Let the system take back the pages of some rows of a large mapped array; they come back when they are read.
+
+    So what a process keeps in memory does not grow with the file. Nothing happens to other arrays.
+    """
+    mapped = getattr(array, "_mmap", None)
+    if mapped is None or array.nbytes < _STAYS or not hasattr(mmap, "MADV_DONTNEED"):
+        return
+    part = array[rows]
+    if part.nbytes == 0 or not part.flags.c_contiguous:
+        return
+    start = part.ctypes.data - np.frombuffer(mapped, np.uint8).ctypes.data
+    first = start // mmap.PAGESIZE * mmap.PAGESIZE
+    mapped.madvise(mmap.MADV_DONTNEED, first, start + part.nbytes - first)
+
+
+@dataclass(frozen=True, eq=False)
+class ReadOnce:
+    """An array that is read from front to back, as for a digest; rows that were read are released."""
+
+    array: NDArray[Any]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Dtype of the values."""
+        return self.array.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape with the samples along axis 0."""
+        return self.array.shape
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the values."""
+        return self.array.nbytes
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.array)
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        """Return a copy of some rows."""
+        part = np.array(self.array[rows])
+        release(self.array, rows)
+        return part
 
 
 @dataclass(eq=False)
@@ -236,6 +289,16 @@ def read_stored(folder: Path) -> StoredFeatures:
     return StoredFeatures(found[0], store.key, store.arrays, labels.astype(np.int64))
 
 
+def begun_batch_size(cache: Path, key: Mapping[str, Any]) -> int | None:
+    """Return the batch size of the store that has most of the samples of a key, given in part; None without one."""
+    plain, found = json.loads(json.dumps(dict(key))), []
+    for folder in find_stores(cache):
+        manifest = _manifest(folder)
+        if manifest is not None and {**manifest["key"], **plain} == manifest["key"]:
+            found.append((len(manifest["checksums"]) * manifest["chunk"], int(manifest["key"]["batch_size"])))
+    return max(found)[1] if found else None
+
+
 def labels_digest(labels: NDArray[Any]) -> str:
     """Return SHA-256 (hex) of labels."""
     return hashlib.sha256(np.ascontiguousarray(labels, "<i8").tobytes()).hexdigest()
@@ -300,7 +363,8 @@ def _replace(path: Path, content: bytes) -> None:
 def _checksum(arrays: Mapping[str, NDArray[Any]], rows: slice) -> str:
     digest = hashlib.sha256()
     for name in sorted(arrays):
-        digest.update(np.ascontiguousarray(arrays[name][rows]).tobytes())
+        digest.update(np.ascontiguousarray(arrays[name][rows]).data)
+        release(arrays[name], rows)
     return digest.hexdigest()
 
 

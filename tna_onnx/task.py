@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from tna_onnx.batching import BatchSize, check_batch_size
 from tna_onnx.crossfit import FOLDS
 from tna_onnx.data import Source
 from tna_onnx.engine.logits import HeadLogits, Logits, StoredLogits, TailLogits
@@ -21,6 +22,7 @@ from tna_onnx.extraction import (
     FeatureStore,
     Probed,
     Progress,
+    batch_size_for,
     check_readout,
     collect_features,
     open_probe,
@@ -137,7 +139,7 @@ def open_task(
     labels: Any,
     held_out_labels: Any,
     device: str,
-    batch_size: int,
+    batch_size: BatchSize,
     overwrite: bool,
     bins: int,
     cache: str | Path | None,
@@ -148,8 +150,7 @@ def open_task(
     Raises:
         UsageError, UnsupportedModel, DataError, DeviceError: see `tna_onnx.calibrate`.
     """
-    if batch_size < 1:
-        raise UsageError(f"batch size must be at least 1, got {batch_size}")
+    check_batch_size(batch_size)
     if needs_head and output_kind is not None:
         raise UsageError("--output-kind is for --search none; where class vectors are searched, the graph tells")
     where, model = parse_device(device), load_model(source)
@@ -180,13 +181,15 @@ def open_task(
                 "samples. Leave --eval away to have the result cross-fitted"
             )
     probe = _probe(model, samples, where) if samples.given else opened()
-    probed = check_readout(model, samples.readout, probe, samples.source, batch_size, where)
-    if probed.tail is not None and probe is not None and probe.fixed_batch:
-        batch_size = probe.fixed_batch
     folder = None if cache is None else Path(cache)
-    store = collect_features(
-        model, probed.readout, samples.source, where, batch_size, show, folder, frozenset(samples.given)
-    )
+    size = batch_size_for(batch_size, model, None if samples.given else probe, samples.source, folder)
+    probed = check_readout(model, samples.readout, probe, samples.source, size, where)
+    if probed.tail is not None and probe is not None and probe.fixed_batch:
+        size = probe.fixed_batch
+    provider, fallback = (probe.provider, probe.fallback) if probe else ("none", "")
+    del probe  # its memory goes to the session that collects
+    opened.cache_clear()
+    store = collect_features(model, probed.readout, samples.source, where, size, show, folder, frozenset(samples.given))
     return Task(
         model,
         probed,
@@ -197,9 +200,9 @@ def open_task(
         other,
         store,
         where,
-        probe.provider if probe else "none",
-        probe.fallback if probe else "",
-        batch_size,
+        provider,
+        fallback,
+        size,
     )
 
 

@@ -25,7 +25,7 @@ from tna_onnx.errors import DataError
 from tna_onnx.graph.nodes import NodeOps
 from tna_onnx.maps import AtypicalityAware, IsotonicOneVsAll, apply_map
 from tna_onnx.maps.atypicality import FeatureSpace
-from tna_onnx.numerics.isotonic import CELL, TOLERANCE, isotonic_knots
+from tna_onnx.numerics.isotonic import CELL, TOLERANCE, cells, isotonic_knots, pool
 from tna_onnx.numerics.ops import ArrayOps
 
 Array = np.ndarray
@@ -106,7 +106,7 @@ def test_the_fit_of_chunks_is_the_fit_of_the_whole(name: str) -> None:
     whole = MAPS[name].fit(reduce_of(*data))
     for cuts in ((1,), (450,), (100, 101, 700)):
         parts = MAPS[name].fit(reduce_of(*data, cuts=cuts))
-        # sums in another order, and where L-BFGS then stops
+        # sums in another order, and where Newton's steps then stop
         np.testing.assert_allclose(
             softmax(apply_map(parts, data[0], data[2])), softmax(apply_map(whole, data[0], data[2])), atol=1e-5
         )
@@ -198,6 +198,20 @@ def test_the_map_is_scikit_learns_per_class_and_renormalised() -> None:
     np.testing.assert_allclose(softmax(apply_map(fitted_map, np.log(p))), expected, atol=2 * TOLERANCE)
 
 
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 3000), st.sampled_from([0.05, 0.5, 1.0, 5.0]))
+def test_pooling_is_scikit_learns_on_the_same_cells(seed: int, size: int, shape: float) -> None:
+    rng = np.random.default_rng(seed)
+    p = rng.beta(shape, shape, size).astype(np.float32)
+    outcome = rng.random(size) < p
+    x, y, weight = cells(p, outcome)
+    assert weight.sum() == size
+    assert y @ weight == pytest.approx(outcome.sum(), abs=1e-9)  # whole numbers, divided and multiplied again
+    assert x @ weight == pytest.approx(p.sum(dtype=np.float64), rel=1e-12)  # 3,000 terms of float64
+    expected = IsotonicRegression().fit(x, y, sample_weight=weight).predict(x)
+    np.testing.assert_allclose(pool(y, weight), expected, rtol=0, atol=1e-12)  # means of up to 3,000 terms
+
+
 def test_no_row_vanishes() -> None:
     fitted_map = IsotonicOneVsAll(knots=(((0.0, 1.0), (0.0, 0.0)),) * 3)
     logits = np.log(np.array([[0.2, 0.3, 0.5]]))
@@ -228,9 +242,10 @@ def mahalanobis(features: Array, labels: Array) -> Array:
 def test_atypicality_is_the_mahalanobis_distance(size: int) -> None:
     logits, labels, features = sample(size=size, n=20)
     features = features + 100.0  # far from the origin: sums of squares there would lose digits
-    space = FeatureSpace.fit(reduce_of(logits, labels, features, cuts=(size // 3,)))
+    space, values = FeatureSpace.fit(reduce_of(logits, labels, features, cuts=(size // 3,)))
     found = space.atypicality(ArrayOps(features), features)[:, 0]
     np.testing.assert_allclose(found, mahalanobis(features, labels), atol=1e-6)
+    np.testing.assert_allclose(values, found, atol=1e-12)  # one subtraction and one division of float64
 
 
 def test_polynomial_and_bias_are_the_minimum_of_the_penalised_nll() -> None:
@@ -246,6 +261,36 @@ def test_polynomial_and_bias_are_the_minimum_of_the_penalised_nll() -> None:
     best = minimize(loss, found + 0.05, method="Powell", options={"xtol": 1e-10, "ftol": 1e-14, "maxiter": 100_000})
     assert loss(found) <= best.fun + 1e-9
     np.testing.assert_allclose(found[:3], best.x[:3], atol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_hundred_biases_end_where_the_gradient_vanishes(dtype: type) -> None:
+    """One gradient from the definition, in float64; many blocks and, in float32, values too rough to compare."""
+    logits, labels, features = sample(classes=100, size=3000)
+    logits = logits.astype(dtype)
+    fitted_map = AtypicalityAware.fit(reduce_of(logits, labels, features))
+    a = fitted_map.space.atypicality(ArrayOps(features), features)
+    q = softmax((a ** np.arange(3) @ fitted_map.polynomial)[:, None] * logits + fitted_map.bias)
+    q[np.arange(3000), labels] -= 1
+    by_class = q.mean(axis=0) + 2e-3 * fitted_map.bias / 100
+    by_power = ((q * logits).sum(axis=1)[:, None] * a ** np.arange(3)).mean(axis=0)
+    # the tolerance is 1e-7 times the root of the curvature: at most 0.1 for a class, about 10 for the polynomial;
+    # probabilities of float32 are off by a few 2^-24 times logits of 60
+    scale = 1.0 if dtype == np.float64 else 30.0
+    assert np.abs(by_class).max() <= 1e-7 * scale
+    assert np.abs(by_power).max() <= 1e-5 * scale
+
+
+@pytest.mark.parametrize("name", sorted(MAPS))
+def test_torch_gives_the_fit_of_numpy(name: str) -> None:
+    torch = pytest.importorskip("torch", reason="torch is in the extra 'gpu'")
+    logits, labels, features = sample(size=400)
+    expected = MAPS[name].fit(reduce_of(logits, labels, features))
+    found = MAPS[name].fit(reduce_of(torch.from_numpy(logits), labels, torch.from_numpy(features)))
+    # where Newton stops (1e-7), and the float32 in which IROvA keeps probabilities
+    np.testing.assert_allclose(
+        softmax(apply_map(found, logits, features)), softmax(apply_map(expected, logits, features)), atol=1e-5
+    )
 
 
 def test_a_warm_start_ends_in_the_same_place() -> None:

@@ -432,11 +432,11 @@ def test_temperature_needs_few_passes_over_the_data(data: Any) -> None:
         return of(logits, labels, None)
 
     fitted = Temperature.fit(reduce)
-    # Newton from T = 1: some halvings of a range of 1e12 to get near, then the digits double; halving alone takes 38
-    assert passes <= 16
+    # Halley from T = 1: some halvings of a range of 1e12 to get near, then the digits triple; halving alone takes 38
+    assert passes <= 12
     passes = 0
     Temperature.fit(reduce, start=Temperature(1.02 * fitted.temperature))
-    assert passes <= 4  # 0.02, 0.0004, 1e-7, 1e-14
+    assert passes <= 2  # 0.02, 1e-5, 1e-15
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Roots and simplex weights against scipy's solvers."""
+"""Roots, minima and simplex weights against scipy's solvers."""
 
 import itertools
 import math
@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from scipy import optimize
+from scipy import optimize, special
 
-from tna_onnx.numerics.fitting import increasing_root, simplex_weights
+from tna_onnx.numerics.fitting import convex_minimum, increasing_root, simplex_weights
 
 Array = NDArray[Any]
-Curve = Callable[[float], tuple[float, float]]
+Curve = Callable[[float], tuple[float, float, float]]
 
 # ---- roots ----
 
@@ -23,26 +23,26 @@ LOW, HIGH = 1e-6, 1e6
 
 
 def power(root: float, k: float) -> Curve:
-    return lambda x: ((x / root) ** k - 1, k * (x / root) ** k / x)
+    return lambda x: ((x / root) ** k - 1, k * (x / root) ** k / x, k * (k - 1) * (x / root) ** k / x**2)
 
 
 def logarithm(root: float, k: float) -> Curve:
-    return lambda x: (k * math.log(x / root), k / x)
+    return lambda x: (k * math.log(x / root), k / x, -k / x**2)
 
 
 def saturating(root: float, k: float) -> Curve:
     """Flat on both sides, like the slope of a negative log-likelihood: Newton steps jump out of every bracket."""
 
-    def curve(x: float) -> tuple[float, float]:
+    def curve(x: float) -> tuple[float, float, float]:
         t = math.tanh(k * math.log(x / root))
-        return t, k * (1 - t * t) / x
+        return t, k * (1 - t * t) / x, -k * (1 - t * t) * (1 + 2 * k * t) / x**2
 
     return curve
 
 
 def flat(root: float, k: float) -> Curve:
     """Underflown slope: the bracket alone must do."""
-    return lambda x: (k * (x - root), 0.0)
+    return lambda x: (k * (x - root), 0.0, 0.0)
 
 
 CURVES = [power, logarithm, saturating, flat]
@@ -60,7 +60,7 @@ def test_root_is_that_of_brentq(curve: Callable[[float, float], Curve], root: fl
     found = increasing_root(function, LOW, HIGH, start=start)
     expected = optimize.brentq(lambda u: function(math.exp(u))[0], math.log(LOW), math.log(HIGH), xtol=1e-12)
     assert found.status == "converged"
-    # the last step is below 1e-10: Newton leaves its square, halving leaves as much; brentq has its own 1e-12
+    # what the last step leaves is at most 1e-10, by estimate or by halving; brentq has its own 1e-12
     assert math.log(found.value) == pytest.approx(expected, abs=1.1e-10)
     # each step leaves the bracket halved, or is half as long as the last but one: 2 log2(log(1e12) / 1e-10) = 76
     assert found.iterations <= 80
@@ -75,36 +75,101 @@ def test_a_warm_start_saves_steps(curve: Callable[[float, float], Curve]) -> Non
 
 
 def test_starting_on_the_root() -> None:
-    assert increasing_root(lambda x: (x - 2.0, 1.0), LOW, HIGH, start=2.0).iterations == 1
+    assert increasing_root(lambda x: (x - 2.0, 1.0, 0.0), LOW, HIGH, start=2.0).iterations == 1
     # a last step that rounds to nothing is the end, and no reason to leave
-    assert increasing_root(lambda x: (x - 2.0 - 1e-16, 1.0), LOW, HIGH, start=2.0).iterations <= 2
-    assert increasing_root(lambda x: (1e-18 + 0 * x, 1.0), LOW, HIGH, start=2.0).iterations == 1
+    assert increasing_root(lambda x: (x - 2.0 - 1e-16, 1.0, 0.0), LOW, HIGH, start=2.0).iterations <= 2
+    assert increasing_root(lambda x: (1e-18 + 0 * x, 1.0, 0.0), LOW, HIGH, start=2.0).iterations == 1
 
 
 @pytest.mark.parametrize("slope", [0.0, 1.0])
 @pytest.mark.parametrize(("value", "status", "end"), [(1.0, "lower", LOW), (-1.0, "upper", HIGH)])
 def test_no_change_of_sign_ends_at_an_end(value: float, status: str, end: float, slope: float) -> None:
     for start in (1e-9, LOW, 1.0, HIGH, 1e9):
-        found = increasing_root(lambda x: (value, slope / x), LOW, HIGH, start=start)
+        found = increasing_root(lambda x: (value, slope / x, -slope / x**2), LOW, HIGH, start=start)
         assert found.status == status
         assert found.value == pytest.approx(end, rel=2e-6)  # "at the end" means within 1e-6 in log scale
 
 
 def test_out_of_iterations() -> None:
-    found = increasing_root(lambda x: (x - 3.0, 1.0), LOW, HIGH, start=1e5, max_iterations=2)
+    found = increasing_root(lambda x: (x - 3.0, 1.0, 0.0), LOW, HIGH, start=1e5, max_iterations=2)
     assert (found.status, found.iterations) == ("stopped", 2)
 
 
 @pytest.mark.parametrize(("low", "high"), [(1.0, 1.0), (2.0, 1.0), (0.0, 1.0), (-1.0, 1.0), (math.nan, 1.0)])
 def test_ranges_that_hold_nothing(low: float, high: float) -> None:
     with pytest.raises(ValueError, match="0 < low < high"):
-        increasing_root(lambda x: (x, 1.0), low, high)
+        increasing_root(lambda x: (x, 1.0, 0.0), low, high)
 
 
-@pytest.mark.parametrize("bad", [(math.nan, 1.0), (math.inf, 1.0), (1.0, math.nan), (1.0, math.inf)])
-def test_values_that_are_not_finite(bad: tuple[float, float]) -> None:
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_values_that_are_not_finite(bad: float, place: int) -> None:
+    first, second, third = (bad if k == place else 1.0 for k in range(3))
     with pytest.raises(ValueError, match=r"not finite at 1\.0"):
-        increasing_root(lambda _: bad, LOW, HIGH)
+        increasing_root(lambda _: (first, second, third), LOW, HIGH)
+
+
+@pytest.mark.parametrize("curve", [power, logarithm, saturating])
+def test_two_evaluations_from_a_neighbour(curve: Callable[[float, float], Curve]) -> None:
+    """Halley's error is cubed: 0.02, then below 0.02^3, and the step from there leaves nothing."""
+    found = increasing_root(curve(1.7, 1.0), LOW, HIGH, start=1.02 * 1.7)
+    assert found.iterations <= 2
+    assert found.value == pytest.approx(1.7, rel=1e-10)
+
+
+# ---- minima of convex functions ----
+
+
+def quadratic(k: int, seed: int) -> tuple[Array, Array]:
+    rng = np.random.default_rng(seed)
+    factor = rng.normal(size=(2 * k, k)) * np.exp(rng.uniform(-3, 3, k))
+    return factor.T @ factor, rng.normal(size=k)
+
+
+@given(k=st.integers(1, 12), seed=st.integers(0, 2**32))
+@settings(max_examples=60, deadline=None)
+def test_minimum_of_a_quadratic_is_the_solution_of_its_system(k: int, seed: int) -> None:
+    matrix, target = quadratic(k, seed)
+
+    def function(x: Array) -> tuple[float, Array, Array]:
+        return float(x @ matrix @ x / 2 - target @ x), matrix @ x - target, np.diag(matrix)
+
+    found = convex_minimum(function, lambda _, d: matrix @ d, np.zeros(k), tolerance=1e-10)
+    residual = matrix @ found - target
+    # the tolerance, or where it lies below it the rounding of f: a relative 2^-52, of which the gradient is the root
+    assert math.sqrt(residual @ (residual / np.diag(matrix))) <= 1e-7
+
+
+def softplus_sum(x: Array, matrix: Array) -> tuple[float, Array, Array]:
+    """f = sum log(1 + exp(m_i . x)) + |x|^2 / 20: steps of full length from far away overshoot."""
+    z = matrix @ x
+    p = special.expit(z)
+    bend = p * (1 - p)
+    value = float(np.logaddexp(0, z).sum() + x @ x / 20)
+    return value, matrix.T @ p + x / 10, bend @ matrix**2 + 0.1
+
+
+@given(k=st.integers(1, 6), seed=st.integers(0, 2**32), far=st.floats(0, 30), rounding=st.sampled_from([0.0, 1e-9]))
+@settings(max_examples=60, deadline=None)
+def test_minimum_is_that_of_bfgs_also_where_values_are_rough(k: int, seed: int, far: float, rounding: float) -> None:
+    rng = np.random.default_rng(seed)
+    matrix = 3 * rng.normal(size=(20, k))
+
+    def function(x: Array) -> tuple[float, Array, Array]:
+        value, gradient, diagonal = softplus_sum(x, matrix)
+        return value * (1 + rounding * rng.uniform(-1, 1)), gradient, diagonal
+
+    def product(x: Array, d: Array) -> Array:
+        p = special.expit(matrix @ x)
+        return matrix.T @ (p * (1 - p) * (matrix @ d)) + d / 10
+
+    found = convex_minimum(function, product, far * rng.normal(size=k))
+    best = optimize.minimize(
+        lambda x: softplus_sum(x, matrix)[0], found, jac=lambda x: softplus_sum(x, matrix)[1], method="BFGS", tol=1e-9
+    )
+    # a gradient of length 1e-7 against a curvature of at least 0.1: values within its square over that
+    assert softplus_sum(found, matrix)[0] <= best.fun + 1e-10
+    np.testing.assert_allclose(found, best.x, rtol=0, atol=1e-4)
 
 
 # ---- weights on the simplex ----

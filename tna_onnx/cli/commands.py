@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
 import tna_onnx
-from tna_onnx.cli.options import data_options, recipe_from
+from tna_onnx.cli.options import confidence_option, data_options, limit_options, recipe_from, result_options
 from tna_onnx.cli.types import members
 from tna_onnx.errors import CheckFailed, TnaError, UsageError
 
@@ -42,7 +43,8 @@ class _Group(click.Group):
 def group() -> None:
     """Recalibrate a trained ONNX classifier: a drop-in file with confidences that can be trusted.
 
-    Exit codes: 0 done, 1 a check failed, 2 usage, 3 model not supported, 4 data, 5 device.
+    Exit codes: 0 done, 1 a check failed, 2 usage, 3 model not supported, 4 data, 5 device,
+    6 MLflow.
     """
 
 
@@ -92,7 +94,8 @@ def group() -> None:
     type=click.FloatRange(0, 100),
     default=0.3,
     show_default=True,
-    help="Accuracy that may be lost on the calibration data, percentage points.",
+    help="Accuracy that may be lost on the calibration data, percentage points. Also a gate: fail if the whole "
+    "interval of the loss lies beyond it.",
 )
 @click.option(
     "--ensemble-size",
@@ -132,28 +135,67 @@ def group() -> None:
     help="A weight stored quantised (QDQ): quantise the new one, or keep it in float.",
 )
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of all random draws.")
+@limit_options
+@click.option(
+    "--require-improvement/--no-require-improvement",
+    default=False,
+    show_default=True,
+    help="Gate: fail if the objective does not improve by its whole interval.",
+)
+@click.option(
+    "--fail-if-worse/--no-fail-if-worse",
+    default=True,
+    show_default=True,
+    help="Gate: fail if the objective gets worse by its whole interval; or the NLL does, and the objective does not "
+    "improve.",
+)
+@confidence_option
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Do everything, checks and gates included, but write no model; say what would be written. --json, --report "
+    "and --cache still work.",
+)
 @click.option(
     "--report", "details", metavar="FILE", type=click.Path(), help="Write an HTML report with figures, in one file."
 )
+@result_options
 @data_options
-def calibrate(preset: str | None, json_file: str | None, details: str | None, quiet: bool, **given: Any) -> None:
+def calibrate(
+    preset: str | None,
+    json_file: str | None,
+    details: str | None,
+    plot: bool,
+    figures: str | None,
+    figure_formats: tuple[str, ...],
+    mlflow: bool,
+    mlflow_experiment: str | None,
+    quiet: bool,
+    **given: Any,
+) -> None:
     """Write a recalibrated copy of MODEL.
+
+    Gates read the numbers after recalibration, on --eval or cross-fitted. A missed one is an error with exit code 1,
+    one line each, and no file is written; --json and --report still say why.
 
     \b
     Example:
       tna-onnx calibrate model.onnx --calib data/ --eval heldout/ -o model.tna.onnx
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
-    from tna_onnx.cli.show import finish, progress_bars  # noqa: PLC0415
+    from tna_onnx.cli.show import Extras, finish, progress_bars  # noqa: PLC0415
     from tna_onnx.recalibration import calibrate as run  # noqa: PLC0415
     from tna_onnx.report.text import report_text  # noqa: PLC0415
 
     others = [given["model"], given["calib"], given["eval"], given["output"]]
     _check_json(json_file, *others, details)
     _check_json(details, *others, kind="HTML")
+    extras = Extras(figures, figure_formats, mlflow or mlflow_experiment is not None, mlflow_experiment)
+    extras.check(*others, json_file, details)
+    drawn = details is not None or figures is not None
     recipe = recipe_from(preset, given)
     with progress_bars(quiet) as progress:
-        report = run(preprocessing=recipe, details=details is not None, progress=progress, **given)
-    finish(report, report_text(report), json_file, quiet)
+        report, missed = _gated(run, preprocessing=recipe, details=drawn, progress=progress, **given)
+    finish(report, report_text(report, plot=plot), json_file, quiet, details=drawn)
     if details is not None:
         from tna_onnx.report.page import to_html  # noqa: PLC0415
 
@@ -162,14 +204,24 @@ def calibrate(preset: str | None, json_file: str | None, details: str | None, qu
             Path(details).write_text(page, encoding="utf-8")
         except OSError as error:
             raise UsageError(f"{details}: cannot be written: {error.strerror}") from error
+    try:
+        extras.make(report, details, quiet)
+    except TnaError as error:
+        if not missed:
+            raise
+        click.echo(f"Error: {error}", err=True)  # a missed gate decides on the exit code
+    if missed:
+        raise missed
 
 
 @group.command()
 @click.argument("model", type=_MODEL)
 @click.option("--data", required=True, type=click.Path(), help="Labelled data: file, folder or URL.")
 @click.option("--labels", type=click.Path(), help="File with the labels, where they stand apart.")
+@limit_options
+@click.option("--plot", is_flag=True, help="Print a reliability diagram.")
 @data_options
-def evaluate(preset: str | None, json_file: str | None, quiet: bool, **given: Any) -> None:
+def evaluate(preset: str | None, json_file: str | None, plot: bool, quiet: bool, **given: Any) -> None:
     """Measure MODEL on labelled data: accuracy, ECE, AdaECE, NLL, Brier."""
     from tna_onnx.cli.show import finish, progress_bars  # noqa: PLC0415
     from tna_onnx.evaluation import evaluate as run  # noqa: PLC0415
@@ -178,8 +230,10 @@ def evaluate(preset: str | None, json_file: str | None, quiet: bool, **given: An
     _check_json(json_file, given["model"], given["data"])
     recipe = recipe_from(preset, given)
     with progress_bars(quiet) as progress:
-        evaluation = run(preprocessing=recipe, progress=progress, **given)
-    finish(evaluation, evaluation_text(evaluation), json_file, quiet)
+        evaluation, missed = _gated(run, preprocessing=recipe, progress=progress, **given)
+    finish(evaluation, evaluation_text(evaluation, plot=plot), json_file, quiet)
+    if missed:
+        raise missed
 
 
 @group.command()
@@ -260,6 +314,59 @@ def verify(preset: str | None, json_file: str | None, quiet: bool, **given: Any)
 
 
 verify.params = [option for option in verify.params if option.name != "bins"]  # nothing here is binned
+
+
+@group.command()
+@click.argument("models", metavar="MODEL MODEL...", nargs=-1, required=True, type=_MODEL)
+@click.option("--data", required=True, type=click.Path(), help="Labelled data: file, folder or URL.")
+@click.option("--labels", type=click.Path(), help="File with the labels, where they stand apart.")
+@click.option(
+    "--baseline",
+    metavar="NAME|INDEX",
+    default="1",
+    show_default=True,
+    help="Model that the others are compared with: file name, or position from 1.",
+)
+@confidence_option
+@click.option("--report", "page", metavar="FILE", type=click.Path(), help="Write an HTML report, in one file.")
+@data_options
+def compare(preset: str | None, json_file: str | None, page: str | None, quiet: bool, **given: Any) -> None:
+    """Measure several models on the same labelled data, with paired differences to one of them.
+
+    --head, --output-name and --output-kind are for all models; --expect-accuracy is for the baseline.
+
+    \b
+    Example:
+      tna-onnx compare model.onnx model.tna.onnx other.onnx --data heldout/ --report comparison.html
+    """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
+    from tna_onnx.cli.show import finish, progress_bars  # noqa: PLC0415
+    from tna_onnx.model_comparison import compare as run  # noqa: PLC0415
+    from tna_onnx.report.comparison_text import model_comparison_text  # noqa: PLC0415
+
+    _check_json(json_file, *given["models"], given["data"], page)
+    _check_json(page, *given["models"], given["data"], kind="HTML")
+    recipe = recipe_from(preset, given)
+    with progress_bars(quiet) as progress:
+        found = run(preprocessing=recipe, progress=progress, **given)
+    finish(found, model_comparison_text(found), json_file, quiet)
+    if page is not None:
+        from tna_onnx.report.comparison_page import comparison_page  # noqa: PLC0415
+
+        html = comparison_page(found, shlex.join(["tna-onnx", *sys.argv[1:]]))
+        try:
+            Path(page).write_text(html, encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"{page}: cannot be written: {error.strerror}") from error
+
+
+def _gated(run: Callable[..., Any], **given: Any) -> tuple[Any, CheckFailed | None]:
+    """Run; where gates are missed, return the result all the same, with the error to raise once it is shown."""
+    from tna_onnx.gates import GateMissed  # noqa: PLC0415
+
+    try:
+        return run(**given), None
+    except GateMissed as missed:
+        return missed.result, missed
 
 
 def _check_json(path: str | None, *others: str | None, kind: str = "JSON") -> None:

@@ -8,24 +8,36 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from tna_onnx.cli.types import numbers, size
+from tna_onnx.cli.config import config_options
+from tna_onnx.cli.types import batch_size, numbers, size
 from tna_onnx.errors import UsageError
 
 if TYPE_CHECKING:
     from tna_onnx.data import Recipe
 
-__all__ = ["FORMATS", "PRESETS", "data_options", "recipe_from"]
+__all__ = [
+    "FIGURE_FORMATS",
+    "FORMATS",
+    "PRESETS",
+    "confidence_option",
+    "data_options",
+    "limit_options",
+    "recipe_from",
+    "result_options",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 FORMATS = ("folder", "manifest", "npz", "npy", "webdataset", "table", "hdf5", "loader")
+FIGURE_FORMATS = ("svg", "png", "pdf")
 PRESETS = ("imagenet", "imagenet-inception", "clip", "cifar10", "cifar100", "mnist")
 
 _RECIPE = ("resize", "crop", "crop_pct", "scale", "mean", "std", "layout", "color", "interpolation")
 
 
 def data_options(command: F) -> F:
-    """Add the options on data, preprocessing, device and batches."""
+    """Add the options on data, preprocessing, device and batches, and those on settings."""
+    command = config_options(command)
     for option in reversed(
         [
             click.option("--format", type=click.Choice(FORMATS), help="What the data are.  [default: found out]"),
@@ -82,10 +94,76 @@ def data_options(command: F) -> F:
                 "--device", default="auto", show_default=True, metavar="DEVICE", help="auto, cpu, cuda or cuda:INDEX."
             ),
             click.option(
-                "--batch-size", type=click.IntRange(1), default=64, show_default=True, help="Samples per run."
+                "--batch-size",
+                metavar="N|auto",
+                callback=batch_size,
+                default="64",
+                show_default=True,
+                help="Samples per run; auto finds them by a short probe.",
             ),
             click.option("--json", "json_file", type=click.Path(), help="Write the result as JSON."),
             click.option("-q", "--quiet", is_flag=True, help="No progress, no table."),
+        ]
+    ):
+        command = option(command)
+    return command
+
+
+def limit_options(command: F) -> F:
+    """Add the gates on metrics."""
+    for option in reversed(
+        [
+            click.option(
+                "--max-ece",
+                metavar="PERCENT",
+                type=click.FloatRange(0, 100),
+                help="Gate: fail, exit code 1, if the ECE is above.",
+            ),
+            click.option("--max-nll", metavar="NATS", type=click.FloatRange(0), help="Gate: fail if the NLL is above."),
+            click.option(
+                "--min-accuracy",
+                metavar="PERCENT",
+                type=click.FloatRange(0, 100),
+                help="Gate: fail if the accuracy is below.",
+            ),
+        ]
+    ):
+        command = option(command)
+    return command
+
+
+confidence_option = click.option(
+    "--confidence-level",
+    metavar="PERCENT",
+    type=click.FloatRange(50, 99.9),
+    default=95.0,
+    show_default=True,
+    help="Of all intervals.",
+)
+
+
+def result_options(command: F) -> F:
+    """Add what becomes of a report beside text and JSON: a diagram in the terminal, figures, MLflow."""
+    for option in reversed(
+        [
+            click.option("--plot", is_flag=True, help="Print reliability diagrams, before and after."),
+            click.option(
+                "--figures",
+                metavar="DIR",
+                type=click.Path(),
+                help="Write the figures of the report as files into this folder; made if it is missing.",
+            ),
+            click.option(
+                "--figure-format",
+                "figure_formats",
+                multiple=True,
+                type=click.Choice(FIGURE_FORMATS),
+                default=FIGURE_FORMATS,
+                show_default=True,
+                help="Format of them; may be given several times.",
+            ),
+            click.option("--mlflow", is_flag=True, help="Log the run to MLflow, at MLFLOW_TRACKING_URI."),
+            click.option("--mlflow-experiment", metavar="NAME", help="Experiment of that run; implies --mlflow."),
         ]
     ):
         command = option(command)

@@ -1,10 +1,10 @@
-"""Texts of options -> values: lists of numbers, image sizes."""
+"""Texts of options -> values: lists of numbers, image sizes, batch sizes."""
 
 from __future__ import annotations
 
 import click
 
-__all__ = ["members", "numbers", "size"]
+__all__ = ["batch_size", "members", "numbers", "size"]
 
 
 def numbers(_ctx: click.Context, _param: click.Parameter, text: str | None) -> tuple[float, ...] | None:
@@ -17,6 +17,15 @@ def numbers(_ctx: click.Context, _param: click.Parameter, text: str | None) -> t
         raise click.BadParameter(
             f"expected numbers with commas between them, such as 0.485,0.456,0.406, got '{text}'"
         ) from None
+
+
+def batch_size(_ctx: click.Context, _param: click.Parameter, text: str) -> int | str:
+    """Parse a number of samples or auto."""
+    if text == "auto":
+        return text
+    if text.isdecimal() and int(text) > 0:
+        return int(text)
+    raise click.BadParameter(f"expected a positive number or auto, got '{text}'")
 
 
 def members(_ctx: click.Context, _param: click.Parameter, text: str) -> int | str:

@@ -17,6 +17,7 @@ from tna_onnx.data import Batch
 from tna_onnx.engine.local import reduce_chunks
 from tna_onnx.extraction import FeatureStore
 from tna_onnx.maps import CalibrationMap, Reduce, apply_map
+from tna_onnx.numerics.ops import blocked
 from tna_onnx.numerics.stats import SampleScores
 
 __all__ = ["HeadLogits", "Logits", "StoredLogits", "TailLogits", "score_all"]
@@ -92,13 +93,13 @@ class Logits(ABC):
         def of(logits: NDArray[Any], labels: NDArray[np.int64], features: NDArray[Any] | None) -> SampleScores:
             return SampleScores.of_logits(apply_map(fitted, logits, features), labels)
 
-        scores: SampleScores = self.reduce(rows, features=bool(fitted and fitted.needs_features))(of)
+        scores: SampleScores = self.reduce(rows, features=bool(fitted and fitted.needs_features))(blocked(of))
         return scores
 
     def scores(self) -> SampleScores:
         """Scores of all samples; logits are not kept."""
         chunks = ((logits, labels) for logits, labels, _ in self._compute())
-        scores: SampleScores = reduce_chunks(SampleScores.of_logits, chunks)
+        scores: SampleScores = reduce_chunks(blocked(SampleScores.of_logits), chunks)
         return scores
 
     def _all(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64], NDArray[Any]]]:
@@ -126,7 +127,7 @@ class HeadLogits(Logits):
         def of(logits: NDArray[Any], labels: NDArray[np.int64], _: None) -> SampleScores:
             return SampleScores.of_logits(logits * factor + shift, labels)
 
-        scores: SampleScores = self.reduce()(of)
+        scores: SampleScores = self.reduce()(blocked(of))
         return scores
 
     def _size(self) -> int:
@@ -197,5 +198,5 @@ def score_all(several: Sequence[Logits]) -> list[SampleScores]:
     parts: list[list[SampleScores]] = [[] for _ in heads]
     for features, labels in heads[0]._blocks():
         for part, head in zip(parts, heads, strict=True):
-            part.append(SampleScores.of_logits(head.of(features), labels))
+            part.append(blocked(SampleScores.of_logits)(head.of(features), labels))
     return [SampleScores.concatenate(part) for part in parts]

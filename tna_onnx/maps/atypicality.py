@@ -15,8 +15,9 @@ far above n the sample covariance is nearly singular. OAS rather than Ledoit-Wol
 covariance and N, which are sums over samples, so that chunks and machines can be added up; it is the better of the two
 on Gaussian data.
 
-p and v minimise the mean NLL + 1e-3 |v|^2 / C by L-BFGS with exact gradients (`scipy.optimize`), from p = (1, 0, 0)
-and v = 0.
+p and v minimise the mean NLL + 1e-3 |v|^2 / C, a convex function, by Newton steps from p = (1, 0, 0) and v = 0. With
+q = softmax(s') and a direction (d, w), t = (d_2 a^2 + d_1 a + d_0) s + w is how s' moves, and the Hessian turns it into
+sums over samples of r = q (t - E_q[t]), for v, and of a^k (r . s), for p_k.
 Source: Yuksekgonul et al. (2023), "Beyond Confidence: Reliable Models Should Also Consider Atypicality", section 4.
 """
 
@@ -28,17 +29,18 @@ from typing import Any, ClassVar
 import array_api_compat
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize
 
 from tna_onnx.errors import DataError
 from tna_onnx.maps.base import Reduce
-from tna_onnx.numerics.ops import ArrayOps, Ops
+from tna_onnx.numerics.fitting import convex_minimum
+from tna_onnx.numerics.ops import ArrayOps, Ops, blocked
 
 __all__ = ["AtypicalityAware"]
 
 FloatArray = NDArray[np.float64]
 
 _RIDGE = 1e-3
+_FLAT = 1e-12  # far below any curvature that matters: v has 2e-3 / C, p about one where anything is uncertain
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,8 +73,11 @@ class FeatureSpace:
         return op.mul(op.add(least, op.const(-self.shift)), op.const(1 / self.scale))
 
     @classmethod
-    def fit(cls, reduce: Reduce) -> FeatureSpace:
+    def fit(cls, reduce: Reduce) -> tuple[FeatureSpace, FloatArray]:
         """Fit means and covariance in one pass, the standardisation in a second one.
+
+        Returns:
+            The space, and the atypicality of all samples, (N,).
 
         Raises:
             DataError: the features do not vary within the classes.
@@ -91,8 +96,9 @@ class FeatureSpace:
         nu = (means - mean) @ whitening
         space = cls(moments.origin + mean, whitening, -2 * nu.T, np.sum(nu * nu, axis=1), 0.0, 1.0, shrinkage)
         least = _atypicalities(space, reduce)
-        shift, scale = least.mean(), max(least.std(), 1e-6)
-        return cls(space.mean, whitening, space.centres, space.squares, float(shift), float(scale), shrinkage)
+        shift, scale = float(least.mean()), max(float(least.std()), 1e-6)
+        space = cls(space.mean, whitening, space.centres, space.squares, shift, scale, shrinkage)
+        return space, (least - shift) / scale
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,35 +152,39 @@ class AtypicalityAware:
 
         Args:
             reduce: runs over chunks of (logits, labels, features).
-            start: a map fitted on the same features; its space is taken over, its p and v are where L-BFGS starts.
+            start: a map fitted on the same features; its space is taken over, its p and v are where the steps start.
 
         Raises:
             DataError: the features do not vary within the classes, or the fit does not end in finite values.
         """
-        space = start.space if start else FeatureSpace.fit(reduce)
-
-        atypicality = _atypicalities(space, reduce)
-
-        size, classes, spread = reduce(lambda logits, *_: _shape_sums(logits)).tolist()
+        if start:
+            space, atypicality = start.space, _atypicalities(start.space, reduce)
+        else:
+            space, atypicality = FeatureSpace.fit(reduce)
+        size, classes, spread = reduce(blocked(lambda logits, *_: _shape_sums(logits))).tolist()
         classes = round(classes / size)
-        # one unit of p moves the loss as much as one unit of v: a fifth of the steps
+        # one unit of p moves the loss as much as one unit of v
         unit = np.r_[np.full(3, 1 / max(np.sqrt(spread / size), 1e-12)), np.ones(classes)]
+        ridge = np.r_[np.zeros(3), np.full(classes, 2 * _RIDGE / classes)]
 
-        def loss(theta: FloatArray) -> tuple[float, FloatArray]:
-            p_and_v = theta * unit
-            sums = reduce(lambda logits, labels, _, a: _loss_sums(p_and_v, logits, labels, a), atypicality)
-            bias, gradient = p_and_v[3:], sums[1:] / size
-            gradient[4:] += 2 * _RIDGE * bias / classes
-            return float(gradient[0]) + _RIDGE * float(bias @ bias) / classes, gradient[1:] * unit
+        def loss(x: FloatArray) -> tuple[float, FloatArray, FloatArray]:
+            theta = x * unit
+            of = blocked(lambda logits, labels, _, a: _loss_sums(theta, logits, labels, a))
+            nll, gradient, diagonal = np.split(reduce(of, atypicality) / size, [1, 4 + classes])
+            # in float32 the curvature may vanish where the slope does not
+            diagonal = np.maximum((diagonal + ridge) * unit**2, _FLAT)
+            return float(nll[0] + theta @ (ridge * theta) / 2), (gradient + ridge * theta) * unit, diagonal
+
+        def product(x: FloatArray, d: FloatArray) -> FloatArray:
+            of = blocked(lambda logits, _labels, _, a: _hessian_sums(x * unit, d * unit, logits, a))
+            turned: FloatArray = (reduce(of, atypicality) / size + ridge * d * unit) * unit
+            return turned
 
         first = np.r_[start.polynomial, start.bias] if start else np.r_[1.0, np.zeros(2 + classes)]
-        # stops far below what matters, so that the end does not depend on how the data were cut into chunks
-        stop: Any = {"maxiter": 1000, "maxfun": 2000, "gtol": 1e-6, "ftol": 1e-10}
-        result = minimize(loss, first / unit, jac=True, method="L-BFGS-B", options=stop)
-        if not np.all(np.isfinite(result.x)):
+        theta = convex_minimum(loss, product, first / unit) * unit
+        if not np.all(np.isfinite(theta)):
             raise DataError("aar: the fit does not end in finite values; use another map")
-        p_and_v = result.x * unit
-        return cls(p_and_v[:3], p_and_v[3:], space)
+        return cls(theta[:3], theta[3:], space)
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,8 +215,9 @@ class _Moments:
     def around(self, origin: FloatArray) -> _Moments:
         """Return the same samples' sums around another origin."""
         d, summed, n = self.origin - origin, self.total.sum(axis=0), self.count.sum()
-        cross = np.outer(summed, d)
-        outer = self.outer + cross + cross.T + n * np.outer(d, d)
+        cross = np.outer(summed + n / 2 * d, d)
+        outer = self.outer + cross
+        outer += cross.T
         return _Moments(origin, self.count, self.total + self.count[:, None] * d, outer)
 
 
@@ -253,27 +264,61 @@ def _shape_sums(logits: Any) -> FloatArray:
     return np.array([n, n * classes, float(xp.sum(centred * centred, dtype=xp.float64)) / classes])
 
 
-def _loss_sums(theta: FloatArray, logits: Any, labels: NDArray[np.int64], atypicality: NDArray[Any]) -> FloatArray:
-    """Sums over samples of (1, NLL, d NLL / d p_0..2, d NLL / d v)."""
+def _loss_sums(theta: FloatArray, logits: Any, labels: NDArray[np.int64], atypicality: FloatArray) -> FloatArray:
+    """Sums over samples of (NLL, d NLL / d p_0..2, d NLL / d v, and the second derivatives of each of these)."""
     xp = array_api_compat.array_namespace(logits)
-    logits = xp.astype(logits, xp.float64)  # a line search on float32 losses stops early
-    op = ArrayOps(logits)
-    a = op.const(atypicality[:, None])
-    powers = [xp.ones_like(a), a, a * a]
-    factor = float(theta[0]) * powers[0] + float(theta[1]) * powers[1] + float(theta[2]) * powers[2]
-    scores = logits * factor + op.const(theta[3:])
-    own = xp.asarray(labels)[:, None]
+    op, own = ArrayOps(logits), xp.asarray(labels)[:, None]
+    powers = _powers(op, atypicality)
+    scores = _scores(op, theta, logits, powers)
     top = xp.max(scores, axis=1, keepdims=True)
-    weights = xp.exp(scores - top)
-    total = xp.sum(weights, axis=1, keepdims=True)
+    q = xp.exp(scores - top)
+    total = xp.sum(q, axis=1, keepdims=True, dtype=xp.float64)
     nll = xp.log(total) + top - xp.take_along_axis(scores, own, axis=1)
-    p = weights / total  # d NLL / d scores = p - onehot
-    inner = xp.sum(p * logits, axis=1, keepdims=True) - xp.take_along_axis(logits, own, axis=1)
-    by_power = [float(xp.sum(inner * power)) for power in powers]
-    by_class = np.asarray(array_api_compat.to_device(xp.sum(p, axis=0), "cpu"))
-    by_class = by_class - np.bincount(labels, minlength=logits.shape[1])
-    head = [float(logits.shape[0]), float(xp.sum(nll)), *by_power]
-    return np.concatenate([np.array(head), by_class])
+    q = q / xp.astype(total, q.dtype)
+    weighted = q * logits
+    mean = xp.sum(weighted, axis=1, keepdims=True)
+    spread = xp.vecdot(weighted, logits)[:, None] - mean * mean
+    inner = mean - xp.take_along_axis(logits, own, axis=1)  # d NLL / d scores = q - onehot
+    by_power = [[float(xp.sum(x, dtype=xp.float64)) for x in (inner * p, spread * p * p)] for p in powers]
+    hits = np.bincount(labels, minlength=logits.shape[1])
+    by_class, squares = (_host(xp.sum(x, axis=0, dtype=xp.float64)) for x in (q, q * q))
+    slopes, bends = zip(*by_power, strict=True)
+    return np.concatenate([[float(xp.sum(nll))], slopes, by_class - hits, bends, by_class - squares])
+
+
+def _hessian_sums(theta: FloatArray, d: FloatArray, logits: Any, atypicality: FloatArray) -> FloatArray:
+    """Sums over samples of the Hessian of the NLL in (p, v) at theta, times d.
+
+    With t = c s + w: E_q[t] = c E_q[s] + E_q[w], and r = q (t - E_q[t]) is never written down.
+    """
+    xp = array_api_compat.array_namespace(logits)
+    op = ArrayOps(logits)
+    powers = _powers(op, atypicality)
+    q = op.softmax(_scores(op, theta, logits, powers))
+    weighted = q * logits
+    c, w = _factor(d, powers)[:, 0], op.const(d[3:])
+    mean = xp.sum(weighted, axis=1)
+    moved = c * mean + q @ w
+    inner = c * xp.vecdot(weighted, logits) + weighted @ w - moved * mean  # r . s
+    by_power = [float(xp.sum(inner * p[:, 0], dtype=xp.float64)) for p in powers]
+    return np.concatenate([by_power, _host(c @ weighted - moved @ q + xp.sum(q, axis=0) * w)])
+
+
+def _powers(op: ArrayOps, atypicality: FloatArray) -> list[Any]:
+    """Return (1, a, a^2), (N, 1) each, in the dtype of the logits."""
+    return [op.const(atypicality[:, None] ** k) for k in range(3)]
+
+
+def _factor(theta: FloatArray, powers: list[Any]) -> Any:
+    return sum(float(p) * power for p, power in zip(theta, powers, strict=False))
+
+
+def _scores(op: ArrayOps, theta: FloatArray, logits: Any, powers: list[Any]) -> Any:
+    return logits * _factor(theta, powers) + op.const(theta[3:])
+
+
+def _host(array: Any) -> FloatArray:
+    return np.asarray(array_api_compat.to_device(array, "cpu"), np.float64)
 
 
 def _plain(value: Any) -> Any:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from tna_onnx.maps.base import Reduce
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.fitting import mixture_weights, simplex_weights
-from tna_onnx.numerics.ops import ArrayOps, Ops
+from tna_onnx.numerics.ops import ArrayOps, Ops, blocked
 
 __all__ = ["EnsembleTemperature"]
 
@@ -79,12 +79,12 @@ class EnsembleTemperature:
         """
         first = Temperature(start.temperature) if start else None
         temperature = Temperature.fit(reduce, start=first).temperature
-        sums = reduce(lambda logits, labels, *_: _quadratic(logits, labels, temperature))
+        sums = reduce(blocked(lambda logits, labels, *_: _quadratic(logits, labels, temperature)))
         count, n_classes = sums[12], round(sums[13] / sums[12])
         weights = simplex_weights(sums[:9].reshape(3, 3) / count, sums[9:12] / count)
         if loss == "nll":
             weights = mixture_weights(
-                reduce(lambda logits, labels, *_: _Likelihoods.of(logits, labels, temperature)).values
+                reduce(blocked(lambda logits, labels, *_: _Likelihoods.of(logits, labels, temperature))).values
             )
         return cls(temperature, (float(weights[0]), float(weights[1]), float(weights[2])), n_classes)
 
@@ -109,13 +109,19 @@ class _Likelihoods:
 
 
 def _quadratic(logits: Any, labels: NDArray[np.int64], temperature: float) -> NDArray[np.float64]:
-    """Sums over samples: G (9), t (3), 1, C."""
-    xp, op = array_api_compat.array_namespace(logits), ArrayOps(logits)
+    """Sums over samples: G (9), t (3), 1, C. Products of exponentials are summed first, and normalised row by row."""
+    xp = array_api_compat.array_namespace(logits)
     n, classes = logits.shape
     own = xp.asarray(labels)[:, None]
-    parts = [op.softmax(logits / temperature), op.softmax(logits)]
-    inner = [[float(xp.sum(a * b, dtype=xp.float64)) for b in parts] for a in parts]
-    mass = [float(xp.sum(a, dtype=xp.float64)) / classes for a in parts]
-    hits = [float(xp.sum(xp.take_along_axis(a, own, axis=1), dtype=xp.float64)) for a in parts]
-    gram = [[*inner[0], mass[0]], [*inner[1], mass[1]], [*mass, n / classes]]
-    return np.array([*gram[0], *gram[1], *gram[2], *hits, n / classes, n, n * classes], np.float64)
+    shifted = logits - xp.max(logits, axis=1, keepdims=True)
+    parts = [xp.exp(shifted * (1 / temperature)), xp.exp(shifted)]
+    totals = [xp.sum(a, axis=1, dtype=xp.float64) for a in parts]
+
+    def inner(k: int, m: int) -> float:
+        return float(xp.sum(xp.astype(xp.vecdot(parts[k], parts[m]), xp.float64) / (totals[k] * totals[m])))
+
+    hits = [float(xp.sum(xp.take_along_axis(a, own, axis=1)[:, 0] / b)) for a, b in zip(parts, totals, strict=True)]
+    uniform = n / classes  # the probabilities of a sample sum to one
+    mixed = inner(0, 1)
+    gram = [inner(0, 0), mixed, uniform, mixed, inner(1, 1), uniform, uniform, uniform, uniform]
+    return np.array([*gram, *hits, uniform, n, n * classes], np.float64)

@@ -82,8 +82,8 @@ class IsotonicOneVsAll:
         """Fit each class by pooling adjacent violators; one sort per class."""
         pairs = reduce(lambda logits, labels, *_: _Probabilities.of(logits, labels))
         knots = []
-        for c in range(pairs.probabilities.shape[1]):
-            x, y = isotonic_knots(pairs.probabilities[:, c], pairs.labels == c)
+        for c, column in enumerate(np.ascontiguousarray(pairs.probabilities.T)):
+            x, y = isotonic_knots(column, pairs.labels == c)
             knots.append((tuple(x.tolist()), tuple(y.tolist())))
         return cls(tuple(knots))
 

@@ -4,8 +4,10 @@ With beta = 1/T and p = softmax(beta s), the mean NLL is convex in beta:
 
     d NLL / d beta   = mean_i ( E_p[s_i] - s_iy )
     d2 NLL / d beta2 = mean_i Var_p[s_i] >= 0
+    d3 NLL / d beta3 = mean_i E_p[(s_i - E_p[s_i])^3]
 
-so the fit is the root of an increasing function. Sums are float64. Source: Guo et al. (2017), section 4.2.
+so the fit is the root of an increasing function. Sums over classes are in the dtype of the logits (the errors of a row
+are those of its logits), sums over samples float64. Source: Guo et al. (2017), section 4.2.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from numpy.typing import NDArray
 from tna_onnx.errors import DataError
 from tna_onnx.maps.base import Reduce
 from tna_onnx.numerics.fitting import increasing_root
-from tna_onnx.numerics.ops import Ops
+from tna_onnx.numerics.ops import Ops, blocked
 
 __all__ = ["Temperature"]
 
@@ -57,7 +59,7 @@ class Temperature:
 
     @classmethod
     def fit(cls, reduce: Reduce, *, start: Temperature | None = None) -> Temperature:
-        """Fit T by safeguarded Newton steps in log(1/T).
+        """Fit T by safeguarded Halley steps in log(1/T).
 
         Args:
             reduce: runs over chunks of (logits, labels).
@@ -68,18 +70,17 @@ class Temperature:
                 less than nothing about the labels (T -> infinity).
         """
 
-        def slope(beta: float) -> tuple[float, float]:
-            sums = reduce(lambda logits, labels, *_: _moments(logits, labels, beta))
-            if sums[3] == 0:  # negative for every beta; where the exponentials underflow it would look like a root
+        def slope(beta: float) -> tuple[float, float, float]:
+            sums = reduce(blocked(lambda logits, labels, *_: _moments(logits, labels, beta)))
+            if sums[4] == 0:  # negative for every beta; where the exponentials underflow it would look like a root
                 raise DataError(
                     "temperature: the NLL falls all the way to T = 0, because every calibration sample is classified "
                     "right; expected data with some errors (were these samples trained on?), or use --map none"
                 )
-            return float(sums[0] / sums[2]), float(sums[1] / sums[2])
+            first, second, third = (sums[:3] / sums[3]).tolist()
+            return first, second, third
 
-        first = 1 / start.temperature if start else 1.0
-        # float32 logits place T no finer than this
-        root = increasing_root(slope, _LOW, _HIGH, start=first, tolerance=1e-7)
+        root = increasing_root(slope, _LOW, _HIGH, start=1 / start.temperature if start else 1.0)
         if root.status == "upper":
             raise DataError(
                 f"temperature: the NLL falls all the way to T = {1 / _HIGH:g}: the logits hardly differ from one "
@@ -94,17 +95,30 @@ class Temperature:
 
 
 def _moments(logits: Any, labels: NDArray[np.int64], beta: float) -> NDArray[np.float64]:
-    """Sums over samples of (E_p[s] - s_y, Var_p[s], 1, max s - s_y) at p = softmax(beta s).
+    """Sums over samples of (E_p[s] - s_y, Var_p[s], E_p[(s - E_p[s])^3], 1, max s - s_y) at p = softmax(beta s).
 
     The last is the limit of the first for beta -> infinity.
     """
     xp = array_api_compat.array_namespace(logits)
-    shifted = logits - xp.max(logits, axis=1, keepdims=True)  # both moments are those of s - max s
+    shifted = logits - xp.max(logits, axis=1, keepdims=True)  # all moments are those of s - max s
     weights = xp.exp(beta * shifted)
-    total = xp.sum(weights, axis=1, dtype=xp.float64)
     weighted = weights * shifted
-    mean = xp.sum(weighted, axis=1, dtype=xp.float64) / total
-    square = xp.sum(weighted * shifted, axis=1, dtype=xp.float64) / total
+    total, first, second, third = (
+        xp.astype(row, xp.float64)
+        for row in (
+            xp.sum(weights, axis=1),
+            xp.vecdot(weights, shifted),
+            xp.vecdot(weighted, shifted),
+            xp.vecdot(weighted * shifted, shifted),
+        )
+    )
+    mean, square = first / total, second / total
     own = xp.take_along_axis(shifted, xp.asarray(labels)[:, None], axis=1)[:, 0]
-    slope, curvature = xp.sum(mean - own), xp.sum(square - mean * mean)
-    return np.array([float(slope), float(curvature), float(logits.shape[0]), -float(xp.sum(own, dtype=xp.float64))])
+    sums = (
+        xp.sum(mean - own),
+        xp.sum(square - mean * mean),
+        xp.sum(third / total - 3 * mean * square + 2 * mean**3),
+        logits.shape[0],
+        -xp.sum(own, dtype=xp.float64),
+    )
+    return np.array([float(value) for value in sums])

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import isotonic_regression
 
-__all__ = ["CELL", "TOLERANCE", "isotonic_knots"]
+__all__ = ["CELL", "TOLERANCE", "cells", "isotonic_knots", "pool"]
 
 CELL = 1 / 1024
 """Least distance of neighbouring knots; slopes are at most its inverse."""
@@ -41,31 +41,40 @@ def isotonic_knots(
     >>> x.tolist(), y.tolist()
     ([0.1, 0.2, 0.8, 0.9], [0.0, 0.5, 0.5, 1.0])
     """
-    x, y, weight = _cells(probability, outcome)
-    fitted = np.asarray(isotonic_regression(y, weights=weight).x, np.float64)
+    x, y, weight = cells(probability, outcome)
+    fitted = pool(y, weight)
     inner = np.r_[False, (fitted[1:-1] == fitted[:-2]) & (fitted[1:-1] == fitted[2:]), False][: len(x)]
     x, fitted = x[~inner], fitted[~inner]
     kept = _thin(x, fitted)
     return x[kept], fitted[kept]
 
 
-def _cells(
+def cells(
     probability: NDArray[np.floating], outcome: NDArray[np.bool_]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """Return (mean p, mean y, count) of cells whose means are at least `CELL` apart."""
     p = np.asarray(probability, np.float64)
     cell = np.minimum((p / CELL).astype(np.int64), round(1 / CELL) - 1)
     count = np.bincount(cell)
-    p_sum, y_sum = np.bincount(cell, p), np.bincount(cell, outcome.astype(np.float64))
-    cells: list[list[float]] = []
-    for k in np.flatnonzero(count).tolist():
-        cells.append([p_sum[k], y_sum[k], float(count[k])])
+    p_sum, y_sum = np.bincount(cell, p), np.bincount(cell[outcome], minlength=len(count))
+    filled = np.flatnonzero(count)
+    xs, ys, sizes = p_sum[filled], y_sum[filled].astype(np.float64), count[filled].astype(np.float64)
+    if np.all(np.diff(xs / sizes) >= CELL):
+        return xs / sizes, ys / sizes, sizes
+    merged: list[tuple[float, float, float]] = []
+    for x, y, size in zip(xs.tolist(), ys.tolist(), sizes.tolist(), strict=True):
         # the means of neighbouring cells can lie close to their common border: then they are one
-        while len(cells) > 1 and cells[-1][0] / cells[-1][2] - cells[-2][0] / cells[-2][2] < CELL:
-            last = cells.pop()
-            cells[-1] = [a + b for a, b in zip(cells[-1], last, strict=True)]
-    total = np.array(cells)
+        while merged and x / size - merged[-1][0] / merged[-1][2] < CELL:
+            x_before, y_before, size_before = merged.pop()
+            x, y, size = x_before + x, y_before + y, size_before + size  # noqa: PLW2901
+        merged.append((x, y, size))
+    total = np.array(merged)
     return total[:, 0] / total[:, 2], total[:, 1] / total[:, 2], total[:, 2]
+
+
+def pool(y: NDArray[np.float64], weight: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the non-decreasing values closest to y, (K,), in weighted squares."""
+    return np.asarray(isotonic_regression(y, weights=weight).x, np.float64)
 
 
 def _thin(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.intp]:

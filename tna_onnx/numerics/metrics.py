@@ -10,6 +10,7 @@ confidence 1.0 lies in the last bin; AdaECE has B bins of equal mass in ascendin
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -24,8 +25,11 @@ Objective = Literal["ece", "adaece", "nll"]
 METRICS = ("accuracy", "ece", "adaece", "nll", "brier")
 """Names of the fields of `Metrics`, in the order of the report."""
 
-# Bootstrap resamples, and the most groups that samples are put into (each sample is its own group below this).
+# Bootstrap resamples, so many beyond each end of the interval (but no more than in all), and the most groups that
+# samples are put into (each sample is its own group below this).
 _RESAMPLES = 1000
+_BEYOND = 25
+_MOST_RESAMPLES = 10_000
 _GROUPS = 20_000
 
 
@@ -129,13 +133,19 @@ def paired_differences(
     samples random groups of samples are resampled in place of single ones. Equal-mass bins keep the borders of the
     full data; samples of one confidence across a border are shared out evenly, as in `ada_ece`.
 
+    1,000 resamples up to a level of 0.95; above it as many as leave 25 beyond each end, 10,000 at most.
+
     Raises:
-        ValueError: different numbers of samples, or fewer samples than bins.
+        ValueError: different numbers of samples, fewer samples than bins, or a level outside of 0 to 1.
 
     Source: Efron & Tibshirani (1993), sections 13 and 14.
     """
     if len(before) != len(after):
         raise ValueError(f"paired samples expected, got {len(before)} before and {len(after)} after")
+    if not 0 < level < 1:
+        raise ValueError(f"a confidence level between 0 and 1 expected, got {level}")
+    tail = (1 - level) / 2
+    resamples = min(max(_RESAMPLES, math.ceil(_BEYOND / tail)), _MOST_RESAMPLES)
     n, rng = len(before), np.random.default_rng(seed)
     groups = min(n, _GROUPS)
     group = np.arange(n) if groups == n else rng.permutation(n) % groups
@@ -143,11 +153,10 @@ def paired_differences(
     plain = np.ones((1, groups))
     difference = {name: value[0] for name, value in second.minus(first, plain, n).items()}
     drawn: dict[str, list[NDArray[np.float64]]] = {name: [] for name in METRICS}
-    for _ in range(0, _RESAMPLES, 100):  # a hundred at a time: 16 MB of weights at 20,000 groups
+    for _ in range(0, resamples, 100):  # a hundred at a time: 16 MB of weights at 20,000 groups
         weights = rng.multinomial(groups, np.full(groups, 1 / groups), size=100).astype(np.float64)
         for name, values in second.minus(first, weights, n).items():
             drawn[name].append(values)
-    tail = (1 - level) / 2
     result = {}
     for name in METRICS:
         low, high = np.quantile(np.concatenate(drawn[name]), [tail, 1 - tail])

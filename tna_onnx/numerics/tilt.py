@@ -307,7 +307,8 @@ def _last_use(pairs: NDArray[np.int64]) -> NDArray[np.int64]:
     again = coordinates[order[1:]] == coordinates[order[:-1]]
     last = np.full(len(coordinates), -1)
     last[order[1:][again]] = order[:-1][again] // 2
-    return np.max(last.reshape(-1, 2), axis=1)
+    latest: NDArray[np.int64] = np.max(last.reshape(-1, 2), axis=1)
+    return latest
 
 
 # In units of x.

@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from tna_onnx.crossfit import FOLDS
-from tna_onnx.report.report import Comparison
+from tna_onnx.gates import difference_text, worse_in
+from tna_onnx.report.report import Changes, Comparison
 from tna_onnx.search import SearchSettings
 from tna_onnx.strategy import Outcome
 from tna_onnx.task import Task
 
-__all__ = ["notes_on", "worse_text"]
+__all__ = ["dry_run_note", "notes_on", "worse_note"]
 
 
 def notes_on(
@@ -89,13 +90,26 @@ def _head_notes(task: Task, drift: float | None) -> list[str]:
     return []
 
 
-def worse_text(comparison: Comparison, metric: str) -> str:
-    """Say by how much a result is worse."""
-    d = comparison.differences[metric]
+def worse_note(comparison: Comparison, objective: str) -> tuple[str, ...]:
+    """Say that a result which no gate holds back is worse; nothing if it is not."""
+    worse = worse_in(comparison.differences, objective)
+    if not worse:
+        return ()
+    text = difference_text(worse, comparison.differences[worse])
+    return (f"the result is significantly worse than the input: {text}; --no-fail-if-worse lets it pass",)
+
+
+def dry_run_note(changes: Changes, most: int = 8) -> str:
+    """Say what a dry run would have written."""
+
+    def listed(what: str, names: tuple[str, ...]) -> str:
+        more = f" and {len(names) - most} more" if len(names) > most else ""
+        return f"{what} {', '.join(names[:most]) or 'none'}{more}"
+
     return (
-        f"the result is worse on {comparison.before.n:,} {comparison.how} samples: {metric} changes by "
-        f"{d.difference:+.4g} ({d.level:.0%} interval {d.low:+.4g} to {d.high:+.4g}); no file was written. Are the "
-        "calibration and evaluation data alike, and are there enough of them?"
+        f"dry run, no file was written; a run would write {changes.target or 'the model in memory'} with "
+        f"{listed('changed tensors:', changes.tensors)}; {listed('new tensors:', changes.added)}; "
+        f"{listed('new nodes:', changes.nodes)}"
     )
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from tna_onnx.gates import changed
 from tna_onnx.numerics.metrics import Interval, Metrics, paired_differences
+from tna_onnx.numerics.reliability import Reliability
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.report.details import Details
 from tna_onnx.verification import Verification
 
-__all__ = ["Comparison", "CurvePoint", "Report", "compare_scores"]
+__all__ = ["Changes", "Comparison", "CurvePoint", "Report", "compare_scores"]
 
 How = Literal["held-out", "cross-fitted", "fitted", "unchanged"]
 
@@ -25,7 +27,7 @@ class Comparison:
             `unchanged` (nothing was chosen or fitted, so that any data will do).
         before: metrics of the input model.
         after: metrics of the recalibrated one.
-        differences: after - before per metric, with 95 % bootstrap intervals.
+        differences: after - before per metric, with bootstrap intervals.
     """
 
     data: str
@@ -36,25 +38,14 @@ class Comparison:
 
     def changed(self, metric: str) -> int:
         """-1 if the metric's interval lies below zero, +1 above, 0 if it holds zero."""
-        interval = self.differences[metric]
-        return (interval.low > 0) - (interval.high < 0)
-
-    def worse_in(self, objective: str, max_accuracy_drop: float) -> str:
-        """Name of the metric that makes the result worse than the input, or an empty string.
-
-        The objective is worse; or the NLL is, and the objective is not better; or accuracy fell by more than
-        `max_accuracy_drop` (a fraction). Each by its whole interval.
-        """
-        if self.changed(objective) > 0:
-            return objective
-        if self.changed("nll") > 0 and self.changed(objective) >= 0:
-            return "nll"
-        return "accuracy" if self.differences["accuracy"].high < -max_accuracy_drop else ""
+        return changed(self.differences[metric])
 
 
-def compare_scores(data: str, how: How, before: SampleScores, after: SampleScores, bins: int, seed: int) -> Comparison:
-    """Reduce paired scores to a comparison."""
-    differences = paired_differences(before, after, bins, seed=seed)
+def compare_scores(
+    data: str, how: How, before: SampleScores, after: SampleScores, bins: int, seed: int, level: float = 0.95
+) -> Comparison:
+    """Reduce paired scores to a comparison, with intervals of a confidence level (a fraction)."""
+    differences = paired_differences(before, after, bins, level=level, seed=seed)
     return Comparison(data, how, Metrics.of(before, bins), Metrics.of(after, bins), differences)
 
 
@@ -69,6 +60,23 @@ class CurvePoint:
     accuracy: float
     parameters: dict[str, Any] = field(default_factory=dict)
     reached: float = 0.0
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What the new file holds that the model does not.
+
+    Attributes:
+        target: path that was asked for; empty for a model that stays in memory.
+        tensors: names of the initializers and Constant outputs with new values.
+        added: names of the new initializers.
+        nodes: names of the new nodes.
+    """
+
+    target: str
+    tensors: tuple[str, ...]
+    added: tuple[str, ...]
+    nodes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -96,6 +104,7 @@ class Report:
         settings: remaining settings by name.
         calibration: metrics on the calibration data, which were fitted.
         comparison: the honest numbers.
+        reliability: top-label diagrams of the same samples.
         verification: of the written file.
         preprocessing: resolved recipe of the images, None for arrays.
         provider: ONNX Runtime's execution provider.
@@ -104,6 +113,9 @@ class Report:
         quantization_drift: largest change of a probability that quantising the new weight made; None if it is in float.
         recalibrated: the new model as an onnx.ModelProto, where no file was written.
         details: the numbers behind the figures, if they were asked for.
+        changes: what the new file changes, written or not.
+        dry_run: whether no file was written because of `dry_run`.
+        missed: gates that the result missed, a line each; no file was written then.
     """
 
     model: str
@@ -126,6 +138,7 @@ class Report:
     settings: dict[str, object]
     calibration: Comparison
     comparison: Comparison
+    reliability: Reliability
     verification: Verification
     preprocessing: dict[str, object] | None
     provider: str
@@ -134,6 +147,9 @@ class Report:
     quantization_drift: float | None = None
     recalibrated: Any = field(default=None, repr=False, compare=False)
     details: Details | None = field(default=None, repr=False, compare=False)
+    changes: Changes | None = None
+    dry_run: bool = False
+    missed: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> str:
@@ -145,6 +161,6 @@ class Report:
         label = {"ece": "ECE", "adaece": "AdaECE", "nll": "NLL"}[name]
         return (
             f"{word}: {label} {scale * before:.3g}{unit} -> {scale * after:.3g}{unit} on {c.before.n:,} {c.how} "
-            f"samples ({d.level:.0%} interval of the difference {scale * d.low:+.3g} to {scale * d.high:+.3g}"
+            f"samples ({100 * d.level:g}% interval of the difference {scale * d.low:+.3g} to {scale * d.high:+.3g}"
             f"{' points' if unit else ''})"
         )

@@ -13,10 +13,22 @@ from html import escape
 
 from tna_onnx.report.details import Bins
 
-__all__ = ["Series", "confidence_histogram", "interval_bar", "line_chart", "reliability_diagram"]
+__all__ = [
+    "MARKERS",
+    "Series",
+    "chart_x",
+    "confidence_histogram",
+    "interval_bar",
+    "line_chart",
+    "marker_path",
+    "reliability_diagram",
+]
+
+MARKERS = ("circle", "square", "triangle", "diamond", "cross")
+"""Shapes at the points of a line, so that lines differ without their colours."""
 
 _WIDTH, _HEIGHT = 380, 300
-_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 12, 10, 40
+_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 12, 10, 40
 
 
 @dataclass(frozen=True)
@@ -27,13 +39,13 @@ class Series:
         name: for legend and hover.
         points: (x, y), in ascending x.
         look: classes of the style sheet, which have its colour and dashes.
-        markers: draw a dot at each point.
+        marker: shape at each point, one of `MARKERS`; none by default.
     """
 
     name: str
     points: tuple[tuple[float, float], ...]
     look: str
-    markers: bool = False
+    marker: str = ""
 
 
 @dataclass(frozen=True)
@@ -55,21 +67,28 @@ class _Frame:
         low, high = self.y
         return round(self.bottom - (value - low) / (high - low) * (self.bottom - self.top), 2)
 
-    def axes(self, x_ticks: Sequence[float], y_ticks: Sequence[float], x_label: str, y_label: str) -> str:
+    def axes(
+        self,
+        x_ticks: Sequence[float] | Sequence[tuple[float, str]],
+        y_ticks: Sequence[float],
+        x_label: str,
+        y_label: str,
+    ) -> str:
         parts = []
         for value in y_ticks:
             y = self.at_y(value)
             parts.append(f'<line class="grid" x1="{self.left}" x2="{self.right}" y1="{y}" y2="{y}"/>')
             parts.append(f'<text class="tick" x="{self.left - 6}" y="{y + 4}" text-anchor="end">{value:.6g}</text>')
-        for value in x_ticks:
+        for tick in x_ticks:
+            value, text = tick if isinstance(tick, tuple) else (tick, f"{tick:.6g}")
             x = self.at_x(value)
             parts.append(f'<line class="axis" x1="{x}" x2="{x}" y1="{self.bottom}" y2="{self.bottom + 4}"/>')
-            parts.append(f'<text class="tick" x="{x}" y="{self.bottom + 17}" text-anchor="middle">{value:.6g}</text>')
+            parts.append(f'<text class="tick" x="{x}" y="{self.bottom + 17}" text-anchor="middle">{text}</text>')
         middle_x, middle_y = (self.left + self.right) / 2, (self.top + self.bottom) / 2
         parts.append(
             f'<line class="axis" x1="{self.left}" x2="{self.right}" y1="{self.bottom}" y2="{self.bottom}"/>'
             f'<text class="label" x="{middle_x}" y="{self.bottom + 35}" text-anchor="middle">{escape(x_label)}</text>'
-            f'<text class="label" transform="translate(13 {middle_y}) rotate(-90)" text-anchor="middle">'
+            f'<text class="label" transform="translate(12 {middle_y}) rotate(-90)" text-anchor="middle">'
             f"{escape(y_label)}</text>"
         )
         return "".join(parts)
@@ -111,7 +130,8 @@ def reliability_diagram(bins: Bins, title: str, what: str = "accuracy", against:
         for j, (n, a) in enumerate(zip(bins.count, bins.accuracy, strict=True))
         if n
     )
-    return _drawing(marks, title, f"Bars of {what} per bin of {against}. {said}.", height=332)
+    edges = f"{frame.left} {frame.right} {frame.top} {frame.bottom} {strip.top} {strip.bottom}"
+    return _drawing(marks, title, f"Bars of {what} per bin of {against}. {said}.", 332, f' data-frame="{edges}"')
 
 
 def confidence_histogram(bins: Bins, title: str, highest: float) -> str:
@@ -151,6 +171,10 @@ def line_chart(
     y_range: tuple[float, float] | None = None,
     vertical: tuple[float, str] | None = None,
     horizontal: Sequence[tuple[float, str]] = (),
+    x_ticks: Sequence[tuple[float, str]] = (),
+    rings: Sequence[tuple[float, float]] = (),
+    cursor: bool = False,
+    text_on_top: bool = False,
 ) -> str:
     """Draw lines over one pair of axes.
 
@@ -163,18 +187,22 @@ def line_chart(
         y_range: of the vertical axis; from 0 to the highest point by default. What lies outside is cut off.
         vertical: a value of x to mark, and its text.
         horizontal: values of y to mark, and their texts.
+        x_ticks: values of x to label, and their texts; round numbers by default.
+        rings: points (x, y) to mark.
+        text_on_top: put the text of `vertical` there, and not at the bottom.
+        cursor: add a vertical line that the page's script moves; see `chart_x`.
     """
     xs = [x for s in series for x, _ in s.points]
     low_x, high_x = x_range or (min(xs), max(xs))
     high_x = high_x if high_x > low_x else low_x + 1
     low_y, high_y = y_range or (0.0, _range_from_zero(max(y for s in series for _, y in s.points))[0])
     frame = _Frame((low_x, high_x), (low_y, high_y))
-    marks = [frame.axes(_ticks(low_x, high_x), _ticks(low_y, high_y), x_label, y_label)]
+    marks = [frame.axes(x_ticks or _ticks(low_x, high_x), _ticks(low_y, high_y), x_label, y_label)]
     if vertical is not None:
         marks.append(_segment(frame, (vertical[0], low_y), (vertical[0], high_y), "pick"))
-        end = vertical[0] > (low_x + high_x) / 2
+        end, text_y = vertical[0] > (low_x + high_x) / 2, frame.top + 12 if text_on_top else frame.bottom - 6
         marks.append(
-            f'<text class="note" x="{frame.at_x(vertical[0]) + (-5 if end else 5)}" y="{frame.bottom - 6}" '
+            f'<text class="note" x="{frame.at_x(vertical[0]) + (-5 if end else 5)}" y="{text_y}" '
             f'text-anchor="{"end" if end else "start"}">{escape(vertical[1])}</text>'
         )
     for value, text in horizontal:
@@ -185,7 +213,10 @@ def line_chart(
     box = f"{frame.left - 3} {frame.top - 3} {width} {height}"
     x, y = frame.left - 3, frame.top - 3
     marks.append(f'<svg x="{x}" y="{y}" width="{width}" height="{height}" viewBox="{box}">')
+    if cursor:
+        marks.append(f'<line class="cursor" x1="0" x2="0" y1="{frame.top}" y2="{frame.bottom}"/>')
     marks += [_line(frame, s, x_label, y_label) for s in series]
+    marks += [f'<circle class="ring" cx="{frame.at_x(x)}" cy="{frame.at_y(y)}" r="6"/>' for x, y in rings]
     marks.append("</svg>")
     described = [
         f"{s.name}: {y_label} {min(y for _, y in s.points):.4g} to "
@@ -196,14 +227,33 @@ def line_chart(
     return _drawing(marks, title, "; ".join(described) + ".")
 
 
+def chart_x(value: float, x_range: tuple[float, float]) -> float:
+    """Return where `line_chart` has a value of x, in its own pixels."""
+    return _Frame(x_range, (0, 1)).at_x(value)
+
+
+def marker_path(shape: str, x: float, y: float) -> str:
+    """Return the path of a marker around a point."""
+    shapes = {
+        "circle": "m-2.6 0a2.6 2.6 0 1 0 5.2 0a2.6 2.6 0 1 0 -5.2 0z",
+        "square": "m-2.6 -2.6h5.2v5.2h-5.2z",
+        "triangle": "m0 -3.6l3.5 6h-7z",
+        "diamond": "m0 -3.8l3.8 3.8l-3.8 3.8l-3.8 -3.8z",
+        "cross": "m-3 -3l6 6m0 -6l-6 6",
+    }
+    return f"M{x:g} {y:g}{shapes[shape]}"
+
+
 def _line(frame: _Frame, s: Series, x_label: str, y_label: str) -> str:
     path = " ".join(f"{frame.at_x(x)},{frame.at_y(y)}" for x, y in s.points)
-    dots = (
-        f'<circle class="mark dot {s.look}" cx="{frame.at_x(x)}" cy="{frame.at_y(y)}" r="2.6">'
-        f"<title>{escape(s.name)}: {escape(x_label)} {x:.4g}, {escape(y_label)} {y:.4g}</title></circle>"
+    line = f'<polyline class="line {s.look}" points="{path}"/>'
+    if not s.marker:
+        return line
+    return line + "".join(
+        f'<path class="mark dot {s.look}" d="{marker_path(s.marker, frame.at_x(x), frame.at_y(y))}">'
+        f"<title>{escape(s.name)}: {escape(x_label)} {x:.4g}, {escape(y_label)} {y:.4g}</title></path>"
         for x, y in s.points
     )
-    return f'<polyline class="line {s.look}" points="{path}"/>{"".join(dots) if s.markers else ""}'
 
 
 def interval_bar(difference: float, low: float, high: float, reach: float) -> str:
@@ -218,9 +268,9 @@ def interval_bar(difference: float, low: float, high: float, reach: float) -> st
     )
 
 
-def _drawing(marks: Sequence[str], title: str, description: str, height: int = _HEIGHT) -> str:
+def _drawing(marks: Sequence[str], title: str, description: str, height: int = _HEIGHT, attributes: str = "") -> str:
     return (
-        f'<svg class="chart" role="img" viewBox="0 0 {_WIDTH} {height}"><title>{escape(title)}</title>'
+        f'<svg class="chart" role="img" viewBox="0 0 {_WIDTH} {height}"{attributes}><title>{escape(title)}</title>'
         f"<desc>{escape(description)}</desc>{''.join(marks)}</svg>"
     )
 

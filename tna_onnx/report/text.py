@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from rich.console import Console, Group, RenderableType
+from rich import box
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -11,21 +12,26 @@ from tna_onnx.comparison import Difference, ModelDifference, OutputDifference
 from tna_onnx.evaluation import Evaluation
 from tna_onnx.inspection import HeadInfo, Inspection
 from tna_onnx.numerics.metrics import METRICS, Metrics
+from tna_onnx.report.plot import ReliabilityPlot
 from tna_onnx.report.report import Comparison, Report
 
 __all__ = ["difference_text", "evaluation_text", "inspection_text", "report_text", "show"]
 
 _LABELS = {"accuracy": "accuracy, %", "ece": "ECE, %", "adaece": "AdaECE, %", "nll": "NLL, nats", "brier": "Brier"}
 _PERCENT = ("accuracy", "ece", "adaece")
+# Columns that every table fits into.
+_WIDEST = 100
 
 
 def show(console: Console, content: RenderableType) -> None:
-    """Print without wrapping sentences at the width of a pipe."""
-    console.print(content, soft_wrap=not console.is_terminal, highlight=False)
+    """Print without wrapping sentences at the width of a pipe; what the encoding cannot hold is escaped."""
+    if hasattr(console.file, "reconfigure"):
+        console.file.reconfigure(errors="backslashreplace")
+    console.print(content, soft_wrap=not console.is_terminal, highlight=False, crop=False)
 
 
-def report_text(report: Report) -> RenderableType:
-    """Verdict, table, what was chosen, how it was checked."""
+def report_text(report: Report, *, plot: bool = False) -> RenderableType:
+    """Table, reliability diagrams if asked, what was chosen, how it was checked, verdict."""
     c = report.comparison
     weight = (
         "original weight"
@@ -52,37 +58,50 @@ def report_text(report: Report) -> RenderableType:
         f"wrote    {report.output or 'nothing'}",
     ]
     body = Text("\n".join(lines))
-    return Group(comparison_table(c), Text(), body, Text(report.verdict, style="bold"))
+    diagrams: list[RenderableType] = []
+    if plot:
+        sides = [("before", report.reliability.before), ("after", report.reliability.after)]
+        diagrams = [Text(), ReliabilityPlot(sides)]
+    return Group(*comparison_table(c), *diagrams, Text(), body, Text(report.verdict, style="bold"))
 
 
-def comparison_table(c: Comparison) -> Table:
-    """Before, after and the paired difference with its interval."""
+def comparison_table(c: Comparison) -> tuple[Text, Table]:
+    """Title, and a table of before, after and the paired difference with its interval."""
     level = c.differences["ece"].level
     title = f"{c.data}, {c.how}: N = {c.before.n:,}, {c.before.bins} bins"
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    for name in ("", "before", "after", f"difference ({level:.0%} interval)"):
+    table = _Table(pad_edge=False)
+    for name in ("", "before", "after", f"difference ({100 * level:g}% interval)"):
         table.add_column(name, justify="left" if not name else "right", no_wrap=True)
     for name in METRICS:
         scale, digits = (100, 2) if name in _PERCENT else (1, 4)
         d = c.differences[name]
         values = [f"{scale * getattr(m, name):.{digits}f}" for m in (c.before, c.after)]
         interval = f"{scale * d.low:+.{digits}f} to {scale * d.high:+.{digits}f}"
-        table.add_row(_LABELS[name], *values, f"{scale * d.difference:+.{digits}f} ({interval})")
-    return table
+        better = c.changed(name) * (1 if name == "accuracy" else -1)
+        difference = Text(f"{scale * d.difference:+.{digits}f} ({interval})", style=("", "green", "red")[better])
+        table.add_row(_LABELS[name], *values, difference)
+    return Text(title), table
 
 
-def evaluation_text(evaluation: Evaluation) -> RenderableType:
-    """Metrics of one model."""
+class _Table(Table):
+    """A table with a rule below its head on a terminal; never squeezed, since half a number misleads."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        self.box = box.SIMPLE_HEAD if console.is_terminal else None
+        yield from super().__rich_console__(console, options.update_width(max(options.max_width, _WIDEST)))
+
+
+def evaluation_text(evaluation: Evaluation, *, plot: bool = False) -> RenderableType:
+    """Metrics of one model, and its reliability diagram if asked."""
     m = evaluation.metrics
     title = f"{evaluation.model} on {evaluation.data}: N = {m.n:,}, {m.bins} bins"
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, show_header=False)
+    table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
     for name in METRICS:
         table.add_row(_LABELS[name], _value(m, name))
-    if not evaluation.notes:
-        return table
-    return Group(table, Text("\n".join(f"note     {note}" for note in evaluation.notes)))
+    diagram: list[RenderableType] = [Text(), ReliabilityPlot([("", evaluation.reliability)])] if plot else []
+    return Group(Text(title), table, *diagram, *(Text(f"note     {note}") for note in evaluation.notes))
 
 
 def collection_text(collection: Collection) -> RenderableType:

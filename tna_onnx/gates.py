@@ -1,0 +1,161 @@
+"""Gates: what a result has to keep, so that a pipeline can trust an exit code.
+
+A missed gate ends `calibrate` and `evaluate` with exit code 1; `calibrate` then leaves no file. All of them are looked
+at, and each that is missed gives one line. They read the honest numbers after the change, of N held-out samples or of N
+cross-fitted ones; `evaluate` has the first three. d stands for a paired difference after - before, with its bootstrap
+interval from low to high.
+
+    max_ece, max_nll        the value is above the limit
+    min_accuracy            the value is below the limit
+    max_accuracy_drop       high of the accuracy's d lies below minus the limit: the whole interval is beyond it
+    require_improvement     the whole interval of the objective's d is not below zero
+    fail_if_worse           the whole interval of the objective's d is above zero; or that of the NLL's, and the
+                            objective did not improve
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tna_onnx.errors import CheckFailed, UsageError
+from tna_onnx.numerics.metrics import Interval, Metrics
+
+__all__ = ["GateMissed", "Gates", "changed", "difference_text", "worse_in"]
+
+# Label, factor to the unit that is shown, and that unit for values and for differences.
+_SHOWN = {
+    "accuracy": ("accuracy", 100, " %", " points"),
+    "ece": ("ECE", 100, " %", " points"),
+    "adaece": ("AdaECE", 100, " %", " points"),
+    "nll": ("NLL", 1, " nats", " nats"),
+}
+
+
+class GateMissed(CheckFailed):
+    """A result missed gates; the message has a line for each.
+
+    Attributes:
+        result: the `Report` of `calibrate`, or the `Evaluation` of `evaluate`; its `missed` holds the same lines.
+    """
+
+    def __init__(self, result: Any, ending: str = "") -> None:
+        super().__init__("\n".join(result.missed) + ending)
+        self.result = result
+
+
+@dataclass(frozen=True)
+class Gates:
+    """Limits on a result; None is no limit.
+
+    Attributes:
+        max_ece: largest ECE, per cent.
+        max_nll: largest negative log-likelihood, nats.
+        min_accuracy: least accuracy, per cent.
+        max_accuracy_drop: largest loss of accuracy, percentage points.
+        require_improvement: the objective has to improve significantly.
+        fail_if_worse: the result must not be significantly worse.
+
+    Raises:
+        UsageError: a limit that no result can miss or keep: not a number, or no percentage.
+    """
+
+    max_ece: float | None = None
+    max_nll: float | None = None
+    min_accuracy: float | None = None
+    max_accuracy_drop: float | None = None
+    require_improvement: bool = False
+    fail_if_worse: bool = True
+
+    def __post_init__(self) -> None:
+        for name, most in (("max_ece", 100), ("max_nll", math.inf), ("min_accuracy", 100), ("max_accuracy_drop", 100)):
+            limit = getattr(self, name)
+            if limit is not None and not 0 <= limit <= most:
+                unit = "nats, at least 0" if name == "max_nll" else "per cent, from 0 to 100"
+                raise UsageError(f"{name} must be in {unit}, got {limit}")
+
+    def limits_missed(self, metrics: Metrics, kind: str) -> tuple[str, ...]:
+        """Lines on the limits that metrics miss.
+
+        Args:
+            metrics: of N samples.
+            kind: of these samples: `held-out`, or empty.
+        """
+        limits = (
+            ("--max-ece", self.max_ece, "ece", 1),
+            ("--max-nll", self.max_nll, "nll", 1),
+            ("--min-accuracy", self.min_accuracy, "accuracy", -1),
+        )
+        lines = []
+        for flag, limit, name, sign in limits:
+            label, factor, unit, _ = _SHOWN[name]
+            value = getattr(metrics, name)
+            if limit is not None and sign * value > sign * limit / factor:
+                lines.append(f"{flag} {limit:g} missed: {label} is {factor * value:.6g}{unit} on {_n(metrics, kind)}")
+        return tuple(lines)
+
+    def changes_missed(
+        self, differences: Mapping[str, Interval], objective: str, metrics: Metrics, kind: str
+    ) -> tuple[str, ...]:
+        """Lines on the gates that the paired differences after - before miss.
+
+        Args:
+            differences: per metric, as fractions and nats.
+            objective: `ece`, `adaece` or `nll`.
+            metrics: after, for N.
+            kind: of the samples.
+        """
+        lines, drop = [], differences["accuracy"]
+        if self.max_accuracy_drop is not None and drop.high < -self.max_accuracy_drop / 100:
+            lines.append(
+                f"--max-accuracy-drop {self.max_accuracy_drop:g} missed: {difference_text('accuracy', drop)} on "
+                f"{_n(metrics, kind)}"
+            )
+        if self.require_improvement and changed(differences[objective]) >= 0:
+            lines.append(
+                f"--require-improvement missed: no significant improvement, "
+                f"{difference_text(objective, differences[objective])} on {_n(metrics, kind)}"
+            )
+        if self.fail_if_worse and (worse := worse_in(differences, objective)):
+            lines.append(
+                f"--fail-if-worse missed: the result is worse on {_n(metrics, kind)}: "
+                f"{difference_text(worse, differences[worse])}; check that the calibration and evaluation data are "
+                "alike, and enough"
+            )
+        return tuple(lines)
+
+
+def changed(interval: Interval) -> int:
+    """-1 if an interval lies below zero, +1 above, 0 if it holds zero.
+
+    >>> changed(Interval(-2.0, -3.0, -1.0, 0.95)), changed(Interval(0.5, 0.0, 1.0, 0.95))
+    (-1, 0)
+    """
+    return (interval.low > 0) - (interval.high < 0)
+
+
+def worse_in(differences: Mapping[str, Interval], objective: str) -> str:
+    """Name of the metric that makes a result worse than the input, or an empty string.
+
+    The objective is worse; or the NLL is, and the objective is not better. Each by its whole interval.
+    """
+    if changed(differences[objective]) > 0:
+        return objective
+    return "nll" if changed(differences["nll"]) > 0 and changed(differences[objective]) >= 0 else ""
+
+
+def difference_text(name: str, d: Interval) -> str:
+    """Say by how much a metric changes.
+
+    >>> difference_text("ece", Interval(-0.0303, -0.0461, -0.0215, 0.95))
+    'ECE changes by -3.03 points (95% interval -4.61 to -2.15)'
+    """
+    label, factor, _, unit = _SHOWN[name]
+    change, low, high = (f"{factor * value:+.4g}" for value in (d.difference, d.low, d.high))
+    return f"{label} changes by {change}{unit} ({100 * d.level:g}% interval {low} to {high})"
+
+
+def _n(metrics: Metrics, kind: str) -> str:
+    return f"{metrics.n:,} {kind} samples" if kind else f"{metrics.n:,} samples"
