@@ -56,7 +56,18 @@ def _generate(_app: Any, page: str, source: list[str]) -> None:
         source[0] = source[0].replace("<!-- generated -->", PAGES[page]())
 
 
+def _stay_inside(app: Any, page: str, source: list[str]) -> None:
+    """Links out of docs/ work on GitHub; the site has no page there, so their text is all that is left of them."""
+    folder, root = Path(app.srcdir, page).parent, Path(app.srcdir).resolve()
+
+    def text_of(link: re.Match[str]) -> str:
+        return link[0] if (folder / link[2]).resolve().is_relative_to(root) else link[1]
+
+    source[0] = re.sub(r"\[([^\]]+)\]\((\.\./[^)\s]+)\)", text_of, source[0])
+
+
 def setup(app: Any) -> None:
-    """Connect the two hooks above."""
+    """Connect the hooks above."""
     app.connect("autodoc-process-docstring", _escape)
+    app.connect("source-read", _stay_inside)
     app.connect("source-read", _generate)

@@ -129,6 +129,34 @@ def shape(text: str) -> list[str]:
     return [" ".join(line.split()) for line in lines]
 
 
+@pytest.mark.parametrize(
+    ("text", "remark"),
+    [
+        ("tna-onnx evaluate no.onnx --data no.npz", ""),
+        ("false", ""),
+        ("true", "exit code: 1"),
+        ("tna-onnx --help", "exit code: 1"),
+    ],
+)
+def test_a_command_that_ends_otherwise_is_noticed(text: str, remark: str, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(AssertionError):
+        Run(World()).block(Block("page.md", 1, "sh", text, remark))
+
+
+@pytest.mark.parametrize(
+    ("text", "remark"),
+    [("ECE 4.7 %", "output, numbers within 5 %"), ("AdaECE 4.0 %", "output"), ("ECE 4 %\nmore", "output")],
+)
+def test_an_output_that_differs_is_noticed(text: str, remark: str, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = Run(World())
+    run.block(Block("page.md", 1, "python", "print(f'ECE {4.0:.1f} %')", ""))
+    run.block(Block("page.md", 2, "text", "ECE 4.1 %", "output, numbers within 5 %"))
+    with pytest.raises(AssertionError):
+        run.block(Block("page.md", 2, "text", text, remark))
+
+
 def runnable(page: Path) -> bool:
     return any(block.language in (*SHELL, "python") for block in blocks(page))
 

@@ -391,9 +391,7 @@ def candidate_weights(
 
 
 def _candidate(average: Average, members: int, scores: SampleScores, fitted: Any = None) -> Candidate:
-    return Candidate(
-        average.angle, members, average.rotations, scores, fitted, average.reached, np.asarray(average.weight)
-    )
+    return Candidate(average.angle, members, average.rotations, scores, fitted, average.reached, average.weight)
 
 
 def _stacks(made: Iterator[Average], size: int) -> Iterator[list[Average]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,6 +15,7 @@ from tna_onnx.batching import BatchSize, check_batch_size
 from tna_onnx.crossfit import FOLDS
 from tna_onnx.data import Source
 from tna_onnx.engine.logits import HeadLogits, Logits, StoredLogits, TailLogits
+from tna_onnx.engine.placement import Host, Placement, placement_of
 from tna_onnx.entry import Entered, open_samples
 from tna_onnx.errors import UsageError
 from tna_onnx.evaluation import require_samples
@@ -59,6 +60,7 @@ class Task:
         provider: ONNX Runtime's execution provider.
         fallback: why `auto` did not get CUDA; empty otherwise.
         batch_size: samples per run.
+        placement: where the search computes.
     """
 
     model: Model
@@ -73,6 +75,7 @@ class Task:
     provider: str
     fallback: str
     batch_size: int
+    placement: Placement = field(default_factory=Host)
 
     @property
     def source(self) -> Source:
@@ -120,8 +123,8 @@ class Task:
             return TailLogits(self.store, head.features, run, head.n_classes)
         if factor is not None:
             written, scale = head.as_written(weight * np.asarray(factor, weight.dtype)), head.working_type.type(factor)
-            return HeadLogits(self.store, written / scale, head.bias_as_written(factor) / scale)
-        return HeadLogits(self.store, weight if unchanged else head.as_written(weight), head.bias)
+            return HeadLogits(self.store, written / scale, head.bias_as_written(factor) / scale, self.placement)
+        return HeadLogits(self.store, weight if unchanged else head.as_written(weight), head.bias, self.placement)
 
 
 def open_task(
@@ -203,6 +206,7 @@ def open_task(
         provider,
         fallback,
         size,
+        placement_of(provider, where),
     )
 
 

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from tna_onnx.data import Batch
 from tna_onnx.engine.local import reduce_chunks
+from tna_onnx.engine.placement import Host, Placement
 from tna_onnx.extraction import FeatureStore
 from tna_onnx.maps import CalibrationMap, Reduce, apply_map
-from tna_onnx.numerics.ops import blocked
+from tna_onnx.numerics.ops import blocked, to_host
 from tna_onnx.numerics.stats import SampleScores
 
 __all__ = ["HeadLogits", "Logits", "StoredLogits", "TailLogits", "score_all"]
@@ -39,13 +40,13 @@ class Logits(ABC):
 
     def predictions(self) -> NDArray[np.int64]:
         """Return the predicted class of every sample, (N,)."""
-        return np.concatenate([np.argmax(logits, axis=1) for logits, _, _ in self.chunks()])
+        return np.concatenate([np.argmax(to_host(logits), axis=1) for logits, _, _ in self.chunks()])
 
     def at(self, rows: NDArray[np.int64]) -> NDArray[Any]:
         """Return the logits of some samples, in ascending order, (R, C)."""
         mask = np.zeros(len(self), bool)
         mask[rows] = True
-        return np.concatenate([logits for logits, _, _ in self.chunks(mask)])
+        return np.concatenate([to_host(logits) for logits, _, _ in self.chunks(mask)])
 
     @abstractmethod
     def _compute(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64], NDArray[Any]]]:
@@ -78,9 +79,11 @@ class Logits(ABC):
         def run(of: Callable[..., Any], *aligned: NDArray[Any]) -> Any:
             def pieces() -> Iterator[tuple[Any, ...]]:
                 start = 0
-                for chunk in self.chunks(rows, features=features):
-                    stop = start + len(chunk[1])
-                    yield (*chunk, *(array[start:stop] for array in aligned))
+                for logits, labels, z in self.chunks(rows, features=features):
+                    stop = start + len(labels)
+                    slices = (array[start:stop] for array in aligned)
+                    # a map that reads features is fitted on the host
+                    yield (logits if z is None else to_host(logits), labels, None if z is None else to_host(z), *slices)
                     start = stop
 
             return reduce_chunks(of, pieces())
@@ -113,19 +116,28 @@ class Logits(ABC):
 
 
 class HeadLogits(Logits):
-    """features @ weight.T + bias over a store."""
+    """features @ weight.T + bias over a store.
 
-    def __init__(self, store: FeatureStore, weight: NDArray[Any], bias: NDArray[Any]) -> None:
+    Args:
+        store: features (N, n).
+        weight: (C, n).
+        bias: (C,).
+        placement: where the products are computed, and the logits are.
+    """
+
+    def __init__(
+        self, store: FeatureStore, weight: NDArray[Any], bias: NDArray[Any], placement: Placement | None = None
+    ) -> None:
         super().__init__(store)
-        self._weight, self._bias = weight, bias
+        self._placement = placement or Host()
+        self._weight, self._bias = self._placement.put(weight), self._placement.put(bias)
 
     def scaled_scores(self, scale: float) -> SampleScores:
         """Scores of all samples under `scale * weight` and the same bias, from the logits that are there already."""
-        factor = np.asarray(scale, self._bias.dtype)
-        shift = (1 - factor) * self._bias
+        shift = (1 - scale) * self._bias
 
-        def of(logits: NDArray[Any], labels: NDArray[np.int64], _: None) -> SampleScores:
-            return SampleScores.of_logits(logits * factor + shift, labels)
+        def of(logits: Any, labels: NDArray[np.int64], _: None) -> SampleScores:
+            return SampleScores.of_logits(logits * scale + shift, labels)
 
         scores: SampleScores = self.reduce()(blocked(of))
         return scores
@@ -144,7 +156,7 @@ class HeadLogits(Logits):
             yield self.of(features), labels, features
 
     def _blocks(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
-        return self._store.chunks(self._weight.shape[0])
+        return self._placement.chunks(self._store, self._weight.shape[0])
 
 
 class TailLogits(Logits):

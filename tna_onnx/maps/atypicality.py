@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from tna_onnx.errors import DataError
 from tna_onnx.maps.base import Reduce
 from tna_onnx.numerics.fitting import convex_minimum
-from tna_onnx.numerics.ops import ArrayOps, Ops, blocked
+from tna_onnx.numerics.ops import ArrayOps, Ops, blocked, own_column, to_host
 
 __all__ = ["AtypicalityAware"]
 
@@ -267,18 +267,18 @@ def _shape_sums(logits: Any) -> FloatArray:
 def _loss_sums(theta: FloatArray, logits: Any, labels: NDArray[np.int64], atypicality: FloatArray) -> FloatArray:
     """Sums over samples of (NLL, d NLL / d p_0..2, d NLL / d v, and the second derivatives of each of these)."""
     xp = array_api_compat.array_namespace(logits)
-    op, own = ArrayOps(logits), xp.asarray(labels)[:, None]
+    op = ArrayOps(logits)
     powers = _powers(op, atypicality)
     scores = _scores(op, theta, logits, powers)
     top = xp.max(scores, axis=1, keepdims=True)
     q = xp.exp(scores - top)
     total = xp.sum(q, axis=1, keepdims=True, dtype=xp.float64)
-    nll = xp.log(total) + top - xp.take_along_axis(scores, own, axis=1)
+    nll = xp.log(total) + top - own_column(scores, labels)
     q = q / xp.astype(total, q.dtype)
     weighted = q * logits
     mean = xp.sum(weighted, axis=1, keepdims=True)
     spread = xp.vecdot(weighted, logits)[:, None] - mean * mean
-    inner = mean - xp.take_along_axis(logits, own, axis=1)  # d NLL / d scores = q - onehot
+    inner = mean - own_column(logits, labels)  # d NLL / d scores = q - onehot
     by_power = [[float(xp.sum(x, dtype=xp.float64)) for x in (inner * p, spread * p * p)] for p in powers]
     hits = np.bincount(labels, minlength=logits.shape[1])
     by_class, squares = (_host(xp.sum(x, axis=0, dtype=xp.float64)) for x in (q, q * q))
@@ -318,7 +318,7 @@ def _scores(op: ArrayOps, theta: FloatArray, logits: Any, powers: list[Any]) -> 
 
 
 def _host(array: Any) -> FloatArray:
-    return np.asarray(array_api_compat.to_device(array, "cpu"), np.float64)
+    return np.asarray(to_host(array), np.float64)
 
 
 def _plain(value: Any) -> Any:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from tna_onnx.maps.base import Reduce
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.fitting import mixture_weights, simplex_weights
-from tna_onnx.numerics.ops import ArrayOps, Ops, blocked
+from tna_onnx.numerics.ops import ArrayOps, Ops, blocked, own_column, to_host
 
 __all__ = ["EnsembleTemperature"]
 
@@ -97,10 +97,9 @@ class _Likelihoods:
 
     @classmethod
     def of(cls, logits: Any, labels: NDArray[np.int64], temperature: float) -> _Likelihoods:
-        xp, op = array_api_compat.array_namespace(logits), ArrayOps(logits)
-        own = xp.asarray(labels)[:, None]
+        op = ArrayOps(logits)
         parts = [op.softmax(logits / temperature), op.softmax(logits)]
-        columns = [np.asarray(array_api_compat.to_device(xp.take_along_axis(p, own, axis=1), "cpu")) for p in parts]
+        columns = [to_host(own_column(p, labels)) for p in parts]
         columns.append(np.full((len(labels), 1), 1 / logits.shape[1]))
         return cls(np.concatenate(columns, axis=1).astype(np.float64))
 
@@ -112,7 +111,6 @@ def _quadratic(logits: Any, labels: NDArray[np.int64], temperature: float) -> ND
     """Sums over samples: G (9), t (3), 1, C. Products of exponentials are summed first, and normalised row by row."""
     xp = array_api_compat.array_namespace(logits)
     n, classes = logits.shape
-    own = xp.asarray(labels)[:, None]
     shifted = logits - xp.max(logits, axis=1, keepdims=True)
     parts = [xp.exp(shifted * (1 / temperature)), xp.exp(shifted)]
     totals = [xp.sum(a, axis=1, dtype=xp.float64) for a in parts]
@@ -120,7 +118,7 @@ def _quadratic(logits: Any, labels: NDArray[np.int64], temperature: float) -> ND
     def inner(k: int, m: int) -> float:
         return float(xp.sum(xp.astype(xp.vecdot(parts[k], parts[m]), xp.float64) / (totals[k] * totals[m])))
 
-    hits = [float(xp.sum(xp.take_along_axis(a, own, axis=1)[:, 0] / b)) for a, b in zip(parts, totals, strict=True)]
+    hits = [float(xp.sum(own_column(a, labels)[:, 0] / b)) for a, b in zip(parts, totals, strict=True)]
     uniform = n / classes  # the probabilities of a sample sum to one
     mixed = inner(0, 1)
     gram = [inner(0, 0), mixed, uniform, mixed, inner(1, 1), uniform, uniform, uniform, uniform]

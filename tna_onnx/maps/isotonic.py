@@ -15,13 +15,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import array_api_compat
 import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.maps.base import Reduce
 from tna_onnx.numerics.isotonic import isotonic_knots
-from tna_onnx.numerics.ops import ArrayOps, Ops
+from tna_onnx.numerics.ops import ArrayOps, Ops, to_host
 
 __all__ = ["IsotonicOneVsAll"]
 
@@ -98,7 +97,7 @@ class _Probabilities:
     @classmethod
     def of(cls, logits: Any, labels: NDArray[np.int64]) -> _Probabilities:
         p = ArrayOps(logits).softmax(logits)
-        return cls(np.asarray(array_api_compat.to_device(p, "cpu"), np.float32), labels)
+        return cls(np.asarray(to_host(p), np.float32), labels)
 
     def __add__(self, other: _Probabilities) -> _Probabilities:
         return _Probabilities(

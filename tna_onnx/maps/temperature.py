@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from tna_onnx.errors import DataError
 from tna_onnx.maps.base import Reduce
 from tna_onnx.numerics.fitting import increasing_root
-from tna_onnx.numerics.ops import Ops, blocked
+from tna_onnx.numerics.ops import Ops, blocked, own_column
 
 __all__ = ["Temperature"]
 
@@ -113,7 +113,7 @@ def _moments(logits: Any, labels: NDArray[np.int64], beta: float) -> NDArray[np.
         )
     )
     mean, square = first / total, second / total
-    own = xp.take_along_axis(shifted, xp.asarray(labels)[:, None], axis=1)[:, 0]
+    own = own_column(shifted, labels)[:, 0]
     sums = (
         xp.sum(mean - own),
         xp.sum(square - mean * mean),

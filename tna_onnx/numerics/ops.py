@@ -16,7 +16,7 @@ import array_api_compat
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ArrayOps", "Ops", "blocked", "blocks", "softmax"]
+__all__ = ["ArrayOps", "Ops", "blocked", "blocks", "own_column", "softmax", "to_host"]
 
 _BLOCK = 2**17
 """Logits in a row block: 512 KB of float32, so that what is computed from them stays in a core's cache."""
@@ -137,6 +137,22 @@ def blocked(of: Callable[..., Any]) -> Callable[..., Any]:
         return functools.reduce(operator.add, parts)
 
     return run
+
+
+def own_column(values: Any, labels: Any) -> Any:
+    """Return the (N, 1) values of each row's label, of (N, C) values and (N,) integer labels, on the device of these.
+
+    >>> own_column(np.array([[0.8, 0.2], [0.3, 0.7]]), np.array([0, 1])).tolist()
+    [[0.8], [0.7]]
+    """
+    xp = array_api_compat.array_namespace(values)
+    index = xp.asarray(labels, dtype=xp.int64, device=array_api_compat.device(values))
+    return xp.take_along_axis(values, index[:, None], axis=1)
+
+
+def to_host(array: Any) -> NDArray[Any]:
+    """Bring an array of any namespace to NumPy."""
+    return array if isinstance(array, np.ndarray) else np.asarray(array_api_compat.to_device(array, "cpu"))
 
 
 def softmax(logits: NDArray[Any]) -> NDArray[np.float64]:

@@ -18,6 +18,8 @@ import array_api_compat
 import numpy as np
 from numpy.typing import NDArray
 
+from tna_onnx.numerics.ops import own_column, to_host
+
 __all__ = ["SampleScores"]
 
 _TINY = float(np.finfo(np.float32).tiny)
@@ -52,13 +54,13 @@ class SampleScores:
         if logits.dtype == xp.float16:
             logits = xp.astype(logits, xp.float32)
         top = xp.max(logits, axis=1, keepdims=True)
-        own = xp.take_along_axis(logits, xp.astype(labels, xp.int64)[:, None], axis=1) - top
+        own = own_column(logits, labels) - top
         weights = xp.exp(logits - top)
         total = xp.sum(weights, axis=1, keepdims=True, dtype=xp.float64)
         squares = xp.sum(weights * weights, axis=1, keepdims=True, dtype=xp.float64)
         return cls(
             confidence=_host(xp.squeeze(1 / total, axis=1), np.float32),
-            hit=_host(xp.argmax(logits, axis=1) == labels, np.bool_),
+            hit=_hits(xp.argmax(logits, axis=1), labels),
             nll=_host(xp.squeeze(xp.log(total) - own, axis=1), np.float32),
             brier=_host(xp.squeeze(squares / total**2 - 2 * xp.exp(own) / total + 1, axis=1), np.float32),
         )
@@ -68,10 +70,10 @@ class SampleScores:
         """Score (N, C) probabilities as a model gave them; log p is cut at the smallest normal float32."""
         xp = array_api_compat.array_namespace(probabilities)
         p = xp.astype(probabilities, xp.float64)
-        own = xp.squeeze(xp.take_along_axis(p, xp.astype(labels, xp.int64)[:, None], axis=1), axis=1)
+        own = xp.squeeze(own_column(p, labels), axis=1)
         return cls(
             confidence=_host(xp.max(p, axis=1), np.float32),
-            hit=_host(xp.argmax(p, axis=1) == labels, np.bool_),
+            hit=_hits(xp.argmax(p, axis=1), labels),
             nll=_host(-xp.log(xp.clip(own, _TINY, None)), np.float32),
             brier=_host(xp.sum(p * p, axis=1) - 2 * own + 1, np.float32),
         )
@@ -100,7 +102,9 @@ class SampleScores:
 
 
 def _host(array: Any, dtype: Any) -> NDArray[Any]:
-    """Bring an array of any namespace to NumPy."""
-    if not isinstance(array, np.ndarray):
-        array = array_api_compat.to_device(array, "cpu").numpy()
-    return np.asarray(array, dtype)
+    return np.asarray(to_host(array), dtype)
+
+
+def _hits(predicted: Any, labels: Any) -> NDArray[np.bool_]:
+    hits: NDArray[np.bool_] = to_host(predicted) == to_host(labels)
+    return hits

@@ -33,6 +33,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+from tna_onnx.numerics.ops import to_host
+
 __all__ = ["TiltParameters", "TiltPath", "angles_between", "mean_rotation", "tilted_sums"]
 
 FloatArray = NDArray[np.floating[Any]]
@@ -249,7 +251,7 @@ class TiltPath:
         lost[0, :] += self._deficit  # rows add up from the first to the last, whether by sum or by cumulative sum
         done, passed = min(size, self._max_rotations - self.rotations), False
         if near:
-            beyond = np.flatnonzero(_host(self._mrc(xp.cumulative_sum(lost[:done, :], axis=0))) > target)
+            beyond = np.flatnonzero(to_host(self._mrc(xp.cumulative_sum(lost[:done, :], axis=0))) > target)
             done, passed = (int(beyond[0]) + 1, True) if len(beyond) else (done, False)
         if done < size:
             rows, new = self._put(run[:done])[0], xp.concat([new[:done, :], new[size : size + done, :]])
@@ -277,7 +279,7 @@ class TiltPath:
         """
         xp = self._xp
         mean = float(xp.vecdot(self._deficit, self._half)) * self._share + _SLACK
-        mean += max(0.0, float(np.max(np.cumsum(_host(lost @ self._weak_half), dtype=np.float64))))
+        mean += max(0.0, float(np.max(np.cumsum(to_host(lost @ self._weak_half), dtype=np.float64))))
         if _envelope(mean) <= target:
             return False
         highest = (self._deficit + xp.sum(xp.clip(lost, 0.0, None), axis=0)) * self._half
@@ -324,11 +326,6 @@ def _envelope(x: float) -> float:
     if x <= _TANGENT_X:
         return 2 * math.asin(math.sqrt(max(x, 0.0)))
     return _TANGENT + (math.pi - _TANGENT) * (x - _TANGENT_X) / (1 - _TANGENT_X)
-
-
-def _host(array: Any) -> NDArray[Any]:
-    """Bring an array of any namespace to NumPy."""
-    return array if isinstance(array, np.ndarray) else np.asarray(array_api_compat.to_device(array, "cpu"))
 
 
 def tilted_sums(

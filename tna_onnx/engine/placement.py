@@ -1,0 +1,85 @@
+"""Where the search computes: on the host with NumPy, or on the CUDA device of the session with torch (extra `gpu`).
+
+Rotations are drawn and applied on the host, so candidates have the same weights everywhere; products, scores and the
+fits of maps run where features and logits are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tna_onnx.extraction import FeatureStore
+from tna_onnx.runtime import Device
+
+__all__ = ["Host", "OnDevice", "Placement", "placement_of"]
+
+
+class Host:
+    """Arrays stay where they are."""
+
+    name = "NumPy on the CPU"
+
+    def put(self, array: NDArray[Any]) -> Any:
+        """Return the array."""
+        return array
+
+    def chunks(self, store: FeatureStore, n_classes: int) -> Iterator[tuple[Any, NDArray[np.int64]]]:
+        """Yield (features, labels) in row blocks."""
+        return store.chunks(n_classes)
+
+
+class OnDevice:
+    """Arrays of torch on a device; the features of a store are moved there once, if half of what is free holds them.
+
+    Args:
+        torch: the module.
+        device: as torch names it.
+    """
+
+    def __init__(self, torch: Any, device: str) -> None:
+        self._torch, self._device = torch, torch.device(device)
+        self._kept: tuple[FeatureStore, int, list[tuple[Any, NDArray[np.int64]]]] | None = None
+        self.name = f"torch {torch.__version__} on {device}"
+        # products of float32 stay float32, whatever the process has set
+        torch.backends.cuda.matmul.allow_tf32 = False
+
+    def put(self, array: NDArray[Any]) -> Any:
+        """Copy an array to the device."""
+        return self._torch.from_numpy(np.array(array)).to(self._device)
+
+    def chunks(self, store: FeatureStore, n_classes: int) -> Iterator[tuple[Any, NDArray[np.int64]]]:
+        """Yield (features, labels) in row blocks, features on the device."""
+        if self._kept is not None and self._kept[0] is store and self._kept[1] == n_classes:
+            yield from self._kept[2]
+            return
+        blocks = ((self.put(features), labels) for features, labels in store.chunks(n_classes))
+        if store.features.nbytes > self._free() // 2:
+            yield from blocks
+            return
+        self._kept = (store, n_classes, list(blocks))
+        yield from self._kept[2]
+
+    def _free(self) -> int:
+        """Free bytes on the device; no bound where the device is the host."""
+        if self._device.type != "cuda":
+            return 2**62
+        return int(self._torch.cuda.mem_get_info(self._device)[0])
+
+
+Placement = Host | OnDevice
+
+
+def placement_of(provider: str, device: Device) -> Placement:
+    """CUDA if the session runs there and torch can use it too; the host otherwise."""
+    if provider == "CUDAExecutionProvider":
+        try:
+            import torch  # noqa: PLC0415 - heavy, and optional
+        except ImportError:
+            return Host()
+        if torch.cuda.is_available() and device.index < torch.cuda.device_count():
+            return OnDevice(torch, f"cuda:{device.index}")
+    return Host()
