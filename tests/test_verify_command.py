@@ -172,7 +172,7 @@ def test_every_option_is_an_argument_of_the_function() -> None:
     flags = {p.name for p in group.commands["verify"].params}
     preprocessing = {"preset", "resize", "crop", "scale", "mean", "std", "layout", "color", "interpolation", "crop_pct"}
     words = set(inspect.signature(tna_onnx.verify).parameters)
-    assert flags - preprocessing - {"json_file", "quiet"} == words - {"progress"}
+    assert flags - preprocessing - {"json_file", "quiet", "config", "verbose"} == words - {"progress"}
     assert cli("verify", "--help").exit_code == 0
 
 

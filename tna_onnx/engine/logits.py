@@ -143,7 +143,7 @@ class HeadLogits(Logits):
         return scores
 
     def _size(self) -> int:
-        return len(self._store) * int(self._weight.shape[0]) * self._weight.itemsize
+        return len(self._store) * int(self._weight.shape[0]) * int(self._weight.itemsize)
 
     def of(self, features: NDArray[Any]) -> NDArray[Any]:
         """Return the logits (B, C) of features (B, n)."""
