@@ -239,37 +239,54 @@ class TiltPath:
         """Apply a run up to the rotation that takes mRC past the target; return how many that were, and if it did."""
         xp, size = self._xp, len(run)
         rows, cos, sin = self._put(run)
-        old, turned = xp.take(self._tilted, rows, axis=0), xp.take(self._start, rows, axis=0)
-        new = xp.concat([cos, cos]) * old  # rows i and j of G(i, j, t)^T V
-        new[:size, :] += sin * old[size:, :]
-        new[size:, :] -= sin * old[:size, :]
-        old -= new
-        turned *= old
-        lost = turned[:size, :] + turned[size:, :]
-        near = self._may_pass(lost, target)
-        lost = xp.astype(lost, xp.float64)
-        lost[0, :] += self._deficit  # rows add up from the first to the last, whether by sum or by cumulative sum
+        both, blocks = xp.concat([cos, cos]), self._blocks(size)
+        turned, lost = [], []
+        for block in blocks:
+            old, start = self._tilted[:, block][rows], self._start[:, block][rows]
+            new = both * old  # rows i and j of G(i, j, t)^T V
+            new[:size, :] += sin * old[size:, :]
+            new[size:, :] -= sin * old[:size, :]
+            old -= new
+            start *= old
+            turned.append(new)
+            lost.append(start[:size, :] + start[size:, :])
         done, passed = min(size, self._max_rotations - self.rotations), False
-        if near:
-            beyond = np.flatnonzero(to_host(self._mrc(xp.cumulative_sum(lost[:done, :], axis=0))) > target)
+        if self._may_pass(lost, blocks, target):
+            steps = [xp.cumulative_sum(self._added(x[:done, :], b), axis=0) for x, b in zip(lost, blocks, strict=True)]
+            beyond = np.flatnonzero(to_host(self._mrc(xp.concat(steps, axis=1))) > target)
             done, passed = (int(beyond[0]) + 1, True) if len(beyond) else (done, False)
         if done < size:
-            rows, new = self._put(run[:done])[0], xp.concat([new[:done, :], new[size : size + done, :]])
-        self._tilted[rows] = new
+            rows = self._put(run[:done])[0]
+            turned = [xp.concat([new[:done, :], new[size : size + done, :]]) for new in turned]
+        for block, new, x in zip(blocks, turned, lost, strict=True):
+            self._tilted[:, block][rows] = new
+            steps_here = self._added(x[:done, :], block)
+            # NumPy sums rows in order, but a single column pairwise
+            lone = steps_here.shape[1] == 1
+            self._deficit[block] = xp.cumulative_sum(steps_here, axis=0)[-1, :] if lone else xp.sum(steps_here, axis=0)
         if self._applied is not None:
             self._applied.append(run[:done])
-        # NumPy sums rows in order, but a single column pairwise
-        lone = lost.shape[1] == 1
-        self._deficit = xp.cumulative_sum(lost[:done, :], axis=0)[-1, :] if lone else xp.sum(lost[:done, :], axis=0)
         self.rotations += done
         return done, passed
+
+    def _blocks(self, size: int) -> list[slice]:
+        """Cut the classes into blocks that fit a core's cache in a run of this size; torch arrays stay whole."""
+        classes = self._start.shape[1]
+        width = max(1, _BLOCK // (2 * size)) if isinstance(self._start, np.ndarray) else classes
+        return [slice(k, min(k + width, classes)) for k in range(0, classes, width)]
+
+    def _added(self, lost: Any, block: slice) -> Any:
+        """Put what was lost before on the first of (k, c) losses: their sum over rows, in order, is the deficit."""
+        lost = self._xp.astype(lost, self._xp.float64)
+        lost[0, :] += self._deficit[block]
+        return lost
 
     def _mrc(self, deficit: Any) -> Any:
         """MRC per row of (k, C) deficits."""
         xp = self._xp
         return xp.sum(2 * xp.asin(xp.sqrt(xp.clip(deficit * self._half, 0.0, 1.0))), axis=1) * self._share
 
-    def _may_pass(self, lost: Any, target: float) -> bool:
+    def _may_pass(self, lost: list[Any], blocks: list[slice], target: float) -> bool:
         """Whether mRC can lie past the target after one of these rotations; saves most of the arcsines.
 
         The mean of x_c = deficit / (2 |w_c|^2) is linear in the deficits, one product with `lost`, and mRC is the mean
@@ -278,12 +295,15 @@ class TiltPath:
         float32 sums.
         """
         xp = self._xp
-        mean = float(xp.vecdot(self._deficit, self._half)) * self._share + _SLACK
-        mean += max(0.0, float(np.max(np.cumsum(to_host(lost @ self._weak_half), dtype=np.float64))))
+        # dot products of a block have no need of BLAS's threads, which would wait for one another
+        parts = list(zip(lost, blocks, strict=True))
+        mean = sum(float(xp.vecdot(self._deficit[b], self._half[b])) for b in blocks) * self._share + _SLACK
+        gains = sum(to_host(xp.vecdot(x, self._weak_half[None, b])).astype(np.float64) for x, b in parts)
+        mean += max(0.0, float(np.max(np.cumsum(gains))))
         if _envelope(mean) <= target:
             return False
-        highest = (self._deficit + xp.sum(xp.clip(lost, 0.0, None), axis=0)) * self._half
-        if mean > 0.5 or float(xp.max(highest)) > 0.5 - _SLACK:
+        risen = xp.concat([xp.sum(xp.clip(x, 0.0, None), axis=0) for x in lost])
+        if mean > 0.5 or float(xp.max((self._deficit + risen) * self._half)) > 0.5 - _SLACK:
             return True
         return 2 * math.asin(math.sqrt(max(mean, 0.0))) > target
 
@@ -312,6 +332,9 @@ def _last_use(pairs: NDArray[np.int64]) -> NDArray[np.int64]:
     latest: NDArray[np.int64] = np.max(last.reshape(-1, 2), axis=1)
     return latest
 
+
+# Elements of both rows of a run of rotations in one block of classes: 1 MB of float32.
+_BLOCK = 2**18
 
 # In units of x.
 _SLACK = 4e-6
