@@ -1,8 +1,8 @@
 """How the cost of the sparse search grows with N, n, C, n_e and the fineness of the grid, one at a time.
 
-Around N = 8,000, n = 256, C = 100, n_e = 10 and a step of 2 degrees, each is halved, doubled, ... The search looks at
-a fixed set of angles here (`max_ensemble_size` is n_e, the accuracy constraint is off), so that what is seen is cost and
-not a different course. Medians over turns that go through all points; the exponent is the slope of log time over log
+Around N = 8,000, n = 256, C = 100, n_e = 10 and a step of 2 degrees, each is halved, doubled, ... Members do not grow
+here (`max_ensemble_size` is n_e, the accuracy constraint is off), so that what is seen is cost and not a different
+course. Medians over turns that go through all points; the exponent is the slope of log time over log
 size.
 
     python benchmarks/scaling.py --figure docs/results/scaling.svg
