@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from tna_onnx.engine.logits import HeadLogits, score_all
 from tna_onnx.extraction import FeatureStore
 from tna_onnx.maps import Temperature
+from tna_onnx.numerics.averages import averages
 from tna_onnx.numerics.metrics import Objective, objective_value
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.numerics.tilt import TiltParameters, TiltPath, tilted_sums
@@ -564,3 +565,16 @@ def test_paths_that_end_early_leave_the_angles_they_reached() -> None:
     angles = [c.angle for c in search_sparse(weight, score, settings, lambda *_: None)]
     assert angles[:3] == pytest.approx([0, 29.97, 59.94])
     assert max(angles) < 89.9
+
+
+def test_large_weights_are_averaged_one_path_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the same bits: only what is in memory together differs."""
+    weight, draws = Classifier.make(24).weight, SearchSettings(seed=3).draws
+    for members in (1, 10, 20):
+        together = list(averages(weight, [10, 30, 50], members, draws))
+        with monkeypatch.context() as patch:
+            patch.setattr("tna_onnx.numerics.averages._TOGETHER", weight.nbytes // 2)
+            apart = list(averages(weight, [10, 30, 50], members, draws))
+        for one, other in zip(together, apart, strict=True):
+            assert (one.angle, one.rotations, one.reached) == (other.angle, other.rotations, other.reached)
+            np.testing.assert_array_equal(one.weight, other.weight, strict=True)
