@@ -25,6 +25,9 @@ LIMIT = 0
 # Paths walked side by side: above this many members, sums are kept per angle instead of vectors per member.
 _GROUP = 16
 
+# Bytes of the paths of one ensemble that may be in memory together.
+_TOGETHER = 2**32
+
 
 @dataclass(frozen=True)
 class Draws:
@@ -78,6 +81,10 @@ def averages(weight: Any, angles: Sequence[float], members: int, draws: Draws) -
         xp = array_api_compat.array_namespace(weight)
         for angle in angles:
             yield Average(angle, xp.astype(weight * math.cos(math.radians(angle)), weight.dtype), 0.0, angle)
+        return
+    if len(angles) > 1 and members * weight.size * weight.itemsize > _TOGETHER:
+        for angle in angles:  # a walk for each angle, one path after the other
+            yield from averages(weight, [angle], members, draws)
         return
     growing = GrowingAverages(weight, angles, draws)
     if len(groups := list(growing.groups(0, members))) > 1:

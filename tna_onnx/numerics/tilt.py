@@ -381,17 +381,16 @@ def tilted_sums(
     if any(b <= a for a, b in itertools.pairwise(angles)):
         raise ValueError(f"angles must ascend, got {list(angles)}")
     start = _Start.of(weight)
-    paths = [TiltPath(start, seed, parameters, counterpart=antithetic) for seed in seeds]
+    made = (TiltPath(start, seed, parameters, counterpart=antithetic) for seed in seeds)
+    paths = made if len(angles) == 1 else list(made)  # for one angle they need not be in memory together
     for angle in angles:
-        if not all(path.advance(angle) for path in paths):
-            return
-        total = start.vectors * 0
+        total, ends = start.vectors * 0, []
         for path in paths:
+            if not path.advance(angle):
+                return
             total += path.tilted.T
             if antithetic:
                 total += path.counterpart().T
-        yield (
-            float(np.mean([path.angle for path in paths])),
-            total.T,
-            float(np.mean([path.rotations for path in paths])),
-        )
+            ends.append((path.angle, path.rotations))
+        reached, rotations = np.mean(ends, axis=0).tolist()
+        yield reached, total.T, rotations
