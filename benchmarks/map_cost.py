@@ -12,6 +12,7 @@ matter here, only its nodes), and times pairs of runs in turn: input model, writ
 from __future__ import annotations
 
 import argparse
+import functools
 import resource
 import tempfile
 from pathlib import Path
@@ -48,9 +49,8 @@ def search(a: argparse.Namespace) -> None:
         fit, needs = MAPS[name].fit, MAPS[name].needs_features
         cold = timed(lambda fit=fit, needs=needs: fit(HeadLogits(store, weight, bias).reduce(features=needs)))
         strategy = Strategy(lambda w: HeadLogits(store, w, bias), weight, "complete", name, settings)
-        turns = [
-            (timed(bare), timed(lambda strategy=strategy: strategy.run(lambda *_: None))) for _ in range(a.repeats)
-        ]
+        run = functools.partial(strategy.run, lambda *_: None)
+        turns = [(timed(bare), timed(run)) for _ in range(a.repeats)]
         ratios = sorted(total / seconds for seconds, total in turns)
         seconds, total = np.median(turns, axis=0)
         print(

@@ -13,7 +13,7 @@ import re
 import subprocess
 import sys
 import time
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -45,13 +45,8 @@ def machine() -> str:
 
 def versions() -> str:
     """Versions of what is installed."""
-    found = []
-    for name in PACKAGES:
-        try:
-            found.append(f"{name} {version(name)}")
-        except PackageNotFoundError:
-            found.append(f"{name} not installed")
-    return ", ".join(found)
+    installed = {(found.metadata["Name"] or "").lower(): found.version for found in distributions()}
+    return ", ".join(f"{name} {installed.get(name, 'not installed')}" for name in PACKAGES)
 
 
 def run(command: list[str]) -> str:
@@ -117,9 +112,9 @@ def write(sections: list[str]) -> None:
     """Put the page together; what was changed and why is written by hand."""
     notes = (HERE / "performance_notes.md").read_text(encoding="utf-8").strip()
     head = (
-        "# Performance\n\nWritten by `python benchmarks/performance.py`; what each script does is in "
-        f"its own text, and in `benchmarks/README.md`.\n\n{machine()}; {versions()}.\n\nWhat counts are ratios to something "
-        "that ran beside it in the same process."
+        "# Performance\n\nWritten by `python benchmarks/performance.py`; what each script does is in its own text, and "
+        f"in `benchmarks/README.md`.\n\n{machine()}; {versions()}.\n\nWhat counts are ratios to something that ran "
+        "beside it in the same process."
     )
     PAGE.write_text("\n\n".join([head, *sections, notes]) + "\n", encoding="utf-8")
 
