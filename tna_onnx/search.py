@@ -360,8 +360,12 @@ def choose(candidates: Sequence[Candidate], settings: SearchSettings, rows: NDAr
         settings: objective and constraint.
         rows: samples to choose by; all by default.
     """
-    taken = [c if rows is None else dataclasses.replace(c, scores=c.scores.take(rows)) for c in candidates]
-    return _pick(candidates, [_value(taken[0], c, settings) for c in taken])
+
+    def taken(candidate: Candidate) -> Candidate:
+        return candidate if rows is None else dataclasses.replace(candidate, scores=candidate.scores.take(rows))
+
+    original = taken(candidates[0])
+    return _pick(candidates, [_value(original, taken(c), settings) for c in candidates])
 
 
 def _pick(candidates: Sequence[Candidate], values: Sequence[float]) -> int:

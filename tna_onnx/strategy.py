@@ -104,6 +104,7 @@ class Strategy:
             )
         chosen = candidates[choose(candidates, self.settings)]
         weight = self._weight_of(chosen)
+        original.forget()
         logits = self.logits_of(weight)
         if name == "auto":
             name, nll = self._auto(logits)
@@ -119,7 +120,7 @@ class Strategy:
         if not self._pairs(name):
             return cross_fit(
                 outcome.candidates,
-                lambda candidate: self.logits_of(self._weight_of(candidate)),
+                lambda c: outcome.logits if c is outcome.chosen else self.logits_of(self._weight_of(c)),
                 functools.partial(self._fit, name),
                 self.settings,
                 features=_needs_features(name),

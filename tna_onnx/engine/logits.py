@@ -42,6 +42,10 @@ class Logits(ABC):
         """Return the predicted class of every sample, (N,)."""
         return np.concatenate([np.argmax(to_host(logits), axis=1) for logits, _, _ in self.chunks()])
 
+    def forget(self) -> None:
+        """Give back the memory of logits that are kept; they are computed again if they are asked for."""
+        self._kept = None
+
     def at(self, rows: NDArray[np.int64]) -> NDArray[Any]:
         """Return the logits of some samples, in ascending order, (R, C)."""
         mask = np.zeros(len(self), bool)
