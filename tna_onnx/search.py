@@ -2,7 +2,7 @@
 
 A candidate is an angle (mRC) and a number of members; its weight is a function of these, the original weight and the
 seed, so it can be made again at any time. Angles are looked at from coarse to fine: every 8 degrees first, then half
-as far on both sides of the two best, again and again down to a quarter of the grid step. (`adaptive=False` starts with
+as far on both sides of the two best (four in a complete search), again and again down to a quarter of the grid step. (`adaptive=False` starts with
 the whole grid.) The sparse search (paper, section "Experimental Details") goes
 
 1. over the angles with the ensemble size asked for;
@@ -235,7 +235,7 @@ def search_sparse(
 def search_complete(
     weight: NDArray[Any], score: ScoreFit, settings: SearchSettings, progress: Callable[[int, int], None]
 ) -> tuple[Candidate, ...]:
-    """Score pairs of a weight and the map fitted for it, from coarse to fine around the best two.
+    """Score pairs of a weight and the map fitted for it, from coarse to fine around the best four.
 
     The first is the original weight with its map; accuracy is held against that one. Fits start from the neighbour's.
 
@@ -263,7 +263,7 @@ def search_complete(
             walk.found([_candidate(average, members, scores, fitted)])
 
     extend(settings.steps(settings.coarse))
-    walk.refine(settings.coarse, 1, extend, members)
+    walk.refine(settings.coarse, 1, extend, members, centres=4)  # fitted maps leave a flat curve with several dips
     walk.end()
     return tuple(walk.pool)
 
