@@ -2,8 +2,8 @@
 
 A candidate is an angle (mRC) and a number of members; its weight is a function of these, the original weight and the
 seed, so it can be made again at any time. Angles are looked at from coarse to fine: every 8 degrees first, then half
-as far on both sides of the two best (four in a complete search), again and again down to a quarter of the grid step. (`adaptive=False` starts with
-the whole grid.) The sparse search (paper, section "Experimental Details") goes
+as far on both sides of the two best (four in a complete search), again and again down to a quarter of the grid step.
+(`adaptive=False` starts with the whole grid.) The sparse search (paper, section "Experimental Details") goes
 
 1. over the angles with the ensemble size asked for;
 2. with more members around the target angle, up to a cap, while accuracy stands in the way: the level has no
