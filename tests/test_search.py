@@ -578,3 +578,24 @@ def test_large_weights_are_averaged_one_path_after_the_other(monkeypatch: pytest
         for one, other in zip(together, apart, strict=True):
             assert (one.angle, one.rotations, one.reached) == (other.angle, other.rotations, other.reached)
             np.testing.assert_array_equal(one.weight, other.weight, strict=True)
+
+
+@pytest.mark.parametrize("adaptive", [True, False])
+def test_a_search_ends_where_paths_do(adaptive: bool) -> None:
+    """More tilt is better and better here, and the next coarse angle is past the end of the paths."""
+    weight = Classifier.make(8, classes=3).weight
+    scores = itertools.count()
+
+    def score(weights: Sequence[Array]) -> list[SampleScores]:
+        return [make_scores(hits(80), 0.99 - 0.001 * next(scores)) for _ in weights]
+
+    for step in (2.0, 89.9):
+        settings = SearchSettings(angle_step=step, adaptive=adaptive, ensemble_size=10, max_ensemble_size=10)
+        assert search_sparse(weight, score, settings, lambda *_: None)
+
+
+def test_the_window_around_the_target_does_not_shrink_with_the_step() -> None:
+    settings = SearchSettings(angle_step=0.1, max_ensemble_size=40, max_accuracy_drop=0.0, seed=1)
+    _, candidates, _ = searched(6, settings)
+    level = [c.angle for c in candidates if c.ensemble_size == 40]
+    assert max(level) - min(level) > 4

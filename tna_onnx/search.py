@@ -62,7 +62,8 @@ _COARSE = 8.0
 # Angles are whole numbers of a quarter of the grid step.
 _QUARTERS = 4
 
-# Looked at around the target with more members, in quarters of the grid step: in one walk, for walks are dear then.
+# Looked at around the target with more members, in about half degrees or quarters of a larger grid step: in one walk,
+# for walks are dear then.
 _NEAR = (-8, -4, -2, -1, 0, 1, 2, 4, 8)
 
 # Rotations times classes of all members of one candidate: about 15 seconds on one core. Large heads (n = 2048,
@@ -208,14 +209,18 @@ def search_sparse(
     members, coarse, stride, centres = settings.ensemble_size, settings.steps(settings.coarse), settings.coarse, 2
     beyond = target + 2 * settings.coarse if settings.adaptive else coarse[-1]
     extend([q for q in coarse if q <= beyond], members)
-    while later := [q for q in coarse if q > walk.last(members) == walk.quarters(walk.best(members))]:
-        extend(later[:1], members)
+    for q in coarse:
+        if q > beyond and walk.last(members) == walk.quarters(walk.best(members)):
+            extend([q], members)
+            if not walk.has(q, members):  # paths end before
+                break
     if target > 0 and members > LIMIT:
-        near = walk.around(target, (-8, 0, 8))
+        unit = max(1, settings.coarse // (4 * _QUARTERS))
+        near = walk.around(target, (-8 * unit, 0, 8 * unit))
         extend(near, members)
         cap = _cap(walk.pool, settings.angles([target])[0], weight.shape[0], settings)
         if members < cap and walk.falls_short(near[0], members):
-            near, stride, centres = walk.around(target, _NEAR), _QUARTERS, 1
+            near, stride, centres = walk.around(target, [unit * k for k in _NEAR]), _QUARTERS * unit, 1
             growing, middle = GrowingAverages(weight, settings.angles(near), settings.draws), near.index(target)
             while members < cap and walk.falls_short(near[0], members):
                 members = min(more_members(members), cap)
@@ -225,8 +230,9 @@ def search_sparse(
                 if members == cap or not walk.falls_short(near[0], members):
                     add((growing.at(k) for k in range(len(growing)) if k not in ahead), members)
             if walk.quarters(walk.best(members)) < near[0]:
-                extend([q for q in coarse if q < near[0]], members)
-                stride, centres = settings.coarse, 2
+                # what is acceptable may be a comb here, noise around the constraint: half as far apart
+                stride, centres = max(settings.coarse // 2, _QUARTERS), 2
+                extend([q for q in settings.steps(stride) if q < near[0]], members)
     walk.refine(stride, 1, lambda quarters: extend(quarters, members), members, centres)
     walk.end()
     return tuple(walk.pool)

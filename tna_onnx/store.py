@@ -79,7 +79,9 @@ def release(array: NDArray[Any], rows: slice) -> None:
     So what a process keeps in memory does not grow with the file. Nothing happens to other arrays.
     """
     mapped = getattr(array, "_mmap", None)
-    if mapped is None or array.nbytes < _STAYS or not hasattr(mmap, "MADV_DONTNEED"):
+    if mapped is None or getattr(array, "mode", "") == "c" or array.nbytes < _STAYS:  # changes would be lost
+        return
+    if not hasattr(mmap, "MADV_DONTNEED"):
         return
     part = array[rows]
     if part.nbytes == 0 or not part.flags.c_contiguous:

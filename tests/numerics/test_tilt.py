@@ -496,3 +496,15 @@ def test_the_mean_over_members_tends_to_a_multiple_of_the_weight() -> None:
     for members, error in errors.items():
         expected = math.hypot(math.tan(target) / math.sqrt(members), 0.01)
         assert error == pytest.approx(expected, rel=0.15)
+
+
+def test_a_class_vector_that_is_nearly_zero_counts_as_zero() -> None:
+    """float32 squares underflow: what weight decay leaves of a class that never came must not move the angle."""
+    weight = gaussian(10, 64, dtype=np.float32)
+    for factor in (1e-18, 1e-24, 1e-38, 0.0):
+        dead = weight.copy()
+        dead[3] *= np.float32(factor)
+        path = TiltPath(dead, np.random.SeedSequence(0), PAPER)
+        assert path.advance(math.radians(70))
+        live = np.delete(np.arange(10), 3)
+        assert mean_rotation(dead[live], path.tilted[live]) == pytest.approx(path.angle, abs=1e-5)

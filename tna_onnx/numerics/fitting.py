@@ -94,6 +94,8 @@ def _halley(value: float, slope: float, bend: float) -> float:
     if not slope > 0:
         return math.inf
     newton = -value / slope
+    if not (math.isfinite(newton) and math.isfinite(newton * bend)):  # a slope about to underflow
+        return math.inf
     return newton / max(1 + newton * bend / slope / 2, 0.5)
 
 
@@ -146,7 +148,7 @@ def convex_minimum(
         # close to the minimum the systems are solved to more digits, far from it that would be wasted
         step = _conjugate_gradients(functools.partial(product, x), -gradient, diagonal, min(0.3, math.sqrt(length)))
         fall, size = -float(gradient @ step), 1.0
-        while size > 1e-6:
+        while size > 1e-18:  # where probabilities are saturated there is no curvature, and steps are far too long
             following = function(x + size * step)
             if _goes_down(following[0] - value, float(following[1] @ step), fall, size, abs(value)):
                 break
@@ -183,7 +185,7 @@ def _conjugate_gradients(
         direction = scaled + square / last * direction
         turned = product(direction)
         bend = float(direction @ turned)
-        if not bend > 0:  # flat, up to rounding
+        if not (bend > 0 and math.isfinite(square / bend)):  # flat, up to rounding
             break
         x, residual, last = x + square / bend * direction, residual - square / bend * turned, square
     return x if x.any() else target / diagonal

@@ -11,6 +11,7 @@ confidence 1.0 lies in the last bin; AdaECE has B bins of equal mass in ascendin
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -19,7 +20,17 @@ from numpy.typing import NDArray
 
 from tna_onnx.numerics.stats import SampleScores
 
-__all__ = ["METRICS", "Interval", "Metrics", "Objective", "ada_ece", "ece", "objective_value", "paired_differences"]
+__all__ = [
+    "METRICS",
+    "Interval",
+    "Metrics",
+    "Objective",
+    "ada_ece",
+    "differences_to",
+    "ece",
+    "objective_value",
+    "paired_differences",
+]
 
 Objective = Literal["ece", "adaece", "nll"]
 METRICS = ("accuracy", "ece", "adaece", "nll", "brier")
@@ -140,8 +151,20 @@ def paired_differences(
 
     Source: Efron & Tibshirani (1993), sections 13 and 14.
     """
-    if len(before) != len(after):
-        raise ValueError(f"paired samples expected, got {len(before)} before and {len(after)} after")
+    return differences_to(before, [after], bins, level=level, seed=seed)[0]
+
+
+def differences_to(
+    before: SampleScores, others: Sequence[SampleScores], bins: int = 15, *, level: float = 0.95, seed: int = 0
+) -> list[dict[str, Interval]]:
+    """Return `paired_differences` of several to one, to the bit; what is drawn, and its sums, are there once for all.
+
+    Raises:
+        ValueError: see `paired_differences`.
+    """
+    for after in others:
+        if len(before) != len(after):
+            raise ValueError(f"paired samples expected, got {len(before)} before and {len(after)} after")
     if not 0 < level < 1:
         raise ValueError(f"a confidence level between 0 and 1 expected, got {level}")
     tail = (1 - level) / 2
@@ -149,18 +172,28 @@ def paired_differences(
     n, rng = len(before), np.random.default_rng(seed)
     groups = min(n, _GROUPS)
     group = np.arange(n) if groups == n else rng.permutation(n) % groups
-    first, second = _Sums.of(before, bins, group, groups), _Sums.of(after, bins, group, groups)
-    plain = np.ones((1, groups))
-    difference = {name: value[0] for name, value in second.minus(first, plain, n).items()}
-    drawn: dict[str, list[NDArray[np.float64]]] = {name: [] for name in METRICS}
-    for _ in range(0, resamples, 100):  # a hundred at a time: 16 MB of weights at 20,000 groups
-        weights = rng.multinomial(groups, np.full(groups, 1 / groups), size=100).astype(np.float64)
-        for name, values in second.minus(first, weights, n).items():
-            drawn[name].append(values)
-    result = {}
+    first, *sums = (_Sums.of(scores, bins, group, groups) for scores in (before, *others))
+
+    def minus(weights: NDArray[np.float64]) -> list[dict[str, NDArray[np.float64]]]:
+        errors = first.errors(weights)
+        return [each.minus(first, errors, weights, n) for each in sums]
+
+    full = minus(np.ones((1, groups)))
+    share = np.full(groups, 1 / groups)
+    drawn = [  # a hundred at a time: 16 MB of weights at 20,000 groups
+        minus(rng.multinomial(groups, share, size=100).astype(np.float64)) for _ in range(0, resamples, 100)
+    ]
+    return [_intervals(full[k], [blocks[k] for blocks in drawn], level) for k in range(len(sums))]
+
+
+def _intervals(
+    full: dict[str, NDArray[np.float64]], drawn: Sequence[dict[str, NDArray[np.float64]]], level: float
+) -> dict[str, Interval]:
+    """Basic bootstrap intervals of the differences of all samples (1,) and of blocks of resamples (R,)."""
+    result, tail = {}, (1 - level) / 2
     for name in METRICS:
-        low, high = np.quantile(np.concatenate(drawn[name]), [tail, 1 - tail])
-        d = float(difference[name])
+        low, high = np.quantile(np.concatenate([block[name] for block in drawn]), [tail, 1 - tail])
+        d = float(full[name][0])
         result[name] = Interval(d, 2 * d - float(high), 2 * d - float(low), level)
     return result
 
@@ -188,11 +221,20 @@ class _Sums:
         plain = [np.bincount(group, v.astype(np.float64), groups) for v in (scores.hit, scores.nll, scores.brier)]
         return cls(np.stack(plain, axis=1), by_width, by_mass)
 
-    def minus(self, other: _Sums, weights: NDArray[np.float64], n: int) -> dict[str, NDArray[np.float64]]:
-        """Metric differences `self - other` under (R, G) resampling weights: name -> (R,)."""
+    def errors(self, weights: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """N times ECE and AdaECE under (R, G) resampling weights, both (R,)."""
+        return np.abs(weights @ self.by_width).sum(axis=1), np.abs(weights @ self.by_mass).sum(axis=1)
+
+    def minus(
+        self,
+        other: _Sums,
+        errors: tuple[NDArray[np.float64], NDArray[np.float64]],
+        weights: NDArray[np.float64],
+        n: int,
+    ) -> dict[str, NDArray[np.float64]]:
+        """Metric differences `self - other` under (R, G) resampling weights: name -> (R,); `errors` are the other's."""
         plain = weights @ (self.plain - other.plain) / n
-        width = np.abs(weights @ self.by_width).sum(axis=1) - np.abs(weights @ other.by_width).sum(axis=1)
-        mass = np.abs(weights @ self.by_mass).sum(axis=1) - np.abs(weights @ other.by_mass).sum(axis=1)
+        width, mass = (mine - theirs for mine, theirs in zip(self.errors(weights), errors, strict=True))
         return {
             "accuracy": plain[:, 0],
             "ece": width / n,

@@ -39,6 +39,9 @@ __all__ = ["TiltParameters", "TiltPath", "angles_between", "mean_rotation", "til
 
 FloatArray = NDArray[np.floating[Any]]
 
+# Squared length of a class vector that counts as zero: squares of float32 underflow soon below.
+_NOTHING = 1e-30
+
 # A path ends when the expected cosine has fallen to this: 89.4 degrees, where nothing but noise is left.
 _LAST_COSINE = 0.01
 
@@ -136,9 +139,9 @@ class _Start:
         squared = xp.zeros(vectors.shape[1], dtype=xp.float64, device=array_api_compat.device(vectors))
         for row in range(0, vectors.shape[0], 64):  # a few rows at a time: a float64 copy of all would be large
             squared += xp.sum(xp.astype(vectors[row : row + 64], xp.float64) ** 2, axis=0)
-        directed = squared > 0
+        directed = squared > _NOTHING
         if not bool(xp.any(directed)):
-            raise ValueError("every class vector is zero: there is nothing to tilt")
+            raise ValueError("every class vector is zero, or nearly so: there is nothing to tilt")
         half = xp.where(directed, 0.5 / xp.where(directed, squared, xp.ones_like(squared)), xp.zeros_like(squared))
         return cls(vectors, half, 1 / int(xp.count_nonzero(directed)))
 
