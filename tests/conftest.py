@@ -66,6 +66,12 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Small:
     return Small(folder / "model.onnx", folder / "calib.npz", folder / "test.npz")
 
 
+@pytest.fixture(autouse=True)
+def _no_variable_of_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide from the programs under test what only steers the tests; they would say that it is no setting."""
+    monkeypatch.delenv("TNA_ONNX_CIFAR10", raising=False)
+
+
 @pytest.fixture(scope="session")
 def cifar10() -> Path:
     """Return a folder with `calib/`, `test/`, `resnet20.onnx` and `resnet20-wide.onnx`; named by TNA_ONNX_CIFAR10."""

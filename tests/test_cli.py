@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -286,3 +287,46 @@ def test_no_file_of_the_command_is_overwritten(small: Small, tmp_path: Path) -> 
     assert model.read_bytes() == small.model.read_bytes()
     assert data.read_bytes() == small.calib.read_bytes()
     assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "formats"),
+    [
+        (["--figure-format", "svg,png"], ("svg", "png")),
+        (["--figure-format", "png,svg", "--figure-format", "svg"], ("png", "svg")),
+        ([], ("svg", "png", "pdf")),
+    ],
+)
+def test_figure_formats_take_commas(flags: list[str], formats: tuple[str, ...]) -> None:
+    calibrate = group.commands["calibrate"]
+    context = calibrate.make_context(
+        "calibrate", ["m.onnx", "--calib", "d.npz", *flags], group.make_context("t", ["x"])
+    )
+    assert context.params["figure_formats"] == formats
+
+
+def test_a_figure_format_that_is_none_is_refused(small: Small, tmp_path: Path) -> None:
+    result = cli("calibrate", small.model, "--calib", small.calib, "--figure-format", "svg,gif", "-o", tmp_path / "o")
+    assert (result.exit_code, "'gif' is not one of 'svg', 'png', 'pdf'" in result.output) == (2, True), result.output
+
+
+@pytest.mark.parametrize(("value", "flag"), [("abc", "--max-ece"), ("nan", "--max-nll"), ("nan", "--min-accuracy")])
+def test_a_gate_that_is_no_number_is_named(small: Small, value: str, flag: str) -> None:
+    result = cli("evaluate", small.model, "--data", small.test, flag, value)
+    assert (result.exit_code, f"'{flag}': '{value}' is not a valid number." in result.output) == (2, True), (
+        result.output
+    )
+
+
+def test_external_data_do_not_replace_what_is_no_regular_file(tmp_path: Path) -> None:
+    """A pipe stands where the data of the new model would go."""
+    if not hasattr(os, "mkfifo"):
+        pytest.skip("needs POSIX pipes")
+    weight = np.random.default_rng(0).standard_normal((8, 5)).astype(np.float32)
+    path = save(tmp_path / "m.onnx", [helper.make_node("MatMul", ["x", "w"], ["logits"], name="head")], {"w": weight})
+    onnx.save(onnx.load(path), path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    os.mkfifo(tmp_path / "o.onnx.data")
+    np.savez(tmp_path / "d.npz", x=np.ones((40, 8), np.float32), labels=np.arange(40) % 5)
+    result = cli("calibrate", path, "--calib", tmp_path / "d.npz", "-o", tmp_path / "o.onnx", *FAST)
+    assert (result.exit_code, "o.onnx.data, which is not a regular file" in result.output) == (2, True), result.output
+    assert (tmp_path / "o.onnx.data").is_fifo()

@@ -22,7 +22,7 @@ from onnx import TensorProto, helper, numpy_helper
 import tna_onnx
 from tna_onnx import model_comparison
 from tna_onnx.cli.commands import group
-from tna_onnx.numerics.metrics import METRICS, Interval, paired_differences
+from tna_onnx.numerics.metrics import METRICS, Interval, differences_to, paired_differences
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.report.comparison_page import comparison_page
 
@@ -478,6 +478,45 @@ def test_the_page_has_all_numbers_and_loads_nothing(world: World, tmp_path: Path
     assert all(target.startswith(("#", "data:")) for target in page.targets)
     assert {t[1:] for t in page.targets if t.startswith("#")} <= {*page.ids}
     assert len(page.ids) == len({*page.ids})
+
+
+def test_the_side_of_each_bar_is_said_in_words(world: World) -> None:
+    found = tna_onnx.compare([world.sharp, world.true, world.other], world.data, device="cpu")
+    html = comparison_page(found)
+    section = html[html.index('<section id="differences"') :].split("</section>")[0]
+    rows = re.findall(r"<tr><th scope=\"row\">(.*?)</tr>", section)
+    assert len(rows) == 2 * len(METRICS)
+    said = []
+    for row in rows:
+        (word,) = re.findall(r'<span class="unseen">([^<]+)</span>', row)
+        said.append(word)
+    expected = []
+    for metric in METRICS:
+        for model in found.models[1:]:
+            d, sign = model.differences[metric], 1 if metric == "accuracy" else -1
+            low, high = sorted((sign * d.low, sign * d.high))
+            expected.append("better" if low > 0 else "worse" if high < 0 else "no significant difference")
+    assert said == expected
+    assert {*said} == {"better", "worse", "no significant difference"}
+
+
+def test_many_models_share_their_resamples(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, drawn = np.random.default_rng, []
+
+    class Counted:
+        def __init__(self, seed: int) -> None:
+            self._rng = real(seed)
+
+        def multinomial(self, *arguments: Any, **more: Any) -> Any:
+            drawn.append(more["size"])
+            return self._rng.multinomial(*arguments, **more)
+
+    scores = [world.scores(model) for model in (world.true, world.sharp, world.other)]
+    expected = [paired_differences(scores[0], other) for other in scores[1:]]
+    monkeypatch.setattr("tna_onnx.numerics.metrics.np.random.default_rng", Counted)
+    assert differences_to(scores[0], scores[1:]) == expected
+    assert sum(drawn) == 1000
+    assert differences_to(scores[0], []) == []
 
 
 def test_the_page_escapes_names_and_holds_many_models(world: World) -> None:

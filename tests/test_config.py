@@ -318,6 +318,8 @@ def test_errors_in_a_pyproject_name_it(small: Small, folder: Path) -> None:
         ("[tool.tna-onnx.evaluate]\nbins = 0\n", "[tool.tna-onnx.evaluate]: bins: 0 is not in the range x>=1"),
         ("[tool]\ntna-onnx = 3\n", "tool.tna-onnx must be a table"),
         ("[tool.tna-onnx]\nbins = \n", "is not TOML: "),
+        ("[tool.tna_onnx]\nbins = 3\n", "[tool.tna_onnx] is not read; write [tool.tna-onnx]"),
+        ("[tool.tna_onnx.evaluate]\nbins = 3\n", "[tool.tna_onnx] is not read; write [tool.tna-onnx]"),
     ):
         (folder / "pyproject.toml").write_text(text)
         result = cli("evaluate", small.model, "--data", small.test)
@@ -330,6 +332,8 @@ def test_bad_variables(small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
     command = ["evaluate", small.model, "--data", small.test]
     for name, value, message in (
         ("TNA_ONNX_BINS", "many", "TNA_ONNX_BINS: 'many' is not a valid integer"),
+        ("TNA_ONNX_MAX_ECE", "abc", "TNA_ONNX_MAX_ECE: 'abc' is not a valid number"),
+        ("TNA_ONNX_MAX_NLL", "nan", "TNA_ONNX_MAX_NLL: 'nan' is not a valid number"),
         ("TNA_ONNX_EVALUATE_MAX_ECE", "-1", "TNA_ONNX_EVALUATE_MAX_ECE: -1.0 is not in the range 0<=x<=100"),
         ("TNA_ONNX_SKIP_BAD", "perhaps", "TNA_ONNX_SKIP_BAD: 'perhaps' is not a valid boolean"),
         ("TNA_ONNX_MAX_ECCE", "1", "TNA_ONNX_MAX_ECCE: is no setting; did you mean TNA_ONNX_MAX_ECE?"),
@@ -348,6 +352,22 @@ def test_other_variables_do_not_disturb(small: Small, monkeypatch: pytest.Monkey
     for name in ("TNA_ONNX_CIFAR10", "TNA_ONNX_", "TNA_ONNX_SOMETHING_ELSE", "TNA_ONNX_MAP", "TNA_ONNX_CALIBRATE_BINS"):
         monkeypatch.setenv(name, "whatever")  # the last two are no settings of evaluate
     assert bins(small) == 15
+
+
+def test_a_package_of_our_name_in_a_pyproject_is_no_table(small: Small, folder: Path) -> None:
+    (folder / "pyproject.toml").write_text('[project]\ndependencies = ["tna_onnx"]\n[tool.other]\ntna_onnx = 1\n')
+    assert bins(small) == 15
+
+
+def test_variables_that_are_no_settings_are_pointed_out(small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TNA_ONNX_ACCURACY_MIN", "99")
+    monkeypatch.setenv("TNA_ONNX_ZEAL", "1")
+    command = ["evaluate", small.model, "--data", small.test]
+    expected = "TNA_ONNX_ACCURACY_MIN: is no setting; ignored\nTNA_ONNX_ZEAL: is no setting; ignored\n"
+    result = cli(*command)
+    assert (result.exit_code, result.stderr) == (0, expected)
+    assert cli(*command, "--quiet").stderr == ""
+    assert cli("inspect", small.model).stderr == ""  # which reads no settings
 
 
 # All commands

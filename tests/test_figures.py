@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import re
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -17,6 +19,7 @@ from conftest import Demo, Small
 
 import tna_onnx
 from tna_onnx.cli.commands import group
+from tna_onnx.report import figures
 from tna_onnx.report.figures import write_figures
 from tna_onnx.report.report import Report
 
@@ -98,6 +101,93 @@ def test_nothing_is_told_by_colour_alone(report: Report, tmp_path: Path) -> None
         assert lines, name  # dashes beside the solid lines
     for name in ("reliability", "confidence"):
         assert "<pattern" in (tmp_path / f"{name}.svg").read_text("utf-8"), name  # hatches
+
+
+def drawn(report: Report, name: str) -> Any:
+    """Draw one of the figures and return it."""
+    details = report.details
+    assert details is not None
+    figure = importlib.import_module("matplotlib.figure").Figure()
+    figures._figures(report, details)[name](figure)
+    return figure
+
+
+def looks_of(axes: Any) -> dict[str, tuple[str, str]]:
+    """Legend entries of the calibration data -> colour and marker."""
+    lines = zip(*axes.get_legend_handles_labels(), strict=True)
+    return {
+        label.removeprefix("calibration, "): (line.get_color(), line.get_marker())
+        for line, label in lines
+        if label.startswith("calibration, ")
+    }
+
+
+@needs_matplotlib
+@pytest.mark.parametrize("chosen", [10, 40, 512])
+def test_many_numbers_of_members_are_told_apart(report: Report, tmp_path: Path, chosen: int) -> None:
+    details = report.details
+    assert details is not None
+    sizes = [10, 10, 10, 20, 40, 80, 160, 160, 320, 320, 512]
+    steps = (details.steps[0], *(replace(details.steps[1], members=m, angle=1.0 + k) for k, m in enumerate(sizes)))
+    many = replace(report, details=replace(details, steps=steps, chosen=1 + sizes.index(chosen)))
+    for axes in drawn(many, "search").axes:
+        found = looks_of(axes)
+        assert list(found)[-1] == "other numbers of members"
+        assert {"10 members", f"{chosen} members"} <= set(found)
+        assert len(found) == len(set(found.values())) == 5
+        shown = [line for line in axes.lines if line.get_linestyle() == "--" and line.get_marker() != "None"]
+        assert len(shown) == len(set(sizes))  # each number has a line, with a name or without
+    write_figures(many, tmp_path, ("png",))
+    image = pytest.importorskip("PIL.Image")
+    with image.open(tmp_path / "search.png") as opened:
+        pixels = np.asarray(opened.convert("L"))
+    assert min(pixels[:, 0].min(), pixels[:, -1].min(), pixels[-1].min()) == 255  # the legend fits
+
+
+@needs_matplotlib
+def test_few_numbers_of_members_have_their_names(report: Report) -> None:
+    details = report.details
+    assert details is not None
+    sizes = {step.members for step in details.steps[1:]}
+    for axes in drawn(report, "search").axes:
+        assert set(looks_of(axes)) == {f"{size} members" if size else "limit of many" for size in sizes}
+
+
+@needs_matplotlib
+def test_the_choice_has_a_ring(report: Report) -> None:
+    details = report.details
+    assert details is not None
+    chosen = details.steps[details.chosen]
+    assert chosen.held_out is not None
+    rings = [
+        {(float(x), float(y)) for line in axes.lines if line.get_markersize() > 6 for x, y in line.get_xydata()}
+        for axes in drawn(report, "search").axes
+    ]
+    scored = (chosen.calibration, chosen.held_out)
+    assert rings[0] == {(chosen.angle, 100 * s.objective) for s in scored}
+    assert rings[1] == {(chosen.angle, 100 * s.accuracy) for s in scored}
+
+
+@needs_matplotlib
+def test_bad_candidates_do_not_flatten_the_curve(report: Report) -> None:
+    details = report.details
+    assert details is not None
+    worst = replace(details.steps[0].calibration, objective=0.9)  # as accurate as the original
+    steps = (*details.steps, replace(details.steps[-1], angle=85.0, calibration=worst, held_out=worst))
+    axes = drawn(replace(report, details=replace(details, steps=steps)), "search").axes[0]
+    original = max(100 * s.objective for s in (details.steps[0].calibration, details.steps[0].shown))
+    assert original < axes.get_ylim()[1] <= 2 * 1.15 * original
+
+
+@needs_matplotlib
+def test_before_and_after_have_the_same_colours_everywhere(report: Report) -> None:
+    def colours(name: str) -> dict[str, str]:
+        handles, labels = drawn(report, name).axes[0].get_legend_handles_labels()
+        return {label.partition(":")[0]: line.get_color() for line, label in zip(handles, labels, strict=True)}
+
+    risk, angles = colours("risk-coverage"), colours("angles")
+    assert angles["original weight"] == risk["before"] == colours("members")["original weight"]
+    assert angles["average of tilted weights"] == risk["after"]
 
 
 @needs_matplotlib

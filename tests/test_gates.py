@@ -241,6 +241,18 @@ def test_exit_codes_of_the_real_program(small: Small, tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["0.onnx"]
 
 
+def test_a_missed_gate_says_that_an_earlier_file_is_unchanged(small: Small, tmp_path: Path) -> None:
+    output = tmp_path / "o.onnx"
+    output.write_bytes(b"earlier")
+    command = ["calibrate", small.model, "--calib", small.calib, *TS, "-o", output, "--max-ece", "0"]
+    result = cli(*command)
+    assert result.exit_code == 1
+    assert result.stderr.endswith(f"; no file was written; the earlier {output} is unchanged\n")
+    assert output.read_bytes() == b"earlier"
+    output.unlink()
+    assert cli(*command).stderr.endswith("; no file was written\n")
+
+
 # Dry run
 
 

@@ -295,3 +295,60 @@ def test_a_model_that_is_a_link_into_a_download_cache(small: Small, tmp_path: Pa
     assert (tmp_path / "o.onnx.data").is_file()
     assert report.verification.max_difference <= report.verification.bound
     assert tna_onnx.verify(shown / "model.onnx", tmp_path / "o.onnx").only_head_and_block
+
+
+# Arguments of a wrong type
+
+
+WRONG: list[tuple[str, Any, str]] = [
+    ("max_ece", "2", "a number or None, got '2' (str)"),
+    ("max_nll", [1.0], "a number or None, got [1.0] (list)"),
+    ("min_accuracy", True, "a number or None, got True (bool)"),
+    ("expect_accuracy", "90", "a number or None, got '90' (str)"),
+    ("confidence_level", "95", "a number, got '95' (str)"),
+    ("bins", "15", "a whole number, got '15' (str)"),
+    ("bins", 15.0, "a whole number, got 15.0 (float)"),
+]
+WRONG_IN_CALIBRATE: list[tuple[str, Any, str]] = [
+    ("seed", 1.5, "a whole number, got 1.5 (float)"),
+    ("ensemble_size", 2.5, "a whole number, got 2.5 (float)"),
+    ("ensemble_size", None, "a whole number, got None (NoneType)"),
+    ("max_ensemble_size", "100", "a whole number, got '100' (str)"),
+    ("n_t", 50.0, "a whole number, got 50.0 (float)"),
+    ("max_accuracy_drop", "1", "a number, got '1' (str)"),
+    ("max_accuracy_drop", None, "a number, got None (NoneType)"),
+    ("angle_step", "2", "a number, got '2' (str)"),
+    ("alpha", "5", "a number, got '5' (str)"),
+    ("theta_s", None, "a number, got None (NoneType)"),
+]
+CASES = [
+    *(("calibrate", *case) for case in WRONG + WRONG_IN_CALIBRATE),
+    *(("evaluate", *case) for case in WRONG if case[0] != "confidence_level"),
+    *(("compare", *case) for case in WRONG if case[0] in ("bins", "confidence_level", "expect_accuracy")),
+]
+
+
+@pytest.mark.parametrize(("function", "name", "value", "message"), CASES, ids=str)
+def test_arguments_of_a_wrong_type_are_named(
+    small: Small, tmp_path: Path, function: str, name: str, value: Any, message: str
+) -> None:
+    models = [small.model, small.model] if function == "compare" else small.model
+    more = {"output": tmp_path / "o.onnx"} if function == "calibrate" else {}
+    with pytest.raises(tna_onnx.UsageError) as raised:
+        getattr(tna_onnx, function)(models, small.calib, device="cpu", **more, **{name: value})
+    assert str(raised.value) == f"{name} must be {message}"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("level", [20, 99.99, float("nan")])
+def test_a_confidence_level_has_one_range(small: Small, level: float) -> None:
+    message = f"confidence_level must be in 50 to 99.9 per cent, got {level}"
+    with pytest.raises(tna_onnx.UsageError, match=message):
+        tna_onnx.calibrate(small.model, small.calib, confidence_level=level)
+    with pytest.raises(tna_onnx.UsageError, match=message):
+        tna_onnx.compare([small.model, small.model], small.calib, confidence_level=level)
+
+
+def test_numbers_of_numpy_are_numbers(small: Small) -> None:
+    evaluation = tna_onnx.evaluate(small.model, small.calib, bins=np.int64(10), max_ece=np.float32(90), device="cpu")
+    assert evaluation.metrics.bins == 10

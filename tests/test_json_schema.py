@@ -122,7 +122,9 @@ CLASSES = {
     "curve_point": fields(CurvePoint),
     "verification": fields(Verification),
     "changes": fields(Changes),
-    "settings": fields(SearchSettings) | {"batch_size", "confidence_level", "gates"},
+    "settings": fields(SearchSettings)
+    | {"batch_size", "computed_on", "confidence_level", "device", "ensemble_size_asked", "ets_loss", "fold", "gates"}
+    | {"map", "quantized_head", "search"},
     "preprocessing": fields(ResolvedRecipe),
     "change": fields(Difference),
     "head": fields(HeadInfo),
@@ -193,6 +195,31 @@ def test_calibrate(small: Small, tmp_path: Path, flags: list[str], held_out: boo
         gaps = zip(bins["count"], bins["confidence"], bins["accuracy"], strict=True)
         assert sum(n * abs(c - a) for n, c, a in gaps) / metrics["n"] == pytest.approx(metrics["ece"], abs=1e-12)
     assert "details" not in report
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ([], {"search": "sparse", "map": "ts", "fold": True, "ensemble_size_asked": "auto", "ensemble_size": 10}),
+        (
+            ["--map", "auto", "--no-fold", "--ensemble-size", "7"],
+            {"map": "auto", "fold": False, "ensemble_size_asked": 7, "ensemble_size": 7},
+        ),
+        (
+            ["--ensemble-size", "inf", "--ets-loss", "nll", "--quantized-head", "float"],
+            {"ensemble_size_asked": "inf", "ensemble_size": 0, "ets_loss": "nll", "quantized_head": "float"},
+        ),
+        (["--search", "none"], {"search": "none"}),
+    ],
+    ids=str,
+)
+def test_settings_are_those_asked_for(
+    small: Small, tmp_path: Path, flags: list[str], expected: dict[str, object]
+) -> None:
+    command = ["calibrate", small.model, "--calib", small.calib, "-o", tmp_path / "o.onnx", *FAST, *flags]
+    settings = written(tmp_path, *command)["settings"]
+    expected = {"device": "cpu", "computed_on": "NumPy on the CPU", **expected}
+    assert {key: settings[key] for key in expected} == expected
 
 
 def test_calibrate_with_details(small: Small, tmp_path: Path) -> None:

@@ -448,6 +448,42 @@ def test_many_numbers_of_members_share_a_look(report: Report) -> None:
     assert len(set(re.findall(r'class="dot (m[0-9])"', legend))) == 5
 
 
+def test_the_number_of_members_of_the_choice_has_its_own_look(report: Report) -> None:
+    details = details_of(report)
+    sizes = [10, 10, 20, 20, 30, 30, 40, 40, 50, 50, 512]
+    steps = (details.steps[0], *(replace(details.steps[1], members=m, angle=1.0 + k) for k, m in enumerate(sizes)))
+    page = to_html(replace(report, details=replace(details, steps=steps, chosen=len(sizes))))
+    start = page.index('<section id="search"')
+    legend = page[page.index('<ul class="legend">', start) :].split("</ul>")[0]
+    named = [text for text in re.findall(r"</svg>([^<]+)</li>", legend) if "members" in text]
+    assert named == ["10 members", "20 members", "30 members", "512 members", "other numbers of members"]
+
+
+def test_settings_say_what_was_asked_for_and_where_it_ran(page: str) -> None:
+    settings = page[page.index("<dt>Settings</dt>") :].split("</dd>", maxsplit=1)[0]
+    for words in ("ensemble-size auto (from 10), max-ensemble-size 40", "map ts", "fold yes", "ets-loss squared",
+                  "quantized-head requantize"):  # fmt: skip
+        assert words in settings
+    assert "objective ECE, on NumPy on the CPU</dd>" in page
+    assert "From files and the environment" not in page
+
+
+def test_one_spelling_of_held_out_on_the_page(page: str) -> None:
+    assert "held-out" in page
+    assert "held out" not in page
+
+
+def test_the_verdict_has_the_digits_of_the_table(report: Report) -> None:
+    c, d = report.comparison, report.comparison.differences["ece"]
+    large = replace(
+        report, comparison=replace(c, before=replace(c.before, ece=0.123456), after=replace(c.after, ece=0.00004))
+    )
+    assert "ECE 12.35 % -> 0.00 % on 1,500 held-out samples" in large.verdict
+    assert f"difference {100 * d.low:+.2f} to {100 * d.high:+.2f} points)" in large.verdict
+    nll = replace(report, objective="nll").verdict
+    assert f"NLL {c.before.nll:.4f} -> {c.after.nll:.4f} on" in nll
+
+
 def test_bad_candidates_do_not_flatten_the_curve(report: Report) -> None:
     details = details_of(report)
     worst = replace(details.steps[0].calibration, objective=0.9)  # as accurate as the original
@@ -523,6 +559,41 @@ def test_the_command_writes_the_page(small: Small, tmp_path: Path) -> None:
     result = CliRunner().invoke(group, ["calibrate", *map(str, [small.model, *options, *fast])])
     assert result.exit_code == 0, result.output
     check_page((tmp_path / "r.html").read_text("utf-8"))
+
+
+def test_the_page_says_what_came_from_files_and_the_environment(
+    small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tna.toml").write_text('[calibrate]\nmax-nll = 50\nsearch = "complete"\n')
+    monkeypatch.setenv("TNA_ONNX_SEED", "4")
+    monkeypatch.setenv("TNA_ONNX_MAP", "ets")
+    options = ["--calib", small.calib, "-o", tmp_path / "o.onnx", "--report", tmp_path / "r.html", "--device", "cpu"]
+    flags = ["--config", tmp_path / "tna.toml", "--search", "none", "--map", "ts", "-q"]
+    result = CliRunner().invoke(group, ["calibrate", *map(str, [small.model, *options, *flags])])
+    assert result.exit_code == 0, result.output
+    page = (tmp_path / "r.html").read_text("utf-8")
+    check_page(page)
+    listed = page[page.index("<dt>From files and the environment</dt>") :].split("</dd>")[0]
+    said = listed.split("<dd>")[1].split(", ")
+    assert set(said) == {f"max-nll 50 ({tmp_path / 'tna.toml'} [calibrate])", "seed 4 (TNA_ONNX_SEED)"}  # no flag won
+
+
+@pytest.mark.parametrize("flags", [[], ["--preset", "clip"], ["--preprocessing", "p.json"]], ids=str)
+def test_a_setting_that_a_flag_replaces_is_not_said(
+    report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tna_onnx.recalibration.calibrate", lambda **_: report)
+    processor = {"image_processor_type": "ViTImageProcessor", "do_resize": False, "size": 8}
+    Path("p.json").write_text(json.dumps({**processor, "do_normalize": False}))
+    Path("tna.toml").write_text('preset = "imagenet"\nfigure-format = ["svg", "png"]\n')
+    command = ["calibrate", "m.onnx", "--calib", "c", "--report", "r.html", "--config", "tna.toml", "-q", *flags]
+    result = CliRunner().invoke(group, command)
+    assert result.exit_code == 0, result.output
+    page = Path("r.html").read_text("utf-8")
+    listed = page[page.index("<dt>From files and the environment</dt>") :].split("</dd>", maxsplit=1)[0]
+    assert "figure-format svg,png (tna.toml)" in listed
+    assert ("preset imagenet (tna.toml)" in listed) == (not flags)
 
 
 def test_the_command_writes_the_page_of_a_refused_result(small: Small, tmp_path: Path) -> None:

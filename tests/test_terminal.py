@@ -167,11 +167,22 @@ def test_old_code_pages_have_blocks() -> None:
     assert "█" in "".join(printed(ReliabilityPlot([("only", BINS)]), "cp437"))
 
 
-@pytest.mark.parametrize(("width", "heads"), [(80, 1), (78, 1), (77, 2), (45, 2), (200, 1)])
+@pytest.mark.parametrize(("width", "heads"), [(80, 1), (78, 1), (77, 2), (45, 2), (40, 2), (31, 2), (200, 1)])
 def test_diagrams_stand_below_each_other_where_columns_are_few(width: int, heads: int) -> None:
     lines = printed(ReliabilityPlot([("before", BINS), ("after", BINS)]), width=width)
     assert sum("samples" in line for line in lines) == heads
     assert max(map(len, lines)) <= width
+
+
+@pytest.mark.parametrize(("width", "bar"), [(43, 18), (42, 17), (40, 15), (31, 6)])
+def test_bars_are_narrower_where_columns_are_few(width: int, bar: int) -> None:
+    """A bar from 0 to 100 % is whole, and half of it is a half."""
+    lines = printed(ReliabilityPlot([("after", EMPTY), ("b", BINS)]), width=width)
+    full = next(line for line in lines if "1.25M" in line)
+    assert full.count("█") == bar
+    half = next(line for line in lines if "+40.0" in line)
+    assert half.count("█") == round(bar * 0.5)
+    assert half.count("█") + half.count("░") == round(bar * 0.9)
 
 
 @given(st.integers(1, 130), st.integers(0, 2**32 - 1))

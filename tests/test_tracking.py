@@ -73,6 +73,7 @@ def test_a_run_holds_everything(small: Small, tmp_path: Path) -> None:
     found, report = stored(tmp_path, "digits"), json.loads((tmp_path / "j.json").read_text("utf-8"))
     assert f"mlflow   run {found['id']} in sqlite:///" in done.stdout
     assert done.stdout.startswith("arrays test.npz")  # MLflow's own words are not on stdout
+    assert not re.search("INFO|database|alembic", done.stderr), done.stderr  # nor what it does to a new database
     assert (found["status"], found["name"]) == ("FINISHED", "model")
 
     parameters = found["params"]

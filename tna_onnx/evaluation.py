@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -23,7 +24,18 @@ from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.runtime import parse_device
 from tna_onnx.samples import DataOptions
 
-__all__ = ["Evaluation", "evaluate", "require_samples", "score_models"]
+__all__ = [
+    "HIGHEST_LEVEL",
+    "Evaluation",
+    "check_level",
+    "check_numbers",
+    "evaluate",
+    "require_samples",
+    "score_models",
+]
+
+HIGHEST_LEVEL = 99.9
+"""Per cent; beyond it the bootstrap has too few resamples for the ends of an interval."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +108,14 @@ def evaluate(
         GateMissed: a CheckFailed whose `result` is the Evaluation of a model that missed gates.
         DeviceError: ONNX Runtime or the device is missing.
     """
+    check_numbers("a whole number", bins=bins)
+    check_numbers(
+        "a number or None",
+        max_ece=max_ece,
+        max_nll=max_nll,
+        min_accuracy=min_accuracy,
+        expect_accuracy=expect_accuracy,
+    )
     gates = Gates(max_ece, max_nll, min_accuracy)
     check_batch_size(batch_size)
     loaded = load_model(model)
@@ -126,6 +146,36 @@ def evaluate(
     if evaluation.missed:
         raise GateMissed(evaluation)
     return evaluation
+
+
+_NUMBERS = {"a whole number": (Integral,), "a number": (Real,), "a number or None": (Real, type(None))}
+
+
+def check_numbers(expected: Literal["a whole number", "a number", "a number or None"], **given: object) -> None:
+    """Refuse arguments of a wrong type, which the command line's types do not see on the way through Python.
+
+    Raises:
+        UsageError: one is something else; truth values and texts are no numbers.
+
+    >>> check_numbers("a whole number", bins=15, seed=1.5)
+    Traceback (most recent call last):
+    tna_onnx.errors.UsageError: seed must be a whole number, got 1.5 (float)
+    """
+    for name, value in given.items():
+        if isinstance(value, bool) or not isinstance(value, _NUMBERS[expected]):
+            raise UsageError(f"{name} must be {expected}, got {value!r} ({type(value).__name__})")
+
+
+def check_level(per_cent: float) -> float:
+    """Return a confidence level as a fraction.
+
+    Raises:
+        UsageError: not a number, or outside of 50 to 99.9 per cent.
+    """
+    check_numbers("a number", confidence_level=per_cent)
+    if not 50 <= per_cent <= HIGHEST_LEVEL:
+        raise UsageError(f"confidence_level must be in 50 to {HIGHEST_LEVEL} per cent, got {per_cent}")
+    return per_cent / 100
 
 
 class Runs(Protocol):

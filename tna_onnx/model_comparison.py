@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from tna_onnx.batching import BatchSize, batch_size_notes, check_batch_size, choose_batch_size
 from tna_onnx.data import Format, InputSpec, Recipe, Source
 from tna_onnx.errors import DataError, UsageError
-from tna_onnx.evaluation import require_samples, score_models
+from tna_onnx.evaluation import HIGHEST_LEVEL, check_level, check_numbers, require_samples, score_models
 from tna_onnx.extraction import Progress, input_specs, open_model, silent
 from tna_onnx.graph.load import Model, ModelSource, load_model
 from tna_onnx.graph.outputs import ClassOutput, class_output
-from tna_onnx.numerics.metrics import Metrics, paired_differences
+from tna_onnx.numerics.metrics import Interval, Metrics, differences_to
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.provenance import versions
 from tna_onnx.report.compared import ComparedModel, ModelComparison, verdict_text
@@ -30,9 +30,6 @@ from tna_onnx.runtime import Device, parse_device
 from tna_onnx.samples import DataOptions
 
 __all__ = ["compare"]
-
-# Per cent; beyond it the bootstrap has too few resamples for the ends.
-_HIGHEST_LEVEL = 99.9
 
 
 def compare(
@@ -90,8 +87,9 @@ def compare(
         CheckFailed: the baseline's accuracy is more than two standard errors below the expected one.
         DeviceError: ONNX Runtime or the device is missing.
     """
-    if not 50 <= confidence_level <= _HIGHEST_LEVEL:
-        raise UsageError(f"confidence level must be in 50 to {_HIGHEST_LEVEL} per cent, got {confidence_level}")
+    level = check_level(confidence_level)
+    check_numbers("a whole number", bins=bins)
+    check_numbers("a number or None", expect_accuracy=expect_accuracy)
     check_batch_size(batch_size)
     given = _named(models)
     first = _position(baseline, given)
@@ -109,7 +107,7 @@ def compare(
         data=samples.description,
         baseline=given[first].name,
         confidence_level=confidence_level,
-        models=tuple(_compared(run, runs[first], bins, confidence_level / 100) for run in runs),
+        models=_compared(runs, runs[first], bins, level),
         versions=versions(),
         notes=_notes(given, runs, runs[first], confidence_level),
     )
@@ -300,10 +298,14 @@ def _run(
     )
 
 
-def _compared(run: _Run, first: _Run, bins: int, level: float) -> ComparedModel:
-    """Reduce a run, and hold it against the baseline's."""
+def _compared(runs: Sequence[_Run], first: _Run, bins: int, level: float) -> tuple[ComparedModel, ...]:
+    """Reduce runs, and hold them against the baseline's; all of them under the same resamples."""
+    differences = iter(differences_to(first.scores, [r.scores for r in runs if r is not first], bins, level=level))
+    return tuple(_reduced(run, first, {} if run is first else next(differences), bins) for run in runs)
+
+
+def _reduced(run: _Run, first: _Run, differences: dict[str, Interval], bins: int) -> ComparedModel:
     agreement = _agreement(run, first)
-    differences = {} if run is first else paired_differences(first.scores, run.scores, bins, level=level)
     return ComparedModel(
         name=run.name,
         model=run.model,
@@ -349,7 +351,7 @@ def _notes(given: Sequence[_Given], runs: Sequence[_Run], first: _Run, level: fl
             f"each {level:g}% interval stands for itself; they are not corrected for {others} comparisons"
             + (
                 f": with --confidence-level {together:.4g} those of one metric hold together at {level:g}% (Bonferroni)"
-                if together <= _HIGHEST_LEVEL
+                if together <= HIGHEST_LEVEL
                 else ""
             )
         )

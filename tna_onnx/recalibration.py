@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from tna_onnx.batching import BatchSize, batch_size_notes
 from tna_onnx.consistency import check_other_outputs
 from tna_onnx.data import Format, Recipe
+from tna_onnx.engine.placement import Host
 from tna_onnx.errors import UnsupportedModel, UsageError
-from tna_onnx.evaluation import score_models
+from tna_onnx.evaluation import check_level, check_numbers, score_models
 from tna_onnx.extraction import Progress, silent
 from tna_onnx.gates import GateMissed, Gates
 from tna_onnx.graph.load import ModelSource
@@ -56,6 +57,7 @@ def calibrate(
     max_ensemble_size: int = 2560,
     antithetic: bool = False,
     angle_step: float = 2.0,
+    adaptive: bool = True,
     alpha: float = 5.0,
     beta: float = 1.0,
     theta_s: float = 0.9,
@@ -111,6 +113,7 @@ def calibrate(
         max_ensemble_size: cap on the members under `auto`.
         antithetic: average pairs of a rotation and its transpose.
         angle_step: grid step in degrees.
+        adaptive: look at the angles from coarse to fine; otherwise at the whole grid first.
         alpha: first shape of the Beta distribution of the rotation angles.
         beta: second shape.
         theta_s: largest angle of one rotation, radians.
@@ -161,18 +164,29 @@ def calibrate(
     _check_words(search=search, map=map, objective=objective, ets_loss=ets_loss)
     if search == "none" and map == "none":
         raise UsageError("search none with map none changes nothing; choose another --search or another --map")
+    shape = {"alpha": alpha, "beta": beta, "theta_s": theta_s}
+    limits = {"max_ece": max_ece, "max_nll": max_nll, "min_accuracy": min_accuracy}
+    check_numbers("a whole number", max_ensemble_size=max_ensemble_size, n_t=n_t, bins=bins, seed=seed)
+    check_numbers("a number", max_accuracy_drop=max_accuracy_drop, angle_step=angle_step, **shape)
+    check_numbers("a number or None", **limits, expect_accuracy=expect_accuracy)
     settings = _settings(
         **_members(ensemble_size, max_ensemble_size),
         angle_step=angle_step,
+        adaptive=adaptive,
         objective=objective,
         bins=bins,
         max_accuracy_drop=max_accuracy_drop / 100,
         seed=seed,
         antithetic=antithetic,
-        tilt={"alpha": alpha, "beta": beta, "theta_s": theta_s, "n_t": n_t},
+        tilt={**shape, "n_t": n_t},
     )
-    gates = Gates(max_ece, max_nll, min_accuracy, max_accuracy_drop, require_improvement, fail_if_worse)
-    level = _level(confidence_level)
+    gates = Gates(
+        **limits,
+        max_accuracy_drop=max_accuracy_drop,
+        require_improvement=require_improvement,
+        fail_if_worse=fail_if_worse,
+    )
+    level = check_level(confidence_level)
     data = DataOptions(preprocessing, format, classes, label_column, skip_bad, expect_accuracy)
     task = open_task(
         model, calib, eval, output, needs_head=search != "none", head=head, output_name=output_name,
@@ -244,6 +258,14 @@ def calibrate(
             curve=tuple(_point(c, settings) for c in found.candidates),
             settings={
                 **dataclasses.asdict(settings),
+                "search": search,
+                "map": map,
+                "fold": fold,
+                "ets_loss": ets_loss,
+                "quantized_head": quantized_head,
+                "ensemble_size_asked": ensemble_size,
+                "device": device,
+                "computed_on": _computed_on(task),
                 "batch_size": task.batch_size,
                 "confidence_level": confidence_level,
                 "gates": dataclasses.asdict(gates),
@@ -281,26 +303,18 @@ def _members(ensemble_size: int | str, cap: int) -> dict[str, int]:
     """Ensemble size and its cap: a number is taken as given, `auto` starts at the paper's and may grow.
 
     Raises:
-        UsageError: neither a positive number nor `auto` nor `inf`.
+        UsageError: neither a positive whole number nor `auto` nor `inf`.
     """
     if ensemble_size == "auto":
         return {"ensemble_size": min(_FIRST_MEMBERS, cap), "max_ensemble_size": cap}
     if ensemble_size == "inf":
         return {"ensemble_size": LIMIT, "max_ensemble_size": LIMIT}
-    if isinstance(ensemble_size, str) or ensemble_size < 1:
+    if isinstance(ensemble_size, str):
         raise UsageError(f"ensemble size '{ensemble_size}' is not known; expected auto, inf or a positive number")
+    check_numbers("a whole number", ensemble_size=ensemble_size)
+    if ensemble_size < 1:
+        raise UsageError(f"ensemble_size must be at least 1, auto or inf, got {ensemble_size}")
     return {"ensemble_size": ensemble_size, "max_ensemble_size": ensemble_size}
-
-
-def _level(per_cent: float) -> float:
-    """Return a confidence level as a fraction.
-
-    Raises:
-        UsageError: outside of 50 to 99.9 per cent.
-    """
-    if not 50 <= per_cent <= 99.9:
-        raise UsageError(f"confidence level must be in 50 to 99.9 per cent, got {per_cent}")
-    return per_cent / 100
 
 
 def _missed(gates: Gates, comparison: Comparison, objective: str) -> tuple[str, ...]:
@@ -365,6 +379,12 @@ def _foldable(task: Task, found: Outcome) -> bool:
     if head is None or not can_scale(task.model, head):
         return False
     return head.stored_weight.quantized is None or found.chosen.angle != 0
+
+
+def _computed_on(task: Task) -> str:
+    """Where the search and the fits are computed: only products with a plain weight can be on a device."""
+    on_device = task.head is not None and task.probed.tail is None
+    return task.placement.name if on_device else Host.name
 
 
 def _where(task: Task) -> str:

@@ -60,7 +60,8 @@ def log_report(
         TrackingError: MLflow or its server did not take the run.
     """
     mlflow = optional("mlflow", "mlflow", "logging to MLflow")
-    logging.getLogger("alembic").setLevel(logging.WARNING)  # speaks of every table of a new database
+    for speaker in ("alembic", "mlflow.store.db.utils"):  # they speak of every table of a new database
+        logging.getLogger(speaker).setLevel(logging.WARNING)
     try:
         where = None if experiment is None else _experiment(mlflow, experiment)
         with mlflow.start_run(experiment_id=where, run_name=Path(report.model).stem) as run:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 import tna_onnx
+from tna_onnx.cli.channels import ResultError, complain, drop, standard_output
 from tna_onnx.cli.options import confidence_option, data_options, limit_options, recipe_from, result_options
-from tna_onnx.cli.types import members
+from tna_onnx.cli.types import Number, members
+from tna_onnx.cli.written import interruption, watch
 from tna_onnx.errors import CheckFailed, TnaError, UsageError
 
 __all__ = ["group"]
@@ -21,21 +25,52 @@ __all__ = ["group"]
 _MODEL = click.Path()
 
 
+class _Command(click.Command):
+    """A command whose help may be cut off, and whose unexpected errors reach `main`."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        """Parse."""
+        with _help_cut_off():
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except (EOFError, OSError) as error:  # click would end with 1, as if an input or a pipe had ended
+            raise RuntimeError(f"unexpected {type(error).__name__}") from error
+
+
 class _Group(click.Group):
     """Turns this package's errors into messages with their exit codes."""
+
+    command_class = _Command
+
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        """Parse."""
+        with _help_cut_off():
+            return super().make_context(*args, **kwargs)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command."""
         try:
             return super().invoke(ctx)
         except TnaError as error:
-            click.echo(f"Error: {error}", err=True)
+            complain(f"Error: {error}")
             ctx.exit(error.exit_code)
         except KeyboardInterrupt:
-            cached = any(word.partition("=")[0] == "--cache" for word in sys.argv)
-            kept = " The features computed so far are kept in the cache." if cached else ""
-            click.echo(f"Interrupted; no file was written.{kept}", err=True)
+            complain(interruption(ctx))
             ctx.exit(130)
+
+
+@contextlib.contextmanager
+def _help_cut_off() -> Iterator[None]:
+    """Take it for a normal end if the reader of `--help` goes away."""
+    try:
+        yield
+    except BrokenPipeError:
+        drop(sys.stdout)
+        raise click.exceptions.Exit(0) from None
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -44,7 +79,8 @@ def group() -> None:
     """Recalibrate a trained ONNX classifier: a drop-in file with confidences that can be trusted.
 
     Exit codes: 0 done, 1 a check failed, 2 usage, 3 model not supported, 4 data, 5 device,
-    6 MLflow.
+    6 MLflow or another place did not take a result (the model is written), 70 a bug in tna-onnx,
+    130 interrupted.
     """
 
 
@@ -91,7 +127,7 @@ def group() -> None:
 )
 @click.option(
     "--max-accuracy-drop",
-    type=click.FloatRange(0, 100),
+    type=Number(0, 100),
     default=0.3,
     show_default=True,
     help="Accuracy that may be lost on the calibration data, percentage points. Also a gate: fail if the whole "
@@ -120,6 +156,12 @@ def group() -> None:
     default=2.0,
     show_default=True,
     help="Step of the angle grid, degrees.",
+)
+@click.option(
+    "--adaptive/--full-grid",
+    default=True,
+    show_default=True,
+    help="Look at the angles from coarse to fine, or at the whole grid first.",
 )
 @click.option("--alpha", type=float, default=5.0, show_default=True, help="First shape of the Beta distribution.")
 @click.option("--beta", type=float, default=1.0, show_default=True, help="Second shape of the Beta distribution.")
@@ -182,36 +224,38 @@ def calibrate(
     Example:
       tna-onnx calibrate model.onnx --calib data/ --eval heldout/ -o model.tna.onnx
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
-    from tna_onnx.cli.show import Extras, finish, progress_bars  # noqa: PLC0415
+    from tna_onnx.cli.show import Extras, finish, json_step, page_step, progress_bars, ready  # noqa: PLC0415
     from tna_onnx.recalibration import calibrate as run  # noqa: PLC0415
     from tna_onnx.report.text import report_text  # noqa: PLC0415
 
     others = [given["model"], given["calib"], given["eval"], given["output"]]
-    _check_json(json_file, *others, details)
-    _check_json(details, *others, kind="HTML")
+    _check_result(json_file, *others, details)
+    _check_result(details, *others, kind="HTML")
     extras = Extras(figures, figure_formats, mlflow or mlflow_experiment is not None, mlflow_experiment)
     extras.check(*others, json_file, details)
     drawn = details is not None or figures is not None
     recipe = recipe_from(preset, given)
+    ready()
+    output = Path(given["output"]) if given["output"] else _default_output(given["model"])
+    watch([output, json_file, details], given["cache"])
     with progress_bars(quiet) as progress:
         report, missed = _gated(run, preprocessing=recipe, details=drawn, progress=progress, **given)
-    finish(report, report_text(report, plot=plot), json_file, quiet, details=drawn)
-    if details is not None:
+
+    def page() -> str:
         from tna_onnx.report.page import to_html  # noqa: PLC0415
 
-        page = to_html(report, shlex.join(["tna-onnx", *sys.argv[1:]]))
-        try:
-            Path(details).write_text(page, encoding="utf-8")
-        except OSError as error:
-            raise UsageError(f"{details}: cannot be written: {error.strerror}") from error
+        return to_html(report, _command_line(), sources=_sources())
+
+    steps = [json_step(json_file, report, details=drawn), page_step(details, page), *extras.steps(report, details)]
     try:
-        extras.make(report, details, quiet)
-    except TnaError as error:
+        finish(report_text(report, plot=plot), steps, quiet, report.output)
+    except ResultError as error:
         if not missed:
             raise
-        click.echo(f"Error: {error}", err=True)  # a missed gate decides on the exit code
+        complain(f"Error: {error}")  # a missed gate decides on the exit code
     if missed:
-        raise missed
+        earlier = output is not None and output.is_file() and not given["dry_run"]
+        raise CheckFailed(f"{missed}; the earlier {output} is unchanged") if earlier else missed
 
 
 @group.command()
@@ -223,15 +267,17 @@ def calibrate(
 @data_options
 def evaluate(preset: str | None, json_file: str | None, plot: bool, quiet: bool, **given: Any) -> None:
     """Measure MODEL on labelled data: accuracy, ECE, AdaECE, NLL, Brier."""
-    from tna_onnx.cli.show import finish, progress_bars  # noqa: PLC0415
+    from tna_onnx.cli.show import finish, json_step, progress_bars, ready  # noqa: PLC0415
     from tna_onnx.evaluation import evaluate as run  # noqa: PLC0415
     from tna_onnx.report.text import evaluation_text  # noqa: PLC0415
 
-    _check_json(json_file, given["model"], given["data"])
+    _check_result(json_file, given["model"], given["data"])
     recipe = recipe_from(preset, given)
+    ready()
+    watch([json_file])
     with progress_bars(quiet) as progress:
         evaluation, missed = _gated(run, preprocessing=recipe, progress=progress, **given)
-    finish(evaluation, evaluation_text(evaluation, plot=plot), json_file, quiet)
+    finish(evaluation_text(evaluation, plot=plot), [json_step(json_file, evaluation)], quiet)
     if missed:
         raise missed
 
@@ -252,15 +298,17 @@ def features(preset: str | None, json_file: str | None, quiet: bool, **given: An
       tna-onnx features model.onnx --data data/ --cache features/
       tna-onnx calibrate model.onnx --calib features/
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
-    from tna_onnx.cli.show import finish, progress_bars  # noqa: PLC0415
+    from tna_onnx.cli.show import finish, json_step, progress_bars, ready  # noqa: PLC0415
     from tna_onnx.collection import features as run  # noqa: PLC0415
     from tna_onnx.report.text import collection_text  # noqa: PLC0415
 
-    _check_json(json_file, given["model"], given["data"])
+    _check_result(json_file, given["model"], given["data"])
     recipe = recipe_from(preset, given)
+    ready()
+    watch([json_file], given["cache"])
     with progress_bars(quiet) as progress:
         collection = run(preprocessing=recipe, progress=progress, **given)
-    finish(collection, collection_text(collection), json_file, quiet)
+    finish(collection_text(collection), [json_step(json_file, collection)], quiet)
 
 
 features.params = [option for option in features.params if option.name != "bins"]  # nothing here is binned
@@ -271,17 +319,19 @@ features.params = [option for option in features.params if option.name != "bins"
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def inspect(model: str, as_json: bool) -> None:
     """Show which node of MODEL is the head, or why none is."""
-    from rich.console import Console  # noqa: PLC0415
-
+    from tna_onnx.cli.show import say  # noqa: PLC0415
+    from tna_onnx.cli.signals import loaded  # noqa: PLC0415
     from tna_onnx.inspection import inspect as run  # noqa: PLC0415
     from tna_onnx.report.as_json import to_json  # noqa: PLC0415
-    from tna_onnx.report.text import inspection_text, show  # noqa: PLC0415
+    from tna_onnx.report.text import inspection_text  # noqa: PLC0415
 
+    loaded()
     inspection = run(model)
     if as_json:
-        click.echo(to_json(inspection), nl=False)
+        with standard_output():
+            click.echo(to_json(inspection), nl=False)
     else:
-        show(Console(), inspection_text(inspection))
+        say(inspection_text(inspection))
     inspection.require_head()
 
 
@@ -300,15 +350,17 @@ def verify(preset: str | None, json_file: str | None, quiet: bool, **given: Any)
     Example:
       tna-onnx verify model.onnx model.tna.onnx --data heldout/
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
-    from tna_onnx.cli.show import finish, progress_bars  # noqa: PLC0415
+    from tna_onnx.cli.show import finish, json_step, progress_bars, ready  # noqa: PLC0415
     from tna_onnx.comparison import verify as run  # noqa: PLC0415
     from tna_onnx.report.text import difference_text  # noqa: PLC0415
 
-    _check_json(json_file, given["original"], given["recalibrated"], given["data"])
+    _check_result(json_file, given["original"], given["recalibrated"], given["data"])
     recipe = recipe_from(preset, given)
+    ready()
+    watch([json_file])
     with progress_bars(quiet) as progress:
         found = run(preprocessing=recipe, progress=progress, **given)
-    finish(found, difference_text(found), json_file, quiet)
+    finish(difference_text(found), [json_step(json_file, found)], quiet)
     if not found.passed:
         raise CheckFailed(f"{found.recalibrated}: {found.verdict}")
 
@@ -339,24 +391,49 @@ def compare(preset: str | None, json_file: str | None, page: str | None, quiet: 
     Example:
       tna-onnx compare model.onnx model.tna.onnx other.onnx --data heldout/ --report comparison.html
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
-    from tna_onnx.cli.show import finish, progress_bars  # noqa: PLC0415
+    from tna_onnx.cli.show import finish, json_step, page_step, progress_bars, ready  # noqa: PLC0415
     from tna_onnx.model_comparison import compare as run  # noqa: PLC0415
     from tna_onnx.report.comparison_text import model_comparison_text  # noqa: PLC0415
 
-    _check_json(json_file, *given["models"], given["data"], page)
-    _check_json(page, *given["models"], given["data"], kind="HTML")
+    _check_result(json_file, *given["models"], given["data"], page)
+    _check_result(page, *given["models"], given["data"], kind="HTML")
     recipe = recipe_from(preset, given)
+    ready()
+    watch([json_file, page])
     with progress_bars(quiet) as progress:
         found = run(preprocessing=recipe, progress=progress, **given)
-    finish(found, model_comparison_text(found), json_file, quiet)
-    if page is not None:
+
+    def html() -> str:
         from tna_onnx.report.comparison_page import comparison_page  # noqa: PLC0415
 
-        html = comparison_page(found, shlex.join(["tna-onnx", *sys.argv[1:]]))
-        try:
-            Path(page).write_text(html, encoding="utf-8")
-        except OSError as error:
-            raise UsageError(f"{page}: cannot be written: {error.strerror}") from error
+        return comparison_page(found, _command_line())
+
+    finish(model_comparison_text(found), [json_step(json_file, found), page_step(page, html)], quiet)
+
+
+def _default_output(model: str) -> Path | None:
+    path = Path(model)
+    return path.with_suffix(".tna.onnx") if path.name else None
+
+
+def _command_line() -> str:
+    return shlex.join(["tna-onnx", *sys.argv[1:]])
+
+
+def _sources() -> dict[str, str]:
+    """Return the settings that files and the environment gave: flag -> value and source."""
+    ctx = click.get_current_context()
+    kinds = {str(p.name): ctx.get_parameter_source(str(p.name)) for p in ctx.command.params}
+    recipes = ("preset", "preprocessing")  # one on the command line takes the place of the other
+    replaced = recipes if any(kinds[name] == ParameterSource.COMMANDLINE for name in recipes) else ()
+    found = {}
+    for param in ctx.command.params:
+        name = str(param.name)
+        setting = ctx.meta.get("tna_onnx.settings", {}).get(name)
+        if setting is not None and kinds[name] == ParameterSource.DEFAULT_MAP and name not in replaced:
+            value = ",".join(setting.value) if isinstance(setting.value, list) else setting.value
+            found[max(param.opts, key=len).lstrip("-")] = f"{value} ({setting.source})"
+    return found
 
 
 def _gated(run: Callable[..., Any], **given: Any) -> tuple[Any, CheckFailed | None]:
@@ -369,14 +446,18 @@ def _gated(run: Callable[..., Any], **given: Any) -> tuple[Any, CheckFailed | No
         return missed.result, missed
 
 
-def _check_json(path: str | None, *others: str | None, kind: str = "JSON") -> None:
+def _check_result(path: str | None, *others: str | None, kind: str = "JSON") -> None:
     """Refuse the path of a result before the work, not after: a missing folder, a directory, one of the other files."""
     if path is None:
         return
+    if path == "-":
+        raise UsageError(f"-: expected the name of a file for the {kind}")
     file = Path(path).absolute()
     if not file.parent.is_dir():
         raise UsageError(f"{path}: folder {file.parent} does not exist; create it or choose another")
     if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
         raise UsageError(f"{path}: cannot be written; expected the name of a file for the {kind}")
+    if file.is_socket() or file.is_block_device():
+        raise UsageError(f"{path}: is not a regular file; expected the name of a file for the {kind}")
     if any(other is not None and file.resolve() == Path(other).resolve() for other in others):
         raise UsageError(f"{path}: is one of the other files of this command; choose another name for the {kind} file")

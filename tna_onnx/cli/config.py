@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from tna_onnx.cli.channels import complain
 from tna_onnx.errors import UsageError
 
 __all__ = ["config_options"]
@@ -32,7 +33,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _PREFIX = "TNA_ONNX_"
 _TABLE = "tna-onnx"
+# In the text of every pyproject.toml that concerns us: the table, and the table with a wrong name.
+_OURS = (b"tna-onnx", b"tool.tna_onnx")
 _META = "tna_onnx.settings"
+_UNKNOWN = "tna_onnx.unknown"
 # Likeness, from 0 to 1, from which on an unknown variable is a misspelt one.
 _CLOSE = 0.85
 # Options that say the same thing: one that is set nearer to the command line takes the others away.
@@ -57,9 +61,12 @@ def config_options(command: F) -> F:
         for name in _outranked(ctx, settings):
             given[name] = None
             del settings[name]
+        if not given.get("quiet"):
+            for variable in ctx.meta.get(_UNKNOWN, ()):
+                complain(f"{variable}: is no setting; ignored")
         if verbose:
             for name, setting in settings.items():
-                click.echo(f"setting  {_flag_names(ctx.command)[name]} = {setting.value}  ({setting.source})", err=True)
+                complain(f"setting  {_flag_names(ctx.command)[name]} = {setting.value}  ({setting.source})")
         return command(*args, **given)
 
     for option in (
@@ -115,9 +122,12 @@ def _pyproject(ctx: click.Context) -> dict[str, _Setting]:
             text = path.read_bytes()
         except OSError:
             continue
-        if _TABLE.encode() not in text:  # so that TOML which is not for us need not even be valid
+        if not any(word in text for word in _OURS):  # so that TOML which is not for us need not even be valid
             continue
-        table = _parse(path, text).get("tool", {}).get(_TABLE)
+        tools = _parse(path, text).get("tool", {})
+        if _TABLE.replace("-", "_") in tools:
+            raise UsageError(f"{path}: [tool.tna_onnx] is not read; write [tool.{_TABLE}]")
+        table = tools.get(_TABLE)
         if table is not None:
             return _settings(ctx, path, table, f"tool.{_TABLE}")
     return {}
@@ -256,7 +266,7 @@ def _from_toml_item(option: click.Option, value: Any, where: str, folder: Path) 
 
 def _environment(ctx: click.Context) -> dict[str, _Setting]:
     settings = {}
-    _check_variables(ctx)
+    ctx.meta[_UNKNOWN] = _unknown_variables(ctx)
     for flag, option in _options(ctx.command).items():
         for variable in _variables(ctx.info_name or "", flag):
             if value := os.environ.get(variable):
@@ -275,20 +285,23 @@ def _variables(command: str, flag: str) -> tuple[str, str]:
     return f"{_PREFIX}{command.upper()}_{name}", f"{_PREFIX}{name}"
 
 
-def _check_variables(ctx: click.Context) -> None:
-    """Refuse a misspelt variable: a pipeline would go on without its gate. Variables like no other are not ours.
+def _unknown_variables(ctx: click.Context) -> list[str]:
+    """Return variables that look like settings and are none; refuse a misspelt one: its gate would be missing.
 
     Raises:
         UsageError: a variable that is almost the name of a setting.
     """
     flags = [(name, flag) for name, command in _commands(ctx).items() for flag in ("config", *_options(command))]
     known = {variable for pair in flags for variable in _variables(*pair)}
+    unknown = []
     for variable in sorted(os.environ):
         if variable.startswith(_PREFIX) and variable not in known:
             name, names = variable.removeprefix(_PREFIX), [other.removeprefix(_PREFIX) for other in sorted(known)]
             positive = name.replace("NO_", "", 1)  # NO_FOLD=1 is FOLD=0
             if close := [positive] if positive in names else difflib.get_close_matches(name, names, 1, _CLOSE):
                 raise UsageError(f"{variable}: is no setting; did you mean {_PREFIX}{close[0]}?")
+            unknown.append(variable)
+    return unknown
 
 
 # Options

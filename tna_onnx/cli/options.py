@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from tna_onnx.cli.config import config_options
-from tna_onnx.cli.types import batch_size, numbers, size
+from tna_onnx.cli.types import Number, Words, batch_size, flat, numbers, size
 from tna_onnx.errors import UsageError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def data_options(command: F) -> F:
             click.option(
                 "--expect-accuracy",
                 metavar="PERCENT",
-                type=click.FloatRange(0, 100),
+                type=Number(0, 100),
                 help="Fail if the model's accuracy on the data is more than two standard errors below.",
             ),
             click.option("--preset", type=click.Choice(PRESETS), help="Preprocessing known by name; flags win."),
@@ -116,14 +116,14 @@ def limit_options(command: F) -> F:
             click.option(
                 "--max-ece",
                 metavar="PERCENT",
-                type=click.FloatRange(0, 100),
+                type=Number(0, 100),
                 help="Gate: fail, exit code 1, if the ECE is above.",
             ),
-            click.option("--max-nll", metavar="NATS", type=click.FloatRange(0), help="Gate: fail if the NLL is above."),
+            click.option("--max-nll", metavar="NATS", type=Number(0), help="Gate: fail if the NLL is above."),
             click.option(
                 "--min-accuracy",
                 metavar="PERCENT",
-                type=click.FloatRange(0, 100),
+                type=Number(0, 100),
                 help="Gate: fail if the accuracy is below.",
             ),
         ]
@@ -135,7 +135,7 @@ def limit_options(command: F) -> F:
 confidence_option = click.option(
     "--confidence-level",
     metavar="PERCENT",
-    type=click.FloatRange(50, 99.9),
+    type=Number(50, 99.9),
     default=95.0,
     show_default=True,
     help="Of all intervals.",
@@ -157,10 +157,11 @@ def result_options(command: F) -> F:
                 "--figure-format",
                 "figure_formats",
                 multiple=True,
-                type=click.Choice(FIGURE_FORMATS),
+                type=Words(FIGURE_FORMATS),
+                callback=flat,
                 default=FIGURE_FORMATS,
                 show_default=True,
-                help="Format of them; may be given several times.",
+                help="Format of them; several with commas, or given several times.",
             ),
             click.option("--mlflow", is_flag=True, help="Log the run to MLflow, at MLFLOW_TRACKING_URI."),
             click.option("--mlflow-experiment", metavar="NAME", help="Experiment of that run; implies --mlflow."),

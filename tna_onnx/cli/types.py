@@ -1,10 +1,40 @@
-"""Texts of options -> values: lists of numbers, image sizes, batch sizes."""
+"""Texts of options -> values: numbers and lists of them, image sizes, batch sizes, lists of words."""
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import click
 
-__all__ = ["batch_size", "members", "numbers", "size"]
+__all__ = ["Number", "Words", "batch_size", "flat", "members", "numbers", "size"]
+
+
+class Number(click.FloatRange):
+    """A number in a range; NaN, which is in every range, is none."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Parse."""
+        number = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail(f"{value!r} is not a valid {self.name}.", param, ctx)
+        return number
+
+
+class Words(click.Choice):  # type: ignore[type-arg]  # a generic only from click 8.2 on
+    """One word of several, or several with commas between them; `flat` puts those of all occurrences together."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Parse."""
+        words = value if isinstance(value, tuple) else value.split(",")
+        return tuple(super(Words, self).convert(word, param, ctx) for word in words)
+
+
+def flat(_ctx: click.Context, _param: click.Parameter, groups: tuple[tuple[str, ...], ...]) -> tuple[str, ...]:
+    """Return the words of all groups, each once."""
+    return tuple(dict.fromkeys(word for group in groups for word in group))
 
 
 def numbers(_ctx: click.Context, _param: click.Parameter, text: str | None) -> tuple[float, ...] | None:

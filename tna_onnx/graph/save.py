@@ -30,13 +30,17 @@ def check_output(model: Model, output: Path, *, overwrite: bool = False) -> None
 
     Raises:
         UsageError: the folder is missing or not writable, the path is a folder, is the input and `overwrite` is not
-            given, or would replace the input's external data.
+            given, or would replace the input's external data or something that is no regular file, such as /dev/null.
     """
     folder = output.absolute().parent
+    if str(output) == "-":
+        raise UsageError("-: expected the name of a file; a model cannot go to standard output")
     if not folder.is_dir():
         raise UsageError(f"{output}: folder {folder} does not exist; create it or choose another --output")
     if output.is_dir():
         raise UsageError(f"{output}: is a directory; expected a file name such as model.tna.onnx")
+    if _special(output):
+        raise UsageError(f"{output}: is not a regular file; use --dry-run to write nothing")
     same = model.path is not None and output.exists() and output.samefile(model.path)
     if same and not overwrite:
         raise UsageError(f"{output}: output is the input model; choose another --output, or pass --overwrite")
@@ -50,8 +54,18 @@ def check_output(model: Model, output: Path, *, overwrite: bool = False) -> None
         )
     if own and data_file(output).is_dir():
         raise UsageError(f"{output}: its external data would go into {data_file(output)}, which is a directory")
+    if own and _special(data_file(output)):
+        raise UsageError(
+            f"{output}: its external data would go into {data_file(output)}, which is not a regular file; "
+            "choose another --output"
+        )
     if not os.access(folder, os.W_OK) or (output.exists() and not os.access(output, os.W_OK)):
         raise UsageError(f"{output}: not writable")
+
+
+def _special(path: Path) -> bool:
+    """Whether there is a device, pipe or socket, which renaming would replace."""
+    return path.exists() and not path.is_file()
 
 
 def _places(path: Path) -> set[Path]:

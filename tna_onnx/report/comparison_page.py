@@ -93,13 +93,14 @@ def _differences(found: ModelComparison) -> str:
         sign = -1 if metric == "accuracy" else 1  # so that left and green are better in every row
         for model, d in zip(found.others, intervals, strict=True):
             low, high = sorted((sign * d.low, sign * d.high))
+            word = {1: "better", 0: "no significant difference", -1: "worse"}[standing(metric, d)]
             rows.append(
                 [
                     _head(metric),
                     Text(model.name),
                     number(metric, d.difference, "+"),
                     f"{number(metric, d.low, '+')} to {number(metric, d.high, '+')}",
-                    Raw(interval_bar(sign * d.difference, low, high, reach)),
+                    Raw(f'{interval_bar(sign * d.difference, low, high, reach)}<span class="unseen">{word}</span>'),
                 ]
             )
     heads = ["metric", Text("model"), "difference", f"{found.confidence_level:g}% interval", "better | worse"]

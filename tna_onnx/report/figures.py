@@ -14,8 +14,9 @@ from typing import Any
 
 from tna_onnx.data.optional import optional
 from tna_onnx.errors import UsageError
-from tna_onnx.report.details import Bins, Details, Scored, Step
+from tna_onnx.report.details import Bins, Details, Scored
 from tna_onnx.report.report import Report
+from tna_onnx.report.sections.candidates import drawn_kinds, highest, looks, near
 
 __all__ = ["require_matplotlib", "write_figures"]
 
@@ -48,12 +49,14 @@ _OVER = {"facecolor": "#f6c6bd", "edgecolor": "#a02c1c", "hatch": "////", "linew
 _UNDER = {"facecolor": "#ffffff", "edgecolor": "#1d5c2f", "hatch": "....", "linewidth": 0.5}
 _BEFORE = {"color": "#a02c1c", "linestyle": "--"}
 _AFTER = {"color": "#1f4e9c", "linestyle": "-"}
-# One marker and colour for each number of members; the kind of data has the dashes.
+# One marker and colour for each number of members, the last for all others; the kind of data has the dashes.
 _MARKERS = ("o", "s", "^", "D", "v")
 _COLORS = ("#1f4e9c", "#a02c1c", "#1d5c2f", "#7a4b9a", "#8a6d00")
-# Bins with their counts written in; accuracy that the search's figures show a loss of, as in the HTML report.
+_RING = {"marker": "o", "markersize": 8, "markerfacecolor": "none", "color": "#333333", "linestyle": "none"}
+# Bins with their counts written in.
 _MOST_COUNTED = 20
-_SHOWN_DROP = 0.1
+# Characters of a label of which three do not fit beside each other.
+_LONG_LABEL = 32
 _WEIGHTS = {"original": "original weight", "tilted": "one tilted weight", "averaged": "average of tilted weights"}
 _LABELS = {"ece": "ECE, %", "adaece": "AdaECE, %", "nll": "NLL, nats"}
 
@@ -184,40 +187,51 @@ def _risk(figure: Any, details: Details) -> None:
 
 
 def _search(figure: Any, report: Report, details: Details) -> None:
-    """Objective and accuracy of the candidates over the angle, up to where accuracy has fallen by 10 points."""
+    """Objective and accuracy of the candidates over the angle, as far as the HTML report shows them."""
     scale = 1 if report.objective == "nll" else 100
-    least = details.steps[0].calibration.accuracy - _SHOWN_DROP
-    near = [step for step in details.steps if step.calibration.accuracy >= least]
     chosen = details.steps[details.chosen]
-    figure.set_figheight(_HEIGHT + 0.5)  # for the legend
+
+    def objective(scored: Scored) -> float:
+        return scale * scored.objective
+
     panels = figure.subplots(1, 2)
-    _curves(panels[0], details, near, lambda scored: scale * scored.objective)
-    _curves(panels[1], details, near, lambda scored: 100 * scored.accuracy)
+    _curves(panels[0], details, objective)
+    _curves(panels[1], details, lambda scored: 100 * scored.accuracy)
     allowed = 100 * (details.steps[0].calibration.accuracy - float(str(report.settings["max_accuracy_drop"])))
     panels[1].axhline(allowed, color="#333333", linestyle=":", linewidth=1, label="allowed on calibration data")
     for axes, label in zip(panels, (_LABELS[report.objective], "accuracy, %"), strict=True):
         axes.axvline(chosen.angle, color="#333333", linestyle="-.", linewidth=0.9, label=f"chosen: {chosen.angle:g}°")
         axes.set(xlabel="angle, degrees", ylabel=label)
-    panels[0].set_ylim(bottom=0)
-    figure.legend(*panels[1].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    panels[0].set_ylim(0, highest(details, objective))
+    handles, labels = panels[1].get_legend_handles_labels()
+    columns = 3 if max(map(len, labels)) < _LONG_LABEL else 2
+    figure.set_figheight(_HEIGHT + 0.13 * -(-len(labels) // columns))  # a line of the legend each
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns)
 
 
-def _curves(axes: Any, details: Details, near: Sequence[Step], value: Callable[[Scored], float]) -> None:
-    sizes = sorted({step.members for step in details.steps[1:]}, key=lambda m: m or 10**9)  # the limit of many is last
-    kinds = ("held-out", "calibration") if details.held_out else ("calibration",)
-    for kind in kinds:
-        for k, size in enumerate(sizes):
-            steps = sorted((s for s in near if s.angle and s.members == size), key=lambda s: s.angle)
-            steps = [details.steps[0], *steps] if k == 0 else steps
+def _curves(axes: Any, details: Details, value: Callable[[Scored], float]) -> None:
+    """One line for each number of members and each kind of data; a ring around the choice."""
+    ranks, last = looks(details, len(_MARKERS)), len(_MARKERS) - 1
+    shared = list(ranks.values()).count(last) > 1
+    named = set()
+    for kind, of in reversed(drawn_kinds(details)):
+        second = kind == "calibration" and details.held_out
+        for size, k in sorted(ranks.items(), key=lambda item: item[1]):  # the others are last in the legend
+            steps = sorted((s for s in near(details) if s.angle and s.members == size), key=lambda s: s.angle)
+            steps = [details.steps[0], *steps] if size == next(iter(ranks)) else steps
+            words = f"{size} members" if size else "limit of many"
+            label = f"{kind}, {'other numbers of members' if shared and k == last else words}"
             axes.plot(
                 [s.angle for s in steps],
-                [value(s.calibration if kind == "calibration" else s.shown) for s in steps],
-                "--" if kind == "calibration" and details.held_out else "-",
-                marker=_MARKERS[k % len(_MARKERS)],
-                color=_COLORS[k % len(_COLORS)],
-                markerfacecolor="white" if kind == "calibration" and details.held_out else None,
-                label=f"{kind}, {f'{size} members' if size else 'limit of many'}",
+                [value(of(s)) for s in steps],
+                "--" if second else "-",
+                marker=_MARKERS[k],
+                color=_COLORS[k],
+                markerfacecolor="white" if second else None,
+                label="_" if label in named else label,  # no second entry in the legend
             )
+            named.add(label)
+        axes.plot(details.steps[details.chosen].angle, value(of(details.steps[details.chosen])), label="_", **_RING)
 
 
 def _members(figure: Any, details: Details) -> None:
@@ -233,7 +247,7 @@ def _members(figure: Any, details: Details) -> None:
 
 
 def _angles(figure: Any, details: Details) -> None:
-    looks = {"original": _AFTER, "tilted": {"color": "#8a6d00", "linestyle": ":"}, "averaged": _BEFORE}
+    styles = {"original": _BEFORE, "tilted": {"color": "#8a6d00", "linestyle": ":"}, "averaged": _AFTER}
     panels = figure.subplots(1, 2)
     for axes, title in zip(panels, ("predicted class", "other classes"), strict=True):
         for found in details.angles:
@@ -242,7 +256,7 @@ def _angles(figure: Any, details: Details) -> None:
             filled = [j for j, share in enumerate(shares) if share > 0]
             rows = range(max(0, min(filled) - 1), min(len(shares), max(filled) + 2)) if filled else range(0)
             points = [((j + 0.5) * width, 100 * shares[j]) for j in rows]
-            axes.plot(*zip(*points, strict=True), label=_WEIGHTS[found.weight], **looks[found.weight])
+            axes.plot(*zip(*points, strict=True), label=_WEIGHTS[found.weight], **styles[found.weight])
         axes.set(title=f"features and vector of the {title}", xlabel="angle, degrees")
         axes.set_ylim(bottom=0)
     panels[0].set_ylabel(f"share per {180 / len(details.angles[0].predicted):g}°, %")

@@ -6,6 +6,7 @@ in tables. Text from outside (names, paths, notes) is escaped.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from html import escape
 from pathlib import PurePath
 
@@ -23,12 +24,13 @@ from tna_onnx.report.sections.search import search
 __all__ = ["to_html"]
 
 
-def to_html(report: Report, command: str = "") -> str:
+def to_html(report: Report, command: str = "", sources: Mapping[str, str] | None = None) -> str:
     """Write a report as a page.
 
     Args:
         report: made with details.
         command: command line that made it, if there was one.
+        sources: settings from files and the environment by flag -> value and source, such as `2 (tna.toml)`.
 
     Raises:
         ValueError: the report has no details.
@@ -48,7 +50,7 @@ def to_html(report: Report, command: str = "") -> str:
             "What changed in the file" if report.output else "What the new file changes",
             changes(report, details),
         ),
-        ("run", "How it was made", run(report, details, command)),
+        ("run", "How it was made", run(report, details, command, sources)),
     ]
     version = escape(report.versions.get("tna-onnx", ""))
     footer = f"Written by tna-onnx {version}. Bins hold j/B &lt; confidence &le; (j+1)/B."

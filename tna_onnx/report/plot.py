@@ -19,9 +19,11 @@ __all__ = ["ReliabilityPlot"]
 # accuracy, confidence too high, confidence too low; their colours on a terminal
 _BLOCKS, _ASCII = "█░▒", "#.+"
 _STYLES = ("", "red", "blue")
-# Rows of a diagram; more bins are merged. Columns of labels, of count and gap, and of a bar.
+# Rows of a diagram; more bins are merged. Columns of labels, of count and gap, and of a bar where there is room.
 _MOST_ROWS = 20
 _LABEL, _NUMBERS, _BAR = 8, 14, 18
+# A bar that is narrower than this shows nothing.
+_LEAST_BAR = 6
 
 
 class ReliabilityPlot:
@@ -39,25 +41,26 @@ class ReliabilityPlot:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         marks = _BLOCKS if _holds(options.encoding, _BLOCKS) else _ASCII
-        panel = 2 + _NUMBERS + 1 + _BAR
-        abreast = max(1, (options.max_width - _LABEL) // panel)
+        beside = 2 + _NUMBERS + 1
+        abreast = max(1, (options.max_width - _LABEL) // (beside + _BAR))
+        bar = max(_LEAST_BAR, min(_BAR, options.max_width - _LABEL - beside))
         for start in range(0, len(self._diagrams), abreast):
-            yield from self._rows(self._diagrams[start : start + abreast], marks)
+            yield from self._rows(self._diagrams[start : start + abreast], marks, bar)
         merged = f"; {self._per_row} bins a row" if self._per_row > 1 else ""
         yield Text(
             f"{marks[0] * 2} accuracy, 0 to 100 %  {marks[1] * 2} confidence above it  {marks[2] * 2} below it\n"
             f"gap = confidence - accuracy, points{merged}"
         )
 
-    def _rows(self, diagrams: Sequence[tuple[str, Bins]], marks: str) -> RenderResult:
-        heads = (f"  {'samples':>7} {'gap':>6} {title[:_BAR]:{_BAR}}" for title, _ in diagrams)
+    def _rows(self, diagrams: Sequence[tuple[str, Bins]], marks: str, bar: int) -> RenderResult:
+        heads = (f"  {'samples':>7} {'gap':>6} {title[:bar]:{bar}}" for title, _ in diagrams)
         yield Text(f"{'conf., %':>{_LABEL}}{''.join(heads)}".rstrip(), style="bold", no_wrap=True)
         for j in reversed(range(len(diagrams[0][1].count))):
             if not any(bins.count[j] for _, bins in diagrams):
                 continue
             line = Text(f"{self._edges(j):>{_LABEL}}", no_wrap=True)
             for _, bins in diagrams:
-                line.append("  ").append_text(_bin(bins, j, marks))
+                line.append("  ").append_text(_bin(bins, j, marks, bar))
             line.rstrip()
             yield line
 
@@ -67,16 +70,16 @@ class ReliabilityPlot:
         return f"{low:.0f}-{high:.0f}"
 
 
-def _bin(bins: Bins, j: int, marks: str) -> Text:
+def _bin(bins: Bins, j: int, marks: str, width: int) -> Text:
     """Count, gap and bar of one bin."""
     count, confidence, accuracy = bins.count[j], bins.confidence[j], bins.accuracy[j]
     if not count:
-        return Text(f"{0:>7} {'':6} {'':{_BAR}}")
-    low, high = (round(_BAR * value) for value in sorted((confidence, accuracy)))
+        return Text(f"{0:>7} {'':6} {'':{width}}")
+    low, high = (round(width * value) for value in sorted((confidence, accuracy)))
     gap = 1 if confidence > accuracy else 2
     line = Text(f"{_short(count):>7} {100 * (confidence - accuracy):+6.1f} ")
     line.append(marks[0] * low).append(marks[gap] * (high - low), style=_STYLES[gap])
-    return line.append(" " * (_BAR - high))
+    return line.append(" " * (width - high))
 
 
 def _merged(bins: Bins, size: int) -> Bins:

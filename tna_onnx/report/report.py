@@ -101,7 +101,8 @@ class Report:
         rotations: mean rotations of a member.
         objective: metric that the search minimised.
         curve: all candidates, in the order in which they were scored.
-        settings: remaining settings by name.
+        settings: remaining settings by name: what the search used; `search`, `map`, `ensemble_size_asked` and `device`
+            as they were asked for; `computed_on`, where the search and the fits were computed.
         calibration: metrics on the calibration data, which were fitted.
         comparison: the honest numbers.
         reliability: top-label diagrams of the same samples.
@@ -157,10 +158,10 @@ class Report:
         c, name = self.comparison, self.objective
         before, after, d = getattr(c.before, name), getattr(c.after, name), c.differences[name]
         word = {-1: "improved", 0: "no significant change", 1: "worse"}[c.changed(name)]
-        unit, scale = ("", 1) if name == "nll" else (" %", 100)
+        unit, scale, digits = ("", 1, 4) if name == "nll" else (" %", 100, 2)  # as in the table
         label = {"ece": "ECE", "adaece": "AdaECE", "nll": "NLL"}[name]
         return (
-            f"{word}: {label} {scale * before:.3g}{unit} -> {scale * after:.3g}{unit} on {c.before.n:,} {c.how} "
-            f"samples ({100 * d.level:g}% interval of the difference {scale * d.low:+.3g} to {scale * d.high:+.3g}"
-            f"{' points' if unit else ''})"
+            f"{word}: {label} {scale * before:.{digits}f}{unit} -> {scale * after:.{digits}f}{unit} on {c.before.n:,} "
+            f"{c.how} samples ({100 * d.level:g}% interval of the difference {scale * d.low:+.{digits}f} to "
+            f"{scale * d.high:+.{digits}f}{' points' if unit else ''})"
         )

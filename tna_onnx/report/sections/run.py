@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tna_onnx.report.details import Details
 from tna_onnx.report.html import Code, plain, terms
 from tna_onnx.report.report import Report
@@ -9,13 +11,14 @@ from tna_onnx.report.report import Report
 __all__ = ["run"]
 
 
-def run(report: Report, details: Details, command: str) -> str:
+def run(report: Report, details: Details, command: str, sources: Mapping[str, str] | None = None) -> str:
     """Write the section.
 
     Args:
         report: made with details.
         details: its details.
         command: command line that made it, if there was one.
+        sources: settings that are not on it -> their values, and where these come from.
     """
     recipe = report.preprocessing
     listed = [
@@ -24,7 +27,7 @@ def run(report: Report, details: Details, command: str) -> str:
         ("Calibration data", f"{report.calibration.data} (N = {report.calibration.before.n:,})"),
         ("Reported on", f"{report.comparison.data} ({report.comparison.how})"),
         ("Preprocessing", _recipe_text(recipe)),
-        ("Search", f"{report.search}, objective {report.objective.upper()}"),
+        ("Search", f"{report.search}, objective {report.objective.upper()}, on {report.settings['computed_on']}"),
         ("Seed", str(report.settings["seed"])),
         ("Settings", _settings_text(report)),
         ("Gates", _gates_text(report)),
@@ -37,18 +40,22 @@ def run(report: Report, details: Details, command: str) -> str:
     if report.map_nll:
         values = ", ".join(f"{name} {value:.4f}" for name, value in report.map_nll.items())
         listed.append(("Maps compared", f"cross-validated NLL: {values}"))
+    if sources:
+        listed.insert(0, ("From files and the environment", ", ".join(f"{k} {v}" for k, v in sources.items())))
     if command:
         listed.insert(0, ("Command", Code(command)))
     return terms(listed)
 
 
 # Settings that have a line of their own.
-_ELSEWHERE = ("seed", "objective", "tilt", "gates")
+_ELSEWHERE = ("seed", "search", "objective", "tilt", "gates", "device", "computed_on", "ensemble_size_asked")
 
 
 def _settings_text(report: Report) -> str:
     """Write the settings in the words of the command line, accuracy in percentage points as there."""
     settings = {k: v for k, v in report.settings.items() if k not in _ELSEWHERE}
+    if report.settings["ensemble_size_asked"] == "auto":
+        settings["ensemble_size"] = f"auto (from {report.settings['ensemble_size']})"
     tilt = report.settings.get("tilt")
     settings.update(tilt if isinstance(tilt, dict) else {})
     return ", ".join(f"{name.replace('_', '-')} {_setting(name, value)}" for name, value in settings.items())

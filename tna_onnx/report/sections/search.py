@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable
 from html import escape
 
 from tna_onnx.report.details import Details, Scored, Step
 from tna_onnx.report.html import dash, figure, legend, more, table
 from tna_onnx.report.report import Report
+from tna_onnx.report.sections.candidates import MOST_TIMES, SHOWN_DROP, drawn_kinds, highest, looks, near
 from tna_onnx.report.sections.words import LABELS, data_of, members
 from tna_onnx.report.svg import MARKERS, Series, chart_x, line_chart, reliability_diagram
 
 __all__ = ["search"]
 
-# Accuracy that the figures show a loss of; beyond it, errors grow so much that nothing else can be seen.
-_SHOWN_DROP = 0.1
-# What is worse than so many times the original weight's objective is cut off.
-_MOST_TIMES = 2
 # Room beside the first and the last number of members, in doublings; labels are centred there.
 _ROOM = 0.5
 # Numbers of members that fit below an axis.
@@ -33,7 +29,7 @@ def search(report: Report, details: Details) -> str:
     return (
         f"<p>Weights that were tried, {mapped}. The angle is the mean rotation of the class vectors (mRC); angle 0 is "
         "the original weight. Members are the tilted weights averaged. The choice (ring) was made on the calibration "
-        f"data alone. What costs more than {100 * _SHOWN_DROP:.0f} points of accuracy or is more than {_MOST_TIMES} "
+        f"data alone. What costs more than {100 * SHOWN_DROP:.0f} points of accuracy or is more than {MOST_TIMES} "
         f"times as bad as the original lies outside of the figures; the table has it. {data_of(details)}</p>"
         f"{legend(*_keys(details))}"
         f'<div class="pair explorer">{_objective_chart(report, details)}{_slider(details)}</div>'
@@ -47,20 +43,8 @@ def _scale(report: Report) -> float:
     return 1 if report.objective == "nll" else 100
 
 
-def _near(details: Details) -> list[Step]:
-    """Candidates that the figures show."""
-    least = details.steps[0].calibration.accuracy - _SHOWN_DROP
-    return [s for s in details.steps if s.calibration.accuracy >= least]
-
-
 def _x_range(details: Details) -> tuple[float, float]:
-    return 0.0, max(s.angle for s in _near(details)) + 2
-
-
-def _kinds(details: Details) -> list[tuple[str, Callable[[Step], Scored]]]:
-    """The data that lines are drawn for."""
-    shown = [("held-out", lambda s: s.shown)] if details.held_out else []
-    return [("calibration", lambda s: s.calibration), *shown]
+    return 0.0, max(s.angle for s in near(details)) + 2
 
 
 def _objective_chart(report: Report, details: Details) -> str:
@@ -69,17 +53,13 @@ def _objective_chart(report: Report, details: Details) -> str:
     def value(scored: Scored) -> float:
         return scale * scored.objective
 
-    values = [value(of(s)) for s in _near(details) for _, of in _kinds(details)]
-    original = max(value(of(details.steps[0])) for _, of in _kinds(details))
-    chosen = [y for _, y in _rings(details, value)]
-    highest = 1.15 * max([*chosen, *(v for v in values if v <= _MOST_TIMES * original)]) or 1.0
     chart = line_chart(
         _lines(details, value),
         f"{label} over the angle",
         "angle, degrees",
         label,
         x_range=_x_range(details),
-        y_range=(0, highest),
+        y_range=(0, highest(details, value)),
         vertical=_chosen_line(details),
         text_on_top=True,
         rings=_rings(details, value),
@@ -92,7 +72,7 @@ def _accuracy_chart(report: Report, details: Details) -> str:
     def value(scored: Scored) -> float:
         return 100 * scored.accuracy
 
-    seen = [value(of(s)) for s in _near(details) for _, of in _kinds(details)]
+    seen = [value(of(s)) for s in near(details) for _, of in drawn_kinds(details)]
     floor = 100 * (details.steps[0].calibration.accuracy - float(str(report.settings["max_accuracy_drop"])))
     chart = line_chart(
         _lines(details, value),
@@ -138,16 +118,16 @@ def _chosen_line(details: Details) -> tuple[float, str]:
 
 def _rings(details: Details, value: Callable[[Scored], float]) -> list[tuple[float, float]]:
     chosen = details.steps[details.chosen]
-    return [(chosen.angle, value(of(chosen))) for _, of in _kinds(details)]
+    return [(chosen.angle, value(of(chosen))) for _, of in drawn_kinds(details)]
 
 
 def _lines(details: Details, value: Callable[[Scored], float]) -> list[Series]:
     """One line for each number of members and each kind of data; angle 0 belongs to all."""
-    lines, looks = [], _looks(details)
-    for kind, of in _kinds(details):
-        for size, k in looks.items():
+    lines, ranks = [], looks(details, len(MARKERS))
+    for kind, of in drawn_kinds(details):
+        for size, k in ranks.items():
             steps = sorted((s for s in details.steps[1:] if s.members == size), key=lambda s: s.angle)
-            if size == next(iter(looks)):
+            if size == next(iter(ranks)):
                 steps = [details.steps[0], *steps]
             points = tuple((s.angle, value(of(s))) for s in steps)
             look = f"m{k}" + (" dashed" if details.held_out and kind == "calibration" else "")
@@ -156,25 +136,16 @@ def _lines(details: Details, value: Callable[[Scored], float]) -> list[Series]:
 
 
 def _keys(details: Details) -> list[str]:
-    looks, last = _looks(details), len(MARKERS) - 1
-    shared = list(looks.values()).count(last) > 1
+    ranks, last = looks(details, len(MARKERS)), len(MARKERS) - 1
+    shared = list(ranks.values()).count(last) > 1
     keys = [
-        dash(f"m{k}", f"{members(size)} members", MARKERS[k]) for size, k in looks.items() if not shared or k < last
+        dash(f"m{k}", f"{members(size)} members", MARKERS[k]) for size, k in ranks.items() if not shared or k < last
     ]
     if shared:
         keys.append(dash(f"m{last}", "other numbers of members", MARKERS[last]))
     if details.held_out:
         keys += [dash("key", "held-out data"), dash("key dashed", "calibration data")]
     return keys
-
-
-def _looks(details: Details) -> dict[int, int]:
-    """Number of members -> colour and marker, the limit of many last; if there are too many, the rarest share one."""
-    found = Counter(s.members for s in details.steps[1:])
-    sizes, most = sorted(found, key=lambda m: m or 10**9), len(MARKERS)
-    own = sizes if len(sizes) <= most else sorted(sizes, key=lambda m: -found[m])[: most - 1]
-    ranks = {size: k for k, size in enumerate(m for m in sizes if m in own)}
-    return {size: ranks.get(size, most - 1) for size in sizes}
 
 
 def _steps_table(report: Report, details: Details) -> str:

@@ -22,4 +22,4 @@ def members(size: int) -> str:
 
 def data_of(details: Details) -> str:
     """Name the shown data, as HTML."""
-    return f"Data: {escape(details.data)}, {'held out' if details.held_out else 'which were fitted'}."
+    return f"Data: {escape(details.data)}, {'held-out' if details.held_out else 'which were fitted'}."

@@ -1,0 +1,39 @@
+"""Signals: while modules load, Ctrl-C ends the process at once; after that every signal ends a command like an error.
+
+A KeyboardInterrupt in the middle of an import of compiled code is a traceback at best and an abort at worst, and
+nothing has been written by then.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from types import FrameType
+
+__all__ = ["loaded", "loading"]
+
+
+def loading() -> None:
+    """Let Ctrl-C end the process by the signal itself; and SIGTERM and SIGHUP end it like an error.
+
+    Signals that the parent has told us to ignore (`nohup`, jobs in the background) stay ignored.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    for name in ("SIGTERM", "SIGHUP"):  # the second is not there on Windows
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, _stop)
+
+
+def loaded() -> None:
+    """Make Ctrl-C a KeyboardInterrupt again, if `loading` took that away."""
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _stop(number: int, _: FrameType | None) -> None:
+    sys.exit(128 + number)
