@@ -48,8 +48,9 @@ class DataOptions:
     expect_accuracy: float | None = None
 
     def __post_init__(self) -> None:
-        if self.expect_accuracy is not None and not 0 <= self.expect_accuracy <= 100:
-            raise UsageError(f"expected accuracy must lie in 0 to 100 per cent, got {self.expect_accuracy}")
+        expected = self.expect_accuracy
+        if expected is not None and not (isinstance(expected, (int, float)) and 0 <= expected <= 100):
+            raise UsageError(f"expected accuracy must lie in 0 to 100 per cent, got {expected!r}")
 
     def class_names(self, model: Model, labels: Sequence[int | str], n_classes: int) -> tuple[str, ...] | None:
         """Return the model's class names: as given, else from its metadata or its classifier node; None if unknown.

@@ -12,6 +12,8 @@ import math
 from importlib.resources import files
 from typing import Any
 
+import numpy as np
+
 __all__ = ["SCHEMA", "json_schema", "to_json"]
 
 SCHEMA = 1
