@@ -254,10 +254,8 @@ class TiltPath:
             turned.append(new)
             lost.append(start[:size, :] + start[size:, :])
         done, passed = min(size, self._max_rotations - self.rotations), False
-        if self._may_pass(lost, blocks, target):
-            steps = [xp.cumulative_sum(self._added(x[:done, :], b), axis=0) for x, b in zip(lost, blocks, strict=True)]
-            beyond = np.flatnonzero(to_host(self._mrc(xp.concat(steps, axis=1))) > target)
-            done, passed = (int(beyond[0]) + 1, True) if len(beyond) else (done, False)
+        if (first := self._first_past(lost, blocks, done, target)) is not None:
+            done, passed = first + 1, True
         if done < size:
             rows = self._put(run[:done])[0]
             turned = [xp.concat([new[:done, :], new[size : size + done, :]]) for new in turned]
@@ -289,8 +287,24 @@ class TiltPath:
         xp = self._xp
         return xp.sum(2 * xp.asin(xp.sqrt(xp.clip(deficit * self._half, 0.0, 1.0))), axis=1) * self._share
 
-    def _may_pass(self, lost: list[Any], blocks: list[slice], target: float) -> bool:
-        """Whether mRC can lie past the target after one of these rotations; saves most of the arcsines.
+    def _first_past(self, lost: list[Any], blocks: list[slice], done: int, target: float) -> int | None:
+        """Index of the first of these rotations after which mRC lies past the target; None if there is none."""
+        rows = self._may_pass(lost, blocks, target)
+        if not (rows := rows[rows < done]).size:
+            return None
+        xp, begin, width = self._xp, 0, 1
+        sums = [xp.cumulative_sum(self._added(x[:done, :], b), axis=0) for x, b in zip(lost, blocks, strict=True)]
+        deficits = xp.concat(sums, axis=1)
+        while begin < len(rows):  # mostly it is the first, and arcsines of all classes are dear
+            part = rows[begin : begin + width]
+            past = np.flatnonzero(to_host(self._mrc(deficits[part, :])) > target)
+            if len(past):
+                return int(part[past[0]])
+            begin, width = begin + width, 2 * width
+        return None
+
+    def _may_pass(self, lost: list[Any], blocks: list[slice], target: float) -> NDArray[np.int64]:
+        """Rotations after which mRC can lie past the target.
 
         The mean of x_c = deficit / (2 |w_c|^2) is linear in the deficits, one product with `lost`, and mRC is the mean
         of 2 asin(sqrt(x_c)). It is at most a concave function above that curve, at the mean of x: first the envelope on
@@ -302,13 +316,14 @@ class TiltPath:
         parts = list(zip(lost, blocks, strict=True))
         mean = sum(float(xp.vecdot(self._deficit[b], self._half[b])) for b in blocks) * self._share + _SLACK
         gains = sum(to_host(xp.vecdot(x, self._weak_half[None, b])).astype(np.float64) for x, b in parts)
-        mean += max(0.0, float(np.max(np.cumsum(gains))))
-        if _envelope(mean) <= target:
-            return False
+        means = mean + np.cumsum(gains)
+        rows = np.flatnonzero(means > _envelope_reaches(target))
+        if not rows.size:
+            return rows
         risen = xp.concat([xp.sum(xp.clip(x, 0.0, None), axis=0) for x in lost])
-        if mean > 0.5 or float(xp.max((self._deficit + risen) * self._half)) > 0.5 - _SLACK:
-            return True
-        return 2 * math.asin(math.sqrt(max(mean, 0.0))) > target
+        if float(xp.max((self._deficit + risen) * self._half)) > 0.5 - _SLACK:
+            return rows
+        return rows[means[rows] > min(0.5, math.sin(min(target, math.pi) / 2) ** 2)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -347,11 +362,11 @@ _TANGENT = 0.8104702831753707
 _TANGENT_X = math.sin(_TANGENT / 2) ** 2
 
 
-def _envelope(x: float) -> float:
-    """Least concave function above 2 asin(sqrt(x)) on [0, 1]: the curve, then its tangent through (1, pi)."""
-    if x <= _TANGENT_X:
-        return 2 * math.asin(math.sqrt(max(x, 0.0)))
-    return _TANGENT + (math.pi - _TANGENT) * (x - _TANGENT_X) / (1 - _TANGENT_X)
+def _envelope_reaches(angle: float) -> float:
+    """Where the least concave function above 2 asin(sqrt(x)) on [0, 1], that curve and its tangent, has this value."""
+    if angle <= _TANGENT:
+        return math.sin(angle / 2) ** 2
+    return _TANGENT_X + (angle - _TANGENT) * (1 - _TANGENT_X) / (math.pi - _TANGENT)
 
 
 def tilted_sums(
