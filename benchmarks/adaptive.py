@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 
@@ -79,7 +80,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     a = parser.parse_args()
     task = opened(a)
-    print(f"{a.model}, {task.source.describe()}, head {task.head.weight.shape}, {a.seeds} seeds\n")
+    print(f"{Path(a.model).name}, {task.source.describe()}, head {task.head.weight.shape}, {a.seeds} seeds\n")
     print(
         "| search | objective | input | whole grid | adaptive | adaptive minus grid, mean (least to most) | "
         "as good or better | candidates of the grid | adaptive |"
