@@ -24,7 +24,7 @@ SECTIONS = {
     "tilt": ("Tilt: rotations a second", ["tilt.py"]),
     "search": ("Sparse search", ["search_speed.py", "--repeats", "5"]),
     "complete": ("Complete search", ["map_cost.py", "search", "--maps", "ts,ets,irova", "--repeats", "3"]),
-    "adaptive": ("Coarse to fine against the whole grid", ["adaptive.py"]),
+    "adaptive": ("Coarse to fine against the whole grid", ["adaptive.py", "--seeds", "3"]),
     "fits": ("Fits", ["fits.py"]),
     "million": ("N = 1,000,000 from a memory map", ["million.py"]),
     "startup": ("Start-up", ["startup.py"]),
