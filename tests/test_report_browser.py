@@ -85,7 +85,9 @@ def browse(browser: Any, page: Path) -> Open:
         command("Emulation.setScriptExecutionDisabled", {"value": not script})
         for kind in ("browser", "performance"):
             browser.get_log(kind)  # forgets what was there
+        browser.get("about:blank")  # or the page that is open already may count as loaded
         browser.get(page.as_uri())
+        WebDriverWait(browser, 30).until(lambda it: it.find_elements("css selector", "footer"))
         return browser
 
     return opened
