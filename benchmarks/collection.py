@@ -512,7 +512,7 @@ option in turn; milliseconds per sample:
 
 In other runs of 3 rounds: no arena 9.12 against 6.55 for MobileNetV2 (every batch takes its memory anew); no memory
 pattern 6.63 against 6.55, and 0.415 against 0.394. Both stay as they are. Threads that spin wait on the cores that read
-the next samples; most of the CPU time of collecting that exceeded network and reading was theirs.
+the next samples; probably much of the CPU time of collecting beyond network and reading was theirs.
 
 The session that checks the head is closed before the one that collects is opened: for MobileNetV2 with 192 photographs
 the largest anonymous memory fell from 1562 to 987 MB.
