@@ -16,15 +16,16 @@ from pathlib import Path
 
 import numpy as np
 
+from tna_onnx.calibration.strategy import Strategy
+from tna_onnx.calibration.task import Task, open_task
 from tna_onnx.data import Recipe
+from tna_onnx.data.options import DataOptions
 from tna_onnx.engine.logits import score_all
-from tna_onnx.extraction import silent
 from tna_onnx.numerics.averages import averages
 from tna_onnx.numerics.metrics import objective_value
-from tna_onnx.samples import DataOptions
-from tna_onnx.search import Candidate, SearchSettings, choose
-from tna_onnx.strategy import Strategy
-from tna_onnx.task import Task, open_task
+from tna_onnx.progress import silent
+from tna_onnx.search.candidates import Candidate, choose
+from tna_onnx.search.settings import SearchSettings
 
 OBJECTIVES = ("ece", "adaece", "nll")
 

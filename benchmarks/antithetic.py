@@ -14,12 +14,15 @@ from pathlib import Path
 import numpy as np
 
 from tna_onnx.data import open_source
-from tna_onnx.extraction import collect_features, input_specs, open_probe, silent
+from tna_onnx.extraction.collect import collect_features
+from tna_onnx.extraction.sessions import input_specs, open_probe
 from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import load_model
 from tna_onnx.numerics.stats import SampleScores
+from tna_onnx.progress import silent
 from tna_onnx.runtime import parse_device
-from tna_onnx.search import Candidate, SearchSettings, candidate_weight
+from tna_onnx.search.candidates import Candidate, candidate_weight
+from tna_onnx.search.settings import SearchSettings
 
 
 def main() -> None:

@@ -24,17 +24,21 @@ from typing import Any
 
 import numpy as np
 
+from tna_onnx.calibration.provenance import versions
+from tna_onnx.calibration.strategy import Strategy
 from tna_onnx.data import Recipe, open_source
 from tna_onnx.engine.logits import HeadLogits
-from tna_onnx.extraction import FeatureStore, check_readout, collect_features, input_specs, open_probe, silent
+from tna_onnx.extraction.collect import collect_features
+from tna_onnx.extraction.head_check import check_readout
+from tna_onnx.extraction.sessions import input_specs, open_probe
+from tna_onnx.extraction.table import FeatureStore
 from tna_onnx.graph.head import Head, choose_head
 from tna_onnx.graph.load import load_model
 from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.numerics.stats import SampleScores
-from tna_onnx.provenance import versions
+from tna_onnx.progress import silent
 from tna_onnx.runtime import parse_device
-from tna_onnx.search import SearchSettings
-from tna_onnx.strategy import Strategy
+from tna_onnx.search.settings import SearchSettings
 
 MODELS = ("resnet20", "resnet20-wide")
 RECIPE = Recipe(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))

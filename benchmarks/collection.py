@@ -47,10 +47,12 @@ from PIL import Image
 
 import tna_onnx
 from tna_onnx.data import PRESETS, Recipe, Source, open_source
-from tna_onnx.extraction import collect_features, input_specs, open_model, silent
+from tna_onnx.extraction.collect import collect_features
+from tna_onnx.extraction.sessions import input_specs, open_model
 from tna_onnx.graph.cut import cut_at
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.outputs import find_readout
+from tna_onnx.progress import silent
 from tna_onnx.runtime import parse_device
 
 ROOT = Path(__file__).resolve().parent.parent

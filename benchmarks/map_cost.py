@@ -22,10 +22,10 @@ import onnxruntime
 from search_speed import make, timed
 
 import tna_onnx
+from tna_onnx.calibration.strategy import Strategy
 from tna_onnx.engine.logits import HeadLogits
 from tna_onnx.maps import MAPS
-from tna_onnx.search import SearchSettings
-from tna_onnx.strategy import Strategy
+from tna_onnx.search.settings import SearchSettings
 
 
 def peak_gb() -> float:

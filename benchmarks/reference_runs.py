@@ -171,8 +171,7 @@ def with_quantised_head(model: onnx.ModelProto) -> onnx.ModelProto:
     integers = np.clip(np.round(weight / scale), -127, 127).astype(np.int8)
     graph.initializer.remove(stored)
     graph.initializer.extend(
-        numpy_helper.from_array(array, name)
-        for name, array in (("wq", integers), ("ws", scale), ("wz", np.int8(0)))
+        numpy_helper.from_array(array, name) for name, array in (("wq", integers), ("ws", scale), ("wz", np.int8(0)))
     )
     node = helper.make_node("DequantizeLinear", ["wq", "ws", "wz"], [stored.name], name="dequantize")
     graph.node.insert(len(graph.node) - 1, node)
@@ -200,7 +199,9 @@ def make_binary(place: Path) -> None:
         [helper.make_tensor_value_info("probability", TensorProto.FLOAT, ["N", 1])],
         [numpy_helper.from_array(array, name) for name, array in tensors.items()],
     )
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), place / "binary.onnx")
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), place / "binary.onnx"
+    )
 
 
 if __name__ == "__main__":

@@ -18,7 +18,8 @@ import numpy as np
 from search_speed import make
 
 from tna_onnx.engine.logits import HeadLogits, score_all
-from tna_onnx.search import SearchSettings, search_sparse
+from tna_onnx.search.settings import SearchSettings
+from tna_onnx.search.sparse import search_sparse
 
 BASE = {"N": 8000, "n": 256, "C": 100, "n_e": 10, "angles": 45}
 POINTS = {

@@ -11,7 +11,7 @@ import click
 
 from tna_onnx import errors
 from tna_onnx.cli.commands import group
-from tna_onnx.report.as_json import json_schema
+from tna_onnx.results.as_json import json_schema
 
 __all__ = ["PAGES"]
 

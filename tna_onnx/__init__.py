@@ -15,17 +15,21 @@ from typing import TYPE_CHECKING, Any
 from tna_onnx.errors import CheckFailed, DataError, DeviceError, TnaError, UnsupportedModel, UsageError
 
 if TYPE_CHECKING:
-    from tna_onnx.collection import Collection, features
-    from tna_onnx.comparison import ModelDifference, verify
+    from tna_onnx.api.calibrate import calibrate
+    from tna_onnx.api.compare import compare
+    from tna_onnx.api.evaluate import evaluate
+    from tna_onnx.api.features import features
+    from tna_onnx.api.inspect import inspect
+    from tna_onnx.api.verify import verify
     from tna_onnx.data import PRESETS, Recipe
-    from tna_onnx.evaluation import Evaluation, evaluate
-    from tna_onnx.gates import GateMissed
-    from tna_onnx.inspection import Inspection, inspect
-    from tna_onnx.model_comparison import compare
-    from tna_onnx.recalibration import calibrate
-    from tna_onnx.report.as_json import json_schema
-    from tna_onnx.report.compared import ModelComparison
-    from tna_onnx.report.report import Report
+    from tna_onnx.results.as_json import json_schema
+    from tna_onnx.results.collection import Collection
+    from tna_onnx.results.comparison import ModelComparison
+    from tna_onnx.results.difference import ModelDifference
+    from tna_onnx.results.evaluation import Evaluation
+    from tna_onnx.results.gates import GateMissed
+    from tna_onnx.results.inspection import Inspection
+    from tna_onnx.results.report import Report
 
 __all__ = [
     "PRESETS",
@@ -57,20 +61,20 @@ __version__ = "0.1.0"
 _HOMES = {
     "PRESETS": "data",
     "Recipe": "data",
-    "Collection": "collection",
-    "Evaluation": "evaluation",
-    "GateMissed": "gates",
-    "features": "collection",
-    "Report": "report.report",
-    "Inspection": "inspection",
-    "ModelComparison": "report.compared",
-    "ModelDifference": "comparison",
-    "calibrate": "recalibration",
-    "compare": "model_comparison",
-    "evaluate": "evaluation",
-    "inspect": "inspection",
-    "json_schema": "report.as_json",
-    "verify": "comparison",
+    "Collection": "results.collection",
+    "Evaluation": "results.evaluation",
+    "GateMissed": "results.gates",
+    "features": "api.features",
+    "Report": "results.report",
+    "Inspection": "results.inspection",
+    "ModelComparison": "results.comparison",
+    "ModelDifference": "results.difference",
+    "calibrate": "api.calibrate",
+    "compare": "api.compare",
+    "evaluate": "api.evaluate",
+    "inspect": "api.inspect",
+    "json_schema": "results.as_json",
+    "verify": "api.verify",
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from importlib.util import find_spec
 
-from .case import OUTCOMES, Case, Unavailable, mismatch, outcome
+from tests.corpus.case import OUTCOMES, Case, Unavailable, mismatch, outcome
 
 __all__ = ["ALL", "OUTCOMES", "Case", "Unavailable", "mismatch", "outcome"]
 

@@ -12,7 +12,7 @@ from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
 
-from . import ALL, OUTCOMES, Unavailable, outcome
+from tests.corpus import ALL, OUTCOMES, Unavailable, outcome
 
 _RIGHT = ("found right", "refused rightly")
 _COLUMNS = (*OUTCOMES, "skipped", "not built")

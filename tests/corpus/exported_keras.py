@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .case import Case, Unavailable, quiet
+from tests.corpus.case import Case, Unavailable, quiet
 
 __all__ = ["CASES", "write", "write_tensorflow"]
 

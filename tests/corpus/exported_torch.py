@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from .case import Case, quiet
+from tests.corpus.case import Case, quiet
 
 __all__ = ["CASES", "Source", "dynamo", "feeds_of", "legacy", "source", "weight_of"]
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .case import Case, quiet
+from tests.corpus.case import Case, quiet
 
 __all__ = ["CASES", "feeds_of", "weight_of", "write"]
 

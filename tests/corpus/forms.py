@@ -27,7 +27,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from .case import Case
+from tests.corpus.case import Case
 
 __all__ = ["CASES"]
 

@@ -14,8 +14,8 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from . import exported_torch, exported_transformers
-from .case import Case, Unavailable, quiet
+from tests.corpus import exported_torch, exported_transformers
+from tests.corpus.case import Case, Unavailable, quiet
 
 __all__ = ["CASES"]
 

@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.data.samples import gather, noise, spec, write_folder, write_image
 from tna_onnx.data import Source, open_source
 from tna_onnx.data.labelfile import LabelFile, find_label_column, read_label_file
 from tna_onnx.errors import DataError, UsageError
-
-from .samples import gather, noise, spec, write_folder, write_image
 
 IMAGE = spec("image", (None, 3, 5, 6))
 FILES = ["b.png", "sub/a.png", "c d.png"]

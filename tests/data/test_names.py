@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.data.samples import spec
 from tna_onnx.data import metadata_class_names, open_source, read_class_names
 from tna_onnx.data.labels import folder_labels, label_indices
 from tna_onnx.errors import DataError, UsageError
-
-from .samples import spec
 
 CLASSES = ["cat", "cow", "dog"]
 

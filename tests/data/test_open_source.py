@@ -5,10 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.data.samples import spec, write_folder, write_npz
 from tna_onnx.data import PRESETS, InputSpec, Recipe, open_source
 from tna_onnx.errors import DataError, UsageError
-
-from .samples import spec, write_folder, write_npz
 
 IMAGE = spec("image", (None, 3, 5, 6))
 

@@ -17,11 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from tests.data.samples import gather, noise, spec, write_folder, write_npz
 from tna_onnx.data import InputSpec, Source, open_precomputed, open_source
 from tna_onnx.data.source import shape_text, split_rows
 from tna_onnx.errors import UsageError
-
-from .samples import gather, noise, spec, write_folder, write_npz
 
 N = 7
 LABELS = np.arange(N) % 2

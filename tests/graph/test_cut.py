@@ -11,11 +11,10 @@ import onnxruntime
 import pytest
 from onnx import helper
 
+from tests.graph.samples import CASES, CLASSES, FEATURES, Array, Builder, Sample, run, tensors
 from tna_onnx.graph.cut import cut_at, cut_between, read_beside, tail_nodes
 from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import load_model
-
-from .samples import CASES, CLASSES, FEATURES, Array, Builder, Sample, run, tensors
 
 INNER = {name: build for name, build in CASES.items() if name not in ("on the graph input", "external data")}
 

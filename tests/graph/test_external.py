@@ -14,6 +14,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import tna_onnx
+from tests.graph.samples import CLASSES, FEATURES, Array, Builder, run
 from tna_onnx.errors import UnsupportedModel, UsageError
 from tna_onnx.graph.compare import unexpected_differences
 from tna_onnx.graph.external import external_placeless
@@ -22,8 +23,6 @@ from tna_onnx.graph.load import Model, all_tensors, load_model
 from tna_onnx.graph.rewrite import Rewritten, rewrite
 from tna_onnx.graph.save import check_output, data_file, pending
 from tna_onnx.maps import EnsembleTemperature
-
-from .samples import CLASSES, FEATURES, Array, Builder, run
 
 X = np.random.default_rng(1).standard_normal((5, FEATURES)).astype(np.float32)
 TENSORS = ("trunk", "weight", "bias")

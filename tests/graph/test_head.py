@@ -10,9 +10,23 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
+from tests.graph.samples import (
+    CASES,
+    CLASSES,
+    FEATURES,
+    Array,
+    Builder,
+    Sample,
+    assert_gives,
+    features_of,
+    run,
+    softmax,
+    tensors,
+)
 from tna_onnx.data import open_source
 from tna_onnx.errors import DataError, UnsupportedModel
-from tna_onnx.extraction import check_readout, input_specs, open_probe
+from tna_onnx.extraction.head_check import check_readout
+from tna_onnx.extraction.sessions import input_specs, open_probe
 from tna_onnx.graph.compare import unexpected_differences
 from tna_onnx.graph.floats import float_tensor, rounded
 from tna_onnx.graph.head import choose_head, find_heads
@@ -21,8 +35,6 @@ from tna_onnx.graph.outputs import ClassOutput, class_output, output_of
 from tna_onnx.graph.requantize import requantized
 from tna_onnx.graph.rewrite import rewrite
 from tna_onnx.runtime import Device
-
-from .samples import CASES, CLASSES, FEATURES, Array, Builder, Sample, assert_gives, features_of, run, softmax, tensors
 
 ACTIVATION = {"logits": "none", "softmax": "softmax", "log_softmax": "log_softmax", "sigmoid": "sigmoid"}
 

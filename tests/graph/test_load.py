@@ -8,16 +8,15 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from conftest import Demo
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from onnx import helper
 
+from tests.conftest import Demo
+from tests.graph.samples import CASES, Builder
 from tna_onnx.errors import UnsupportedModel, UsageError
 from tna_onnx.graph.head import find_heads
 from tna_onnx.graph.load import load_model, tensor_types, type_name
-
-from .samples import CASES, Builder
 
 
 @pytest.fixture(scope="module")

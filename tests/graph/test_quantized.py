@@ -14,6 +14,7 @@ from hypothesis.extra.numpy import arrays
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
+from tests.graph.samples import CLASSES, FEATURES, Array, Builder, run, tensors
 from tna_onnx.graph.compare import unexpected_differences
 from tna_onnx.graph.head import Head, choose_head
 from tna_onnx.graph.load import Model, load_model
@@ -21,8 +22,6 @@ from tna_onnx.graph.quantized import Quantized, read_quantized
 from tna_onnx.graph.requantize import requantized
 from tna_onnx.graph.rewrite import rewrite
 from tna_onnx.graph.stored import resolve
-
-from .samples import CLASSES, FEATURES, Array, Builder, run, tensors
 
 X = np.random.default_rng(1).standard_normal((5, FEATURES)).astype(np.float32)
 

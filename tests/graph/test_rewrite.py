@@ -14,6 +14,18 @@ import pytest
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from tests.graph.samples import (
+    CASES,
+    CLASSES,
+    FEATURES,
+    Array,
+    Builder,
+    Sample,
+    assert_gives,
+    features_of,
+    run,
+    softmax,
+)
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.compare import unexpected_differences
 from tna_onnx.graph.head import Head, choose_head
@@ -21,8 +33,6 @@ from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.outputs import ClassOutput, class_output
 from tna_onnx.graph.rewrite import Rewritten, provenance, rewrite
 from tna_onnx.maps import EnsembleTemperature, Temperature
-
-from .samples import CASES, CLASSES, FEATURES, Array, Builder, Sample, assert_gives, features_of, run, softmax
 
 FACTOR = 0.625
 TS = Temperature(2.0)

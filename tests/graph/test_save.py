@@ -8,12 +8,11 @@ from pathlib import Path
 import onnx
 import pytest
 
+from tests.graph.samples import CASES
 from tna_onnx.errors import TnaError, UnsupportedModel, UsageError
 from tna_onnx.graph import save
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.save import check_output, pending
-
-from .samples import CASES
 
 
 @pytest.fixture

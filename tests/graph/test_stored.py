@@ -12,11 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper
 
+from tests.graph.samples import CLASSES, FEATURES, Builder, run
 from tna_onnx.graph.floats import rounded
 from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.stored import Refused, Stored, resolve
-
-from .samples import CLASSES, FEATURES, Builder, run
 
 STEPS = st.lists(
     st.one_of(

@@ -224,9 +224,9 @@ def calibrate(
     Example:
       tna-onnx calibrate model.onnx --calib data/ --eval heldout/ -o model.tna.onnx
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
+    from tna_onnx.api.calibrate import calibrate as run  # noqa: PLC0415
     from tna_onnx.cli.show import Extras, finish, json_step, page_step, progress_bars, ready  # noqa: PLC0415
-    from tna_onnx.recalibration import calibrate as run  # noqa: PLC0415
-    from tna_onnx.report.text import report_text  # noqa: PLC0415
+    from tna_onnx.render.text import report_text  # noqa: PLC0415
 
     others = [given["model"], given["calib"], given["eval"], given["output"]]
     _check_result(json_file, *others, details)
@@ -242,7 +242,7 @@ def calibrate(
         report, missed = _gated(run, preprocessing=recipe, details=drawn, progress=progress, **given)
 
     def page() -> str:
-        from tna_onnx.report.page import to_html  # noqa: PLC0415
+        from tna_onnx.render.html.calibration import to_html  # noqa: PLC0415
 
         return to_html(report, _command_line(), sources=_sources())
 
@@ -267,9 +267,9 @@ def calibrate(
 @data_options
 def evaluate(preset: str | None, json_file: str | None, plot: bool, quiet: bool, **given: Any) -> None:
     """Measure MODEL on labelled data: accuracy, ECE, AdaECE, NLL, Brier."""
+    from tna_onnx.api.evaluate import evaluate as run  # noqa: PLC0415
     from tna_onnx.cli.show import finish, json_step, progress_bars, ready  # noqa: PLC0415
-    from tna_onnx.evaluation import evaluate as run  # noqa: PLC0415
-    from tna_onnx.report.text import evaluation_text  # noqa: PLC0415
+    from tna_onnx.render.text import evaluation_text  # noqa: PLC0415
 
     _check_result(json_file, given["model"], given["data"])
     recipe = recipe_from(preset, given)
@@ -298,9 +298,9 @@ def features(preset: str | None, json_file: str | None, quiet: bool, **given: An
       tna-onnx features model.onnx --data data/ --cache features/
       tna-onnx calibrate model.onnx --calib features/
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
+    from tna_onnx.api.features import features as run  # noqa: PLC0415
     from tna_onnx.cli.show import finish, json_step, progress_bars, ready  # noqa: PLC0415
-    from tna_onnx.collection import features as run  # noqa: PLC0415
-    from tna_onnx.report.text import collection_text  # noqa: PLC0415
+    from tna_onnx.render.text import collection_text  # noqa: PLC0415
 
     _check_result(json_file, given["model"], given["data"])
     recipe = recipe_from(preset, given)
@@ -319,11 +319,11 @@ features.params = [option for option in features.params if option.name != "bins"
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def inspect(model: str, as_json: bool) -> None:
     """Show which node of MODEL is the head, or why none is."""
+    from tna_onnx.api.inspect import inspect as run  # noqa: PLC0415
     from tna_onnx.cli.show import say  # noqa: PLC0415
     from tna_onnx.cli.signals import loaded  # noqa: PLC0415
-    from tna_onnx.inspection import inspect as run  # noqa: PLC0415
-    from tna_onnx.report.as_json import to_json  # noqa: PLC0415
-    from tna_onnx.report.text import inspection_text  # noqa: PLC0415
+    from tna_onnx.render.text import inspection_text  # noqa: PLC0415
+    from tna_onnx.results.as_json import to_json  # noqa: PLC0415
 
     loaded()
     inspection = run(model)
@@ -350,9 +350,9 @@ def verify(preset: str | None, json_file: str | None, quiet: bool, **given: Any)
     Example:
       tna-onnx verify model.onnx model.tna.onnx --data heldout/
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
+    from tna_onnx.api.verify import verify as run  # noqa: PLC0415
     from tna_onnx.cli.show import finish, json_step, progress_bars, ready  # noqa: PLC0415
-    from tna_onnx.comparison import verify as run  # noqa: PLC0415
-    from tna_onnx.report.text import difference_text  # noqa: PLC0415
+    from tna_onnx.render.text import difference_text  # noqa: PLC0415
 
     _check_result(json_file, given["original"], given["recalibrated"], given["data"])
     recipe = recipe_from(preset, given)
@@ -391,9 +391,9 @@ def compare(preset: str | None, json_file: str | None, page: str | None, quiet: 
     Example:
       tna-onnx compare model.onnx model.tna.onnx other.onnx --data heldout/ --report comparison.html
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
+    from tna_onnx.api.compare import compare as run  # noqa: PLC0415
     from tna_onnx.cli.show import finish, json_step, page_step, progress_bars, ready  # noqa: PLC0415
-    from tna_onnx.model_comparison import compare as run  # noqa: PLC0415
-    from tna_onnx.report.comparison_text import model_comparison_text  # noqa: PLC0415
+    from tna_onnx.render.comparison_text import model_comparison_text  # noqa: PLC0415
 
     _check_result(json_file, *given["models"], given["data"], page)
     _check_result(page, *given["models"], given["data"], kind="HTML")
@@ -404,7 +404,7 @@ def compare(preset: str | None, json_file: str | None, page: str | None, quiet: 
         found = run(preprocessing=recipe, progress=progress, **given)
 
     def html() -> str:
-        from tna_onnx.report.comparison_page import comparison_page  # noqa: PLC0415
+        from tna_onnx.render.html.comparison import comparison_page  # noqa: PLC0415
 
         return comparison_page(found, _command_line())
 
@@ -438,7 +438,7 @@ def _sources() -> dict[str, str]:
 
 def _gated(run: Callable[..., Any], **given: Any) -> tuple[Any, CheckFailed | None]:
     """Run; where gates are missed, return the result all the same, with the error to raise once it is shown."""
-    from tna_onnx.gates import GateMissed  # noqa: PLC0415
+    from tna_onnx.results.gates import GateMissed  # noqa: PLC0415
 
     try:
         return run(**given), None

@@ -18,13 +18,13 @@ from rich.text import Text
 from tna_onnx.cli.channels import ResultError, standard_output
 from tna_onnx.cli.signals import loaded
 from tna_onnx.errors import DeviceError, TnaError, UsageError
-from tna_onnx.extraction import Progress as Callback
-from tna_onnx.report.as_json import to_json
-from tna_onnx.report.figures import require_matplotlib, write_figures
-from tna_onnx.report.report import Report
-from tna_onnx.report.text import show
+from tna_onnx.progress import Progress as Callback
+from tna_onnx.render.figures import require_matplotlib, write_figures
+from tna_onnx.render.mlflow import TrackingError, log_report, require_mlflow
+from tna_onnx.render.text import show
+from tna_onnx.results.as_json import to_json
+from tna_onnx.results.report import Report
 from tna_onnx.runtime import runtime_version
-from tna_onnx.tracking import TrackingError, log_report, require_mlflow
 
 __all__ = ["Extras", "Step", "finish", "json_step", "page_step", "progress_bars", "ready", "say"]
 

@@ -3,12 +3,12 @@
 Depends on NumPy and `tna_onnx.errors` only; Pillow and other optional libraries are imported when a source needs them.
 """
 
+from tna_onnx.data.images.preprocess import PRESETS, Recipe, ResolvedRecipe
+from tna_onnx.data.images.recipes import read_recipe
 from tna_onnx.data.names import metadata_class_names, read_class_names
 from tna_onnx.data.opening import FORMATS, Format, open_source
-from tna_onnx.data.precomputed import Precomputed, open_precomputed
-from tna_onnx.data.preprocess import PRESETS, Recipe, ResolvedRecipe
-from tna_onnx.data.recipes import read_recipe
 from tna_onnx.data.source import Batch, InputSpec, IntArray, Source
+from tna_onnx.data.sources.precomputed import Precomputed, open_precomputed
 
 __all__ = [
     "FORMATS",

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tna_onnx.data.labels import listed
-from tna_onnx.data.npfiles import map_npy
+from tna_onnx.data.sources.npfiles import map_npy
 from tna_onnx.errors import DataError, UsageError
 
 if TYPE_CHECKING:

@@ -24,19 +24,19 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from tna_onnx.data.arrays import open_arrays
-from tna_onnx.data.folder import open_folder
-from tna_onnx.data.hdf5 import open_hdf5
-from tna_onnx.data.iterables import is_iterable, open_iterable, open_mapping
 from tna_onnx.data.labelfile import read_label_file
 from tna_onnx.data.labels import check_labels
-from tna_onnx.data.loader import open_loader
-from tna_onnx.data.manifest import open_manifest
-from tna_onnx.data.npy import open_npy
-from tna_onnx.data.remote import Copy, is_url
 from tna_onnx.data.request import Request
-from tna_onnx.data.tables import TABLE_SUFFIXES, open_table
-from tna_onnx.data.webdataset import expand_braces, open_webdataset
+from tna_onnx.data.sources.arrays import open_arrays
+from tna_onnx.data.sources.folder import open_folder
+from tna_onnx.data.sources.hdf5 import open_hdf5
+from tna_onnx.data.sources.iterables import is_iterable, open_iterable, open_mapping
+from tna_onnx.data.sources.loader import open_loader
+from tna_onnx.data.sources.manifest import open_manifest
+from tna_onnx.data.sources.npy import open_npy
+from tna_onnx.data.sources.remote import Copy, is_url
+from tna_onnx.data.sources.tables import TABLE_SUFFIXES, open_table
+from tna_onnx.data.sources.webdataset import expand_braces, open_webdataset
 from tna_onnx.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from tna_onnx.data.preprocess import Recipe
+    from tna_onnx.data.images.preprocess import Recipe
     from tna_onnx.data.source import InputSpec, Source
 
 __all__ = ["FORMATS", "Format", "open_source"]
@@ -93,7 +93,7 @@ def open_source(
 
     Args:
         data: path of a file or folder; a URL; a `Source`; a mapping of arrays; an iterable of batches, a function that
-            returns one, or an object with `get_next()` (`tna_onnx.data.iterables`).
+            returns one, or an object with `get_next()` (`tna_onnx.data.sources.iterables`).
         inputs: the model's inputs, all of which the samples must provide.
         n_classes: the number of classes of the model; labels are indices below it, checked here.
         recipe: preprocessing for images; None is `Recipe()`.

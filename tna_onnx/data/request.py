@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tna_onnx.data.decode import require_pillow
+from tna_onnx.data.images.decode import require_pillow
+from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.labels import listed
-from tna_onnx.data.preprocess import Recipe
 from tna_onnx.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from tna_onnx.data.images.transform import ResolvedRecipe
     from tna_onnx.data.source import InputSpec
-    from tna_onnx.data.transform import ResolvedRecipe
 
 __all__ = ["Request"]
 

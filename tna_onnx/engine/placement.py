@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.extraction import FeatureStore
+from tna_onnx.extraction.table import FeatureStore
 from tna_onnx.runtime import Device
 
 __all__ = ["Host", "OnDevice", "Placement", "placement_of"]

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import ModelProto
 
-from tna_onnx.graph.evaluate import made_from_constants
+from tna_onnx.graph.constants import made_from_constants
 from tna_onnx.graph.load import Model, subgraph_inputs
 from tna_onnx.graph.readout import Head
 

@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.floats import FLOAT_TYPES
-from tna_onnx.graph.head import Walk, choose_head, find_heads
+from tna_onnx.graph.head import choose_head, find_heads
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX
 from tna_onnx.graph.readout import Readout, Refusal
 from tna_onnx.graph.rewrite import provenance
 from tna_onnx.graph.stored import Refused
+from tna_onnx.graph.walk import Walk
 from tna_onnx.numerics.ops import softmax
 
 __all__ = [

@@ -19,7 +19,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from tna_onnx.graph.evaluate import NotConstant, constant_value
+from tna_onnx.graph.constants import NotConstant, constant_value
 from tna_onnx.graph.floats import FLOAT_TYPES, rounded
 from tna_onnx.graph.load import Model, type_name
 from tna_onnx.graph.quantized import Quantized, read_quantized

@@ -1,0 +1,231 @@
+"""`calibrate` end to end on real files: what is written, what is reported, what is left alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import numpy_helper
+
+import tna_onnx
+from tests.conftest import Demo, Small
+from tna_onnx.numerics.metrics import Metrics
+from tna_onnx.numerics.stats import SampleScores
+from tna_onnx.results.as_json import to_json
+
+FAST = {"angle_step": 6.0, "max_ensemble_size": 40, "device": "cpu"}
+
+
+def run(path: Path, data: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Run a file over an .npz with ONNX Runtime alone: (output, labels)."""
+    arrays = np.load(data)
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    parts = [session.run(None, {name: arrays[name][k : k + 64]})[0] for k in range(0, len(arrays["labels"]), 64)]
+    return np.concatenate(parts), arrays["labels"]
+
+
+@pytest.mark.parametrize("map_name", ["none", "ts", "ets"])
+def test_reported_metrics_are_those_of_the_written_file(demo: Demo, tmp_path: Path, map_name: str) -> None:
+    report = tna_onnx.calibrate(
+        demo.model, demo.calib, eval=demo.test, output=tmp_path / "o.onnx", map=map_name, device="cpu"
+    )
+    for path, reported in ((demo.model, report.comparison.before), (tmp_path / "o.onnx", report.comparison.after)):
+        logits, labels = run(path, demo.test, "image")
+        assert Metrics.of(SampleScores.of_logits(logits, labels)) == reported
+    assert report.comparison.how == "held-out"
+    assert report.comparison.after.ece < 0.6 * report.comparison.before.ece
+    evaluation = tna_onnx.evaluate(tmp_path / "o.onnx", demo.test, device="cpu")
+    assert evaluation.metrics == report.comparison.after
+
+
+@pytest.mark.parametrize("options", [{}, {"map": "ets"}, {"fold": False}, {"map": "none"}, {"search": "none"}])
+def test_nothing_but_the_head_and_the_block_changes(small: Small, tmp_path: Path, options: dict[str, object]) -> None:
+    output, before = tmp_path / "o.onnx", small.model.read_bytes()
+    report = tna_onnx.calibrate(small.model, small.calib, output=output, **FAST, **options)
+    assert small.model.read_bytes() == before
+    onnx.checker.check_model(str(output), full_check=True)
+    old, new = onnx.load(small.model), onnx.load(output)
+    kept = {t.name: t.SerializeToString() for t in new.graph.initializer}
+    for tensor in old.graph.initializer:
+        if tensor.name not in ("weight", "bias"):
+            assert kept[tensor.name] == tensor.SerializeToString()
+    assert list(new.graph.input) == list(old.graph.input)
+    assert list(new.graph.output) == list(old.graph.output)
+    assert (new.opset_import, new.ir_version) == (old.opset_import, old.ir_version)
+    assert {p.key: p.value for p in new.metadata_props}["team"] == "unchanged"
+    appended = [n.name for n in new.graph.node if n.name not in {m.name for m in old.graph.node}]
+    assert all(name.startswith("tna_onnx/") for name in appended)
+    assert bool(appended) == (not report.folded and report.map != "none")
+    assert [p.name for p in tmp_path.iterdir()] == ["o.onnx"]
+
+
+def test_the_same_run_writes_the_same_bytes_and_another_seed_others(small: Small, tmp_path: Path) -> None:
+    for name, seed in (("a", 3), ("b", 3), ("c", 4)):
+        tna_onnx.calibrate(small.model, small.calib, output=tmp_path / name, seed=seed, **FAST)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    assert (tmp_path / "a").read_bytes() != (tmp_path / "c").read_bytes()
+
+
+def test_folded_and_appended_temperature_give_the_same_probabilities(small: Small, tmp_path: Path) -> None:
+    logits = []
+    for fold in (True, False):
+        tna_onnx.calibrate(small.model, small.calib, output=tmp_path / f"{fold}.onnx", fold=fold, **FAST)
+        logits.append(run(tmp_path / f"{fold}.onnx", small.test, "x")[0])
+    # logits reach 60, where float32 resolves 4e-6; two roundings apart
+    np.testing.assert_allclose(logits[0], logits[1], atol=5e-5)
+
+
+def test_search_none_is_plain_temperature_scaling(small: Small, tmp_path: Path) -> None:
+    report = tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "o.onnx", search="none", **FAST)
+    assert (report.angle, len(report.curve)) == (0, 1)
+    # labels were drawn at temperature 3; the estimate from 1,500 samples has a standard error of about 0.1
+    assert report.parameters["temperature"] == pytest.approx(3, abs=0.4)
+    old, new = onnx.load(small.model), onnx.load(tmp_path / "o.onnx")
+    weights = [numpy_helper.to_array(next(t for t in m.graph.initializer if t.name == "weight")) for m in (old, new)]
+    np.testing.assert_allclose(weights[1], weights[0] / report.parameters["temperature"], rtol=1e-6)
+
+
+def test_default_output_lies_beside_the_model_with_provenance(small: Small, tmp_path: Path) -> None:
+    model = tmp_path / "net.onnx"
+    model.write_bytes(small.model.read_bytes())
+    report = tna_onnx.calibrate(model, small.calib, **FAST)
+    assert Path(report.output) == tmp_path / "net.tna.onnx"
+    inspection = tna_onnx.inspect(report.output)
+    assert inspection.provenance["source_sha256"] == report.model_sha256
+    assert json.loads(inspection.provenance["angle_degrees"]) == report.angle
+    assert json.loads(inspection.provenance["temperature"]) == report.parameters["temperature"]
+    assert inspection.heads[0].node == "head"
+
+
+def test_cross_fitting_is_reported_without_eval_data(small: Small, tmp_path: Path) -> None:
+    report = tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "o.onnx", **FAST)
+    assert report.comparison.how == "cross-fitted"
+    assert report.calibration.how == "fitted"
+    assert report.comparison.before.n == 1500
+    # same samples and the same model before: only the order of the samples differs, and with it the last digit
+    assert report.comparison.before.ece == pytest.approx(report.calibration.before.ece, abs=1e-12)
+    assert report.comparison.after.ece >= report.calibration.after.ece - 0.01
+    assert any("cross-fitted" in note for note in report.notes)
+
+
+def test_a_result_that_is_worse_on_held_out_data_is_not_written(small: Small, tmp_path: Path) -> None:
+    arrays = dict(np.load(small.test))
+    hidden, weight, bias = (
+        numpy_helper.to_array(next(t for t in onnx.load(small.model).graph.initializer if t.name == name))
+        for name in ("hidden", "weight", "bias")
+    )
+    # held-out labels that follow the input model's own confidence: cooling it makes it underconfident there
+    logits = np.maximum(arrays["x"] @ hidden, 0) @ weight.T + bias
+    arrays["labels"] = np.argmax(logits + np.random.default_rng(0).gumbel(size=logits.shape), axis=1)
+    np.savez(tmp_path / "other.npz", **arrays)
+    with pytest.raises(tna_onnx.CheckFailed, match=r"worse on 1,500 held-out samples.*no file was written"):
+        tna_onnx.calibrate(small.model, small.calib, eval=tmp_path / "other.npz", output=tmp_path / "o.onnx", **FAST)
+    assert [p.name for p in tmp_path.iterdir()] == ["other.npz"]
+
+
+def test_a_file_that_does_not_verify_is_not_written(
+    small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tna_onnx.api import calibrate as recalibration
+
+    real = recalibration.rewrite
+    monkeypatch.setattr(
+        recalibration, "rewrite", lambda model, head, weight, **rest: real(model, head, weight * 1.01, **rest)
+    )
+    with pytest.raises(tna_onnx.CheckFailed, match="verification: the written file gives sample"):
+        tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "o.onnx", **FAST)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_interrupting_leaves_nothing(small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tna_onnx.api import calibrate as recalibration
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(recalibration, "check_file", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "o.onnx", **FAST)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_overwrite_replaces_the_input_only_when_asked(small: Small, tmp_path: Path) -> None:
+    model = tmp_path / "net.onnx"
+    model.write_bytes(small.model.read_bytes())
+    with pytest.raises(tna_onnx.UsageError, match="output is the input model"):
+        tna_onnx.calibrate(model, small.calib, output=model, **FAST)
+    assert model.read_bytes() == small.model.read_bytes()
+    tna_onnx.calibrate(model, small.calib, output=model, overwrite=True, **FAST)
+    assert tna_onnx.inspect(model).provenance["source_sha256"]
+
+
+def test_a_model_with_a_fixed_batch_gives_the_same_file_contents(small: Small, tmp_path: Path) -> None:
+    model = onnx.load(small.model)
+    for value in (model.graph.input[0], model.graph.output[0]):
+        value.type.tensor_type.shape.dim[0].dim_value = 7
+    onnx.save(model, tmp_path / "fixed.onnx")
+    fixed = tna_onnx.calibrate(tmp_path / "fixed.onnx", small.calib, eval=small.test, **FAST)
+    free = tna_onnx.calibrate(small.model, small.calib, eval=small.test, output=tmp_path / "free.onnx", **FAST)
+    assert fixed.angle == free.angle
+    assert fixed.comparison.after.ece == pytest.approx(free.comparison.after.ece, abs=1e-6)
+
+
+@pytest.mark.parametrize("tail", ["Softmax", "LogSoftmax"])
+@pytest.mark.parametrize("map_name", ["ts", "ets"])
+def test_models_that_end_in_probabilities_keep_doing_so(small: Small, tmp_path: Path, tail: str, map_name: str) -> None:
+    model = onnx.load(small.model)
+    model.graph.node[-1].output[0] = "raw"
+    model.graph.node.append(onnx.helper.make_node(tail, ["raw"], ["logits"], name="tail", axis=1))
+    onnx.save(model, tmp_path / "p.onnx")
+    ended = tna_onnx.calibrate(tmp_path / "p.onnx", small.calib, eval=small.test, map=map_name, **FAST)
+    plain = tna_onnx.calibrate(
+        small.model, small.calib, eval=small.test, output=tmp_path / "l.onnx", map=map_name, **FAST
+    )
+    assert ended.comparison.after.ece == pytest.approx(plain.comparison.after.ece, abs=1e-5)
+    output, _ = run(Path(ended.output), small.test, "x")
+    total = output.sum(axis=1) if tail == "Softmax" else np.exp(output).sum(axis=1)
+    np.testing.assert_allclose(total, 1, atol=1e-5)
+
+
+def test_json_holds_every_number_and_parses(small: Small, tmp_path: Path) -> None:
+    report = tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "o.onnx", **FAST)
+    data = json.loads(to_json(report))
+    assert data["kind"] == "report"
+    assert data["comparison"]["after"]["ece"] == report.comparison.after.ece
+    assert len(data["curve"]) == len(report.curve)
+    assert data["curve"][0]["angle"] == 0
+    assert data["verdict"] == report.verdict
+    best = min(c["objective"] for c in data["curve"] if c["accuracy"] >= data["curve"][0]["accuracy"] - 0.003)
+    assert report.calibration.after.n == 1500
+    assert best <= data["curve"][0]["objective"]
+
+
+def test_results_are_frozen(small: Small) -> None:
+    inspection = tna_onnx.inspect(small.model)
+    with pytest.raises(AttributeError):
+        inspection.opset = 1  # type: ignore[misc]
+
+
+@pytest.mark.slow
+def test_real_models_lose_their_overconfidence_and_keep_their_accuracy(cifar10: Path, tmp_path: Path) -> None:
+    recipe = tna_onnx.Recipe(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+    for name, map_name, least_ece, most_drop in (
+        ("resnet20-wide.onnx", "none", 0.65, 0.3),
+        ("resnet20.onnx", "ts", 0.60, 0.5),
+    ):
+        report = tna_onnx.calibrate(
+            cifar10 / name,
+            cifar10 / "calib",
+            eval=cifar10 / "test",
+            output=tmp_path / name,
+            map=map_name,
+            preprocessing=recipe,
+            device="cpu",
+        )
+        before, after = report.comparison.before, report.comparison.after
+        assert after.ece < (1 - least_ece) * before.ece
+        assert before.accuracy - after.accuracy < most_drop / 100

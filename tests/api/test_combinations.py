@@ -1,0 +1,305 @@
+"""Every map with every search, on heads of every kind, through the public API: one deployable file each."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+import tna_onnx
+from tests.conftest import Demo, Small
+from tna_onnx.numerics.metrics import Metrics
+from tna_onnx.numerics.stats import SampleScores
+
+FAST = {"angle_step": 10.0, "max_ensemble_size": 40, "device": "cpu"}
+MAPS = ["none", "ts", "ets", "irova", "aar"]
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """Probabilities of logits."""
+    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+def outputs(path: Path, x: np.ndarray) -> list[np.ndarray]:
+    """Run a file with ONNX Runtime."""
+    return onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(None, {"x": x})
+
+
+@pytest.mark.parametrize("search", ["none", "sparse", "complete"])
+@pytest.mark.parametrize("map_name", MAPS)
+def test_all_fifteen_are_one_call_and_one_file(small: Small, tmp_path: Path, map_name: str, search: str) -> None:
+    output = tmp_path / "o.onnx"
+    if (map_name, search) == ("none", "none"):
+        with pytest.raises(tna_onnx.UsageError, match="changes nothing"):
+            tna_onnx.calibrate(small.model, small.calib, output=output, map=map_name, search=search, **FAST)
+        return
+    report = tna_onnx.calibrate(
+        small.model, small.calib, eval=small.test, output=output, map=map_name, search=search, **FAST
+    )
+    onnx.checker.check_model(str(output), full_check=True)
+    data = np.load(small.test)
+    (logits,) = outputs(output, data["x"])
+    # one batch of 1,500 here, batches of 64 in the report: the last digit may differ
+    again = Metrics.of(SampleScores.of_logits(logits, data["labels"]))
+    assert again.nll == pytest.approx(report.comparison.after.nll, abs=1e-5)
+    assert np.all(np.isfinite(logits))
+    reference = ReferenceEvaluator(str(output)).run(None, {"x": data["x"][:50]})[0]
+    # isotonic ramps are at most 1024 steep: a rounding of 1e-7 in p is at most 1e-4 behind them
+    np.testing.assert_allclose(softmax(reference), softmax(logits[:50]), atol=2e-4 if map_name == "irova" else 1e-5)
+    if search == "complete" and map_name != "none":
+        assert all(point.parameters for point in report.curve)
+    for batch in (0, 1, 3):
+        assert outputs(output, data["x"][:batch])[0].shape == (batch, 5)
+
+
+@pytest.mark.parametrize("map_name", ["ets", "irova", "aar", "auto"])
+def test_cross_fitting_goes_with_every_map(small: Small, tmp_path: Path, map_name: str) -> None:
+    for search in ("sparse", "complete"):
+        output = tmp_path / f"{search}.onnx"
+        report = tna_onnx.calibrate(small.model, small.calib, output=output, map=map_name, search=search, **FAST)
+        assert report.comparison.how == "cross-fitted"
+        assert report.comparison.after.nll < report.comparison.before.nll
+
+
+def test_auto_takes_the_map_with_the_least_nll_and_says_so(small: Small, tmp_path: Path) -> None:
+    report = tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "o.onnx", map="auto", **FAST)
+    assert set(report.map_nll) == set(MAPS)
+    assert report.map == min(report.map_nll, key=report.map_nll.__getitem__)
+    assert any(note.startswith(f"map auto took {report.map}") for note in report.notes)
+
+
+def test_the_limit_of_many_members_is_the_scaled_weight(small: Small, tmp_path: Path) -> None:
+    output = tmp_path / "o.onnx"
+    report = tna_onnx.calibrate(small.model, small.calib, output=output, map="none", ensemble_size="inf", device="cpu")
+    weights = [
+        numpy_helper.to_array(next(t for t in onnx.load(path).graph.initializer if t.name == "weight"))
+        for path in (small.model, output)
+    ]
+    np.testing.assert_allclose(weights[1], weights[0] * np.cos(np.radians(report.angle)), rtol=1e-6)
+    assert report.ensemble_size == 0
+    assert report.calibration.after.ece < 0.5 * report.calibration.before.ece
+    assert tna_onnx.inspect(output).provenance["ensemble_size"] == "inf"
+
+
+def test_a_number_of_members_is_taken_as_given(small: Small, tmp_path: Path) -> None:
+    settings = {"ensemble_size": 7, "device": "cpu", "max_accuracy_drop": 100.0}  # seven are few for 32 features
+    report = tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "o.onnx", **settings)
+    assert {c.ensemble_size for c in report.curve} <= {1, 7}
+
+
+def test_antithetic_members_are_pairs_and_reproducible(small: Small, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        tna_onnx.calibrate(small.model, small.calib, output=tmp_path / name, antithetic=True, **FAST)
+    tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "plain", **FAST)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    assert (tmp_path / "a").read_bytes() != (tmp_path / "plain").read_bytes()
+
+
+def binary(folder: Path, form: str) -> tuple[Path, Path, Path]:
+    """Write a binary classifier whose labels are drawn at temperature 3: model, calibration and test data."""
+    rng = np.random.default_rng(11)
+    hidden = rng.standard_normal((8, 32)).astype(np.float32)
+    single = rng.standard_normal((32, 1)).astype(np.float32)
+    bias = np.array([0.4], np.float32)
+    tensors, shape = {"hidden": hidden, "weight": single, "bias": bias}, ["N", 1]
+    nodes = [
+        helper.make_node("MatMul", ["x", "hidden"], ["h"]),
+        helper.make_node("Relu", ["h"], ["features"]),
+        helper.make_node("Gemm", ["features", "weight", "bias"], ["s"], name="head"),
+    ]
+    if form == "sigmoid (N, 1)":
+        nodes.append(helper.make_node("Sigmoid", ["s"], ["y"]))
+    elif form == "sigmoid (N,)":
+        tensors["flat"], shape = np.array([-1], np.int64), ["N"]
+        nodes += [helper.make_node("Reshape", ["s", "flat"], ["r"]), helper.make_node("Sigmoid", ["r"], ["y"])]
+    else:  # two logits with Softmax
+        tensors["weight"] = np.concatenate([-single / 2, single / 2], axis=1)
+        tensors["bias"], shape = np.array([-0.2, 0.2], np.float32), ["N", 2]
+        nodes.append(helper.make_node("Softmax", ["s"], ["y"], axis=1))
+    graph = helper.make_graph(
+        nodes,
+        "binary",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
+        [numpy_helper.from_array(v, k) for k, v in tensors.items()],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), folder / "b.onnx")
+    for name in ("calib", "test"):
+        x = rng.standard_normal((1500, 8)).astype(np.float32)
+        s = (np.maximum(x @ hidden, 0) @ single)[:, 0] + 0.4
+        np.savez(folder / f"{name}.npz", x=x, labels=(rng.random(1500) < 1 / (1 + np.exp(-s / 3))).astype(np.int64))
+    return folder / "b.onnx", folder / "calib.npz", folder / "test.npz"
+
+
+@pytest.mark.parametrize("map_name", MAPS)
+@pytest.mark.parametrize("form", ["sigmoid (N, 1)", "sigmoid (N,)", "softmax (N, 2)"])
+def test_binary_heads(tmp_path: Path, form: str, map_name: str) -> None:
+    model, calib, test = binary(tmp_path, form)
+    report = tna_onnx.calibrate(
+        model, calib, eval=test, output=tmp_path / "o.onnx", map=map_name, device="cpu", angle_step=10
+    )
+    before, after = report.comparison.before, report.comparison.after
+    assert report.classes == 2
+    assert after.ece < 0.6 * before.ece
+    data = np.load(test)
+    (y,) = outputs(tmp_path / "o.onnx", data["x"])
+    assert y.shape == {"sigmoid (N, 1)": (1500, 1), "sigmoid (N,)": (1500,), "softmax (N, 2)": (1500, 2)}[form]
+    positive = y[:, 1] if y.ndim == 2 and y.shape[1] == 2 else y.reshape(-1)
+    # ECE of max(p, 1 - p) from the definition
+    confidence, hit = np.maximum(positive, 1 - positive), (positive > 0.5) == (data["labels"] == 1)
+    bins = np.ceil(confidence.astype(np.float64) * 15).astype(int)
+    by_hand = sum(abs(np.sum(hit[bins == b] - confidence[bins == b].astype(np.float64))) for b in range(16)) / 1500
+    assert after.ece == pytest.approx(by_hand, abs=1e-5)
+    for batch in (0, 1):
+        assert outputs(tmp_path / "o.onnx", data["x"][:batch])[0].shape == (batch, *y.shape[1:])
+
+
+def test_multi_label_heads_are_refused(tmp_path: Path) -> None:
+    model, calib, _ = binary(tmp_path, "softmax (N, 2)")
+    proto = onnx.load(model)
+    proto.graph.node[-1].CopyFrom(helper.make_node("Sigmoid", ["s"], ["y"]))
+    onnx.save(proto, model)
+    with pytest.raises(tna_onnx.UnsupportedModel, match="2 logits with a Sigmoid: multi-label"):
+        tna_onnx.calibrate(model, calib, **FAST)
+
+
+@pytest.mark.parametrize("opset", [7, 9, 10, 11, 13, 18, 21])
+@pytest.mark.parametrize("map_name", ["ets", "irova", "aar"])
+def test_appended_maps_use_the_models_own_opset(small: Small, tmp_path: Path, map_name: str, opset: int) -> None:
+    proto = onnx.load(small.model)
+    proto.opset_import[0].version = opset
+    proto.ir_version = 4 if opset < 11 else 8
+    onnx.save(proto, tmp_path / "m.onnx")
+    report = tna_onnx.calibrate(tmp_path / "m.onnx", small.calib, eval=small.test, map=map_name, search="none")
+    assert onnx.load(report.output).opset_import[0].version == opset
+    assert report.verification.checker
+
+
+@pytest.mark.parametrize(("dtype", "opset", "lowest"), [("float32", 6, 7), ("float64", 11, 12)])
+def test_an_opset_that_is_too_old_names_the_lowest_one(
+    small: Small, tmp_path: Path, dtype: str, opset: int, lowest: int
+) -> None:
+    from tna_onnx.graph.nodes import NodeOps
+
+    with pytest.raises(tna_onnx.UnsupportedModel, match=f"convert it to opset {lowest} or newer"):
+        NodeOps(dtype, opset)
+
+
+def test_other_outputs_stay_and_stay_consistent(small: Small, tmp_path: Path) -> None:
+    proto = onnx.load(small.model)
+    proto.graph.node.extend(
+        [
+            helper.make_node("ArgMax", ["logits"], ["label"], axis=1, keepdims=0),
+            helper.make_node("Softmax", ["logits"], ["p"], axis=1),
+        ]
+    )
+    proto.graph.output.extend(
+        [
+            helper.make_tensor_value_info("label", TensorProto.INT64, ["N"]),
+            helper.make_tensor_value_info("p", TensorProto.FLOAT, ["N", 5]),
+            helper.make_tensor_value_info("features", TensorProto.FLOAT, ["N", 32]),
+        ]
+    )
+    onnx.save(proto, tmp_path / "m.onnx")
+    x = np.load(small.test)["x"]
+    before = outputs(tmp_path / "m.onnx", x)
+    for map_name in ("ts", "ets", "irova", "aar"):
+        report = tna_onnx.calibrate(tmp_path / "m.onnx", small.calib, map=map_name, overwrite=True, **FAST)
+        logits, label, p, features = outputs(Path(report.output), x)
+        np.testing.assert_array_equal(features, before[3])
+        np.testing.assert_array_equal(label, logits.argmax(axis=1))
+        np.testing.assert_allclose(p, softmax(logits), atol=1e-6)
+
+
+def test_float16_heads_take_every_map(small: Small, tmp_path: Path) -> None:
+    proto = onnx.load(small.model)
+    for tensor in proto.graph.initializer:
+        tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float16) / 4, tensor.name))
+    for value in (proto.graph.input[0], proto.graph.output[0]):
+        value.type.tensor_type.elem_type = TensorProto.FLOAT16
+    onnx.save(proto, tmp_path / "half.onnx")
+    for name in ("calib", "test"):
+        arrays = dict(np.load(small.calib if name == "calib" else small.test))
+        np.savez(tmp_path / f"{name}.npz", x=arrays["x"].astype(np.float16), labels=arrays["labels"])
+    for map_name in MAPS:
+        report = tna_onnx.calibrate(
+            tmp_path / "half.onnx", tmp_path / "calib.npz", eval=tmp_path / "test.npz", map=map_name, **FAST
+        )
+        assert report.comparison.after.nll <= report.comparison.before.nll + 0.01
+        assert json.loads(json.dumps(report.parameters)) == report.parameters
+
+
+def test_a_label_read_in_front_of_the_logits_would_miss_the_map(small: Small, tmp_path: Path) -> None:
+    proto = onnx.load(small.model)
+    proto.graph.node[-1].output[0] = "raw"
+    proto.graph.node.extend(
+        [
+            helper.make_node("Identity", ["raw"], ["logits"], name="identity"),
+            helper.make_node("ArgMax", ["raw"], ["label"], axis=1, keepdims=0),
+        ]
+    )
+    proto.graph.output.append(helper.make_tensor_value_info("label", TensorProto.INT64, ["N"]))
+    onnx.save(proto, tmp_path / "m.onnx")
+    output = tmp_path / "o.onnx"
+    with pytest.raises(tna_onnx.UnsupportedModel, match=r"'raw'.* is read "):
+        tna_onnx.calibrate(tmp_path / "m.onnx", small.calib, map="irova", search="none", output=output, **FAST)
+    assert not output.exists()
+    tna_onnx.calibrate(tmp_path / "m.onnx", small.calib, output=output, **FAST)  # folded: every reader sees it
+    logits, label = outputs(output, np.load(small.test)["x"])
+    np.testing.assert_array_equal(label, logits.argmax(axis=1))
+
+
+def test_a_significant_loss_of_accuracy_is_not_written(demo: Demo, tmp_path: Path) -> None:
+    few = {key: value[:100] for key, value in np.load(demo.calib).items()}  # ten samples a class
+    np.savez(tmp_path / "few.npz", **few)
+    output = tmp_path / "o.onnx"
+    with pytest.raises(tna_onnx.CheckFailed, match=r"--max-accuracy-drop 0.3 missed: .* 2,000 held-out"):
+        tna_onnx.calibrate(
+            demo.model, tmp_path / "few.npz", eval=demo.test, output=output, map="irova", search="none", device="cpu"
+        )
+    assert not output.exists()
+
+
+def test_an_appended_softmax_is_read_from_the_graph_not_from_the_metadata(small: Small, tmp_path: Path) -> None:
+    tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "o.onnx", map="ets", **FAST)
+    before = tna_onnx.evaluate(tmp_path / "o.onnx", small.test)
+    proto = onnx.load(tmp_path / "o.onnx")
+    proto.graph.node[-1].output[0] = "raw"
+    proto.graph.node.append(helper.make_node("Softmax", ["raw"], ["logits"], axis=1))
+    onnx.save(proto, tmp_path / "p.onnx")
+    after = tna_onnx.evaluate(tmp_path / "p.onnx", small.test)
+    assert (before.output_kind, after.output_kind) == ("logits", "probabilities")
+    assert after.metrics.ece == pytest.approx(before.metrics.ece, abs=1e-5)
+
+
+def test_ets_weights_by_nll_have_no_higher_nll(small: Small, tmp_path: Path) -> None:
+    reports = [
+        tna_onnx.calibrate(
+            small.model, small.calib, output=tmp_path / loss, map="ets", search="none", ets_loss=loss, **FAST
+        )
+        for loss in ("squared", "nll")
+    ]
+    assert reports[1].calibration.after.nll <= reports[0].calibration.after.nll + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"search": "complet"}, "search 'complet' is not known"),
+        ({"map": "TS"}, "map 'TS' is not known"),
+        ({"objective": "ECE"}, "objective 'ECE' is not known"),
+        ({"ensemble_size": "all"}, "ensemble size 'all' is not known"),
+        ({"theta_s": 1e-6}, "raise theta_s"),
+    ],
+)
+def test_misspelt_choices_are_refused(small: Small, tmp_path: Path, wrong: dict[str, object], message: str) -> None:
+    with pytest.raises(tna_onnx.TnaError, match=message):
+        tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "o.onnx", device="cpu", **wrong)  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,354 @@
+"""Models that are not files: bytes, protobufs and other packages' graphs, in and, without an output, out again."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import helper, numpy_helper
+
+import tna_onnx
+from tests.conftest import Small
+from tna_onnx.graph.load import load_model
+from tna_onnx.results.as_json import to_json
+
+FAST = {"search": "none", "device": "cpu"}
+SEARCHED = {"search": "sparse", "angle_step": 6.0, "max_ensemble_size": 40, "device": "cpu"}
+SETTINGS = [SEARCHED, {**SEARCHED, "map": "ets"}, {**FAST, "fold": False}, {**FAST, "map": "irova"}]
+
+
+def _path(path: Path) -> Any:
+    return path
+
+
+def _text(path: Path) -> Any:
+    return str(path)
+
+
+def _bytes(path: Path) -> Any:
+    return path.read_bytes()
+
+
+def _bytearray(path: Path) -> Any:
+    return bytearray(path.read_bytes())
+
+
+def _memoryview(path: Path) -> Any:
+    return memoryview(path.read_bytes())
+
+
+def _proto(path: Path) -> Any:
+    return onnx.load(path)
+
+
+def _ir(path: Path) -> Any:
+    return pytest.importorskip("onnx_ir").load(path)
+
+
+def _graphsurgeon(path: Path) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # its import and its imports warn about what they will no longer support
+        return pytest.importorskip("onnx_graphsurgeon").import_onnx(onnx.load(path))
+
+
+FORMS: list[Callable[[Path], Any]] = [_path, _text, _bytes, _bytearray, _memoryview, _proto, _ir, _graphsurgeon]
+IN_MEMORY = [form for form in FORMS if form not in (_path, _text)]
+
+
+def form_name(form: Callable[[Path], Any]) -> str:
+    return form.__name__.strip("_")
+
+
+def classify(model: Path | onnx.ModelProto, data: Path) -> np.ndarray:
+    """Run a model with ONNX Runtime, and with nothing of this package."""
+    source = str(model) if isinstance(model, Path) else model.SerializeToString()
+    session = onnxruntime.InferenceSession(source, providers=["CPUExecutionProvider"])
+    return np.asarray(session.run(["logits"], {"x": np.load(data)["x"]})[0])
+
+
+@pytest.mark.parametrize("form", FORMS, ids=form_name)
+def test_the_same_head_is_found(form: Callable[[Path], Any], small: Small) -> None:
+    found, expected = tna_onnx.inspect(form(small.model)), tna_onnx.inspect(small.model)
+    assert found.heads == expected.heads
+    assert found.inputs == expected.inputs
+    assert found.model == (str(small.model) if form in (_path, _text) else "the model in memory")
+
+
+@pytest.mark.parametrize("form", [_bytes, _bytearray, _memoryview], ids=form_name)
+def test_bytes_are_the_file(form: Callable[[Path], Any], small: Small) -> None:
+    model = load_model(form(small.model))
+    assert model.sha256 == load_model(small.model).sha256
+    assert model.proto == load_model(small.model).proto
+    assert (model.path, model.folder, model.name) == (None, Path(), "the model in memory")
+
+
+@pytest.mark.parametrize("form", IN_MEMORY, ids=form_name)
+def test_without_an_output_the_report_has_the_model(
+    form: Callable[[Path], Any], small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = form(small.model)
+    report = tna_onnx.calibrate(source, small.calib, eval=small.test, **FAST)
+    assert list(tmp_path.iterdir()) == []
+    assert (report.output, report.model) == ("", "the model in memory")
+    assert isinstance(report.recalibrated, onnx.ModelProto)
+    onnx.checker.check_model(report.recalibrated, full_check=True)
+
+    through_file = tna_onnx.calibrate(small.model, small.calib, eval=small.test, output=tmp_path / "o.onnx", **FAST)
+    assert through_file.recalibrated is None
+    expected = classify(tmp_path / "o.onnx", small.test)
+    np.testing.assert_array_equal(classify(report.recalibrated, small.test), expected)
+    assert report.comparison == through_file.comparison
+    assert not np.array_equal(expected, classify(small.model, small.test))
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_settings_give_the_same_through_memory_and_file(settings: dict[str, Any], small: Small, tmp_path: Path) -> None:
+    report = tna_onnx.calibrate(onnx.load(small.model), small.calib, **settings)
+    tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "o.onnx", **settings)
+    assert report.recalibrated is not None
+    expected = classify(tmp_path / "o.onnx", small.test)
+    np.testing.assert_array_equal(classify(report.recalibrated, small.test), expected)
+
+
+@pytest.mark.parametrize("form", IN_MEMORY, ids=form_name)
+def test_with_an_output_a_file_is_written(form: Callable[[Path], Any], small: Small, tmp_path: Path) -> None:
+    report = tna_onnx.calibrate(form(small.model), small.calib, output=tmp_path / "o.onnx", **FAST)
+    assert report.recalibrated is None
+    assert report.output == str(tmp_path / "o.onnx")
+    assert [p.name for p in tmp_path.iterdir()] == ["o.onnx"]
+    tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "p.onnx", **FAST)
+    np.testing.assert_array_equal(classify(tmp_path / "o.onnx", small.test), classify(tmp_path / "p.onnx", small.test))
+
+
+def test_bytes_and_their_file_give_the_same_bytes(small: Small, tmp_path: Path) -> None:
+    for name, source in (("one.onnx", small.model), ("two.onnx", small.model.read_bytes())):
+        tna_onnx.calibrate(source, small.calib, output=tmp_path / name, **FAST)
+    assert (tmp_path / "one.onnx").read_bytes() == (tmp_path / "two.onnx").read_bytes()
+
+
+def test_the_model_in_memory_is_not_changed(small: Small) -> None:
+    proto = onnx.load(small.model)
+    before = proto.SerializeToString(deterministic=True)
+    report = tna_onnx.calibrate(proto, small.calib, map="ets", **FAST)
+    assert proto.SerializeToString(deterministic=True) == before
+    assert report.recalibrated is not proto
+
+
+def test_an_ir_model_is_not_changed(small: Small) -> None:
+    ir = pytest.importorskip("onnx_ir")
+    model = ir.load(small.model)
+    before = ir.to_proto(model).SerializeToString(deterministic=True)
+    tna_onnx.calibrate(model, small.calib, map="ets", **FAST)
+    assert ir.to_proto(model).SerializeToString(deterministic=True) == before
+
+
+def test_a_graphsurgeon_graph_is_not_changed(small: Small) -> None:
+    pytest.importorskip("onnx_graphsurgeon")
+    graph = _graphsurgeon(small.model)
+    import onnx_graphsurgeon
+
+    before = onnx_graphsurgeon.export_onnx(graph).SerializeToString(deterministic=True)
+    tna_onnx.inspect(graph)
+    assert onnx_graphsurgeon.export_onnx(graph).SerializeToString(deterministic=True) == before
+
+
+def test_what_came_out_goes_in_again(small: Small) -> None:
+    first = tna_onnx.calibrate(onnx.load(small.model), small.calib, map="none", **SEARCHED)
+    assert first.recalibrated is not None
+    second = tna_onnx.calibrate(first.recalibrated, small.calib, map="ts", **FAST)
+    assert second.recalibrated is not None
+    found = tna_onnx.evaluate(second.recalibrated, small.test, device="cpu")
+    logits, labels = classify(second.recalibrated, small.test), np.load(small.test)["labels"]
+    assert found.metrics.accuracy == pytest.approx(np.mean(logits.argmax(axis=1) == labels))
+
+
+@pytest.mark.parametrize("form", FORMS, ids=form_name)
+def test_evaluate(form: Callable[[Path], Any], small: Small) -> None:
+    found = tna_onnx.evaluate(form(small.model), small.test, device="cpu")
+    assert found.metrics == tna_onnx.evaluate(small.model, small.test, device="cpu").metrics
+
+
+def test_the_report_as_json_has_no_model_in_it(small: Small) -> None:
+    report = tna_onnx.calibrate(onnx.load(small.model), small.calib, **FAST)
+    assert "recalibrated" not in to_json(report)
+
+
+# --- what does not go in
+
+
+@pytest.mark.parametrize("wrong", [None, 3, [], {"graph": 1}, onnx.GraphProto(), np.zeros(3)], ids=repr)
+def test_other_things(wrong: object, small: Small) -> None:
+    with pytest.raises(tna_onnx.UsageError, match=r"expected a path, bytes, an onnx\.ModelProto") as caught:
+        tna_onnx.inspect(wrong)
+    assert f"got {type(wrong).__name__}" in str(caught.value)
+
+
+@pytest.mark.parametrize("data", [b"", b"this is no model", bytes(100)])
+def test_bytes_that_are_no_model(data: bytes) -> None:
+    with pytest.raises(tna_onnx.UnsupportedModel, match=r"^the model in memory: ") as caught:
+        tna_onnx.inspect(data)
+    assert f"{len(data):,} bytes" in str(caught.value)
+
+
+def test_an_empty_proto() -> None:
+    with pytest.raises(tna_onnx.UnsupportedModel, match="the model in memory: no graph in it"):
+        tna_onnx.inspect(onnx.ModelProto())
+
+
+def external(folder: Path, small: Small) -> Path:
+    path = folder / "external.onnx"
+    onnx.save_model(onnx.load(small.model), path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    return path
+
+
+def test_a_proto_whose_data_lie_elsewhere(small: Small, tmp_path: Path) -> None:
+    """Nothing in it says where; guessing the working folder could read another model's weights."""
+    proto = onnx.load(external(tmp_path, small), load_external_data=False)
+    with pytest.raises(tna_onnx.UsageError, match="refers to external data without saying where they lie"):
+        tna_onnx.calibrate(proto, small.calib, **FAST)
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_bytes_whose_data_lie_elsewhere(
+    there: bool, small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same, whether or not the working folder has a file of that name."""
+    data = external(tmp_path, small).read_bytes()
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path if there else tmp_path / "empty")
+    with pytest.raises(tna_onnx.TnaError, match=r"external data|weights\.bin"):
+        tna_onnx.calibrate(data, small.calib, **FAST)
+
+
+def test_an_ir_model_brings_its_data(small: Small, tmp_path: Path) -> None:
+    """It knows the folder that it was read from."""
+    ir = pytest.importorskip("onnx_ir")
+    model = ir.load(external(tmp_path, small))
+    report = tna_onnx.calibrate(model, small.calib, **FAST)
+    tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "o.onnx", **FAST)
+    assert report.recalibrated is not None
+    assert not [t for t in report.recalibrated.graph.initializer if t.data_location == onnx.TensorProto.EXTERNAL]
+    np.testing.assert_array_equal(classify(report.recalibrated, small.test), classify(tmp_path / "o.onnx", small.test))
+
+
+def test_a_file_with_external_data_and_one_without_give_the_same(small: Small, tmp_path: Path) -> None:
+    path = external(tmp_path, small)
+    (tmp_path / "out").mkdir()
+    tna_onnx.calibrate(path, small.calib, output=tmp_path / "out" / "e.onnx", **FAST)
+    tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "o.onnx", **FAST)
+    np.testing.assert_array_equal(
+        classify(tmp_path / "out" / "e.onnx", small.test), classify(tmp_path / "o.onnx", small.test)
+    )
+    assert sorted(os.listdir(tmp_path / "out")) == ["e.onnx", "e.onnx.data"]  # noqa: PTH208 - names are what counts
+
+
+def test_a_model_with_functions_and_hidden_outputs(small: Small, tmp_path: Path) -> None:
+    """Both at once, end to end: the head lies in a function, and a hidden layer is an output too."""
+    source = onnx.load(small.model)
+    tensors = {t.name: numpy_helper.to_array(t) for t in source.graph.initializer}
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
+    body = [helper.make_node("Gemm", ["z", "w", "b"], ["s"], transB=1)]
+    nodes = [
+        helper.make_node("MatMul", ["x", "hidden"], ["h"], name="hidden"),
+        helper.make_node("Relu", ["h"], ["features"], name="relu"),
+        helper.make_node("Classify", ["features", "weight", "bias"], ["logits"], name="call", domain="local"),
+    ]
+    infos = [
+        helper.make_tensor_value_info("features", onnx.TensorProto.FLOAT, ["N", 32]),
+        helper.make_tensor_value_info("logits", onnx.TensorProto.FLOAT, ["N", 5]),
+    ]
+    initializers = [numpy_helper.from_array(v, k) for k, v in tensors.items()]
+    graph = helper.make_graph(nodes, "g", list(source.graph.input), infos, initializers)
+    function = helper.make_function("local", "Classify", ["z", "w", "b"], ["s"], body, opsets[:1])
+    proto = helper.make_model(graph, opset_imports=opsets, ir_version=8, functions=[function])
+    report = tna_onnx.calibrate(proto, small.calib, **FAST)
+    assert report.recalibrated is not None
+    expected = tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "o.onnx", **FAST)
+    assert report.comparison == expected.comparison
+    np.testing.assert_array_equal(classify(report.recalibrated, small.test), classify(tmp_path / "o.onnx", small.test))
+    assert any("Classify" in note or "function" in note for note in report.notes)
+
+
+def test_a_model_that_is_a_link_into_a_download_cache(small: Small, tmp_path: Path) -> None:
+    """Model and data are links to files under other names, in another folder."""
+    blobs, shown = tmp_path / "blobs", tmp_path / "shown"
+    blobs.mkdir()
+    shown.mkdir()
+    onnx.save(
+        onnx.load(small.model), shown / "model.onnx", save_as_external_data=True, location="model.onnx_data",
+        size_threshold=0,
+    )  # fmt: skip
+    for name, blob in (("model.onnx", "abc"), ("model.onnx_data", "def")):
+        (shown / name).rename(blobs / blob)
+        (shown / name).symlink_to(Path("../blobs") / blob)
+    before = {path.name: path.read_bytes() for path in blobs.iterdir()}
+    report = tna_onnx.calibrate(shown / "model.onnx", small.calib, output=tmp_path / "o.onnx", **FAST)
+    assert {path.name: path.read_bytes() for path in blobs.iterdir()} == before
+    assert (tmp_path / "o.onnx.data").is_file()
+    assert report.verification.max_difference <= report.verification.bound
+    assert tna_onnx.verify(shown / "model.onnx", tmp_path / "o.onnx").only_head_and_block
+
+
+# Arguments of a wrong type
+
+
+WRONG: list[tuple[str, Any, str]] = [
+    ("max_ece", "2", "a number or None, got '2' (str)"),
+    ("max_nll", [1.0], "a number or None, got [1.0] (list)"),
+    ("min_accuracy", True, "a number or None, got True (bool)"),
+    ("expect_accuracy", "90", "a number or None, got '90' (str)"),
+    ("confidence_level", "95", "a number, got '95' (str)"),
+    ("bins", "15", "a whole number, got '15' (str)"),
+    ("bins", 15.0, "a whole number, got 15.0 (float)"),
+]
+WRONG_IN_CALIBRATE: list[tuple[str, Any, str]] = [
+    ("seed", 1.5, "a whole number, got 1.5 (float)"),
+    ("ensemble_size", 2.5, "a whole number, got 2.5 (float)"),
+    ("ensemble_size", None, "a whole number, got None (NoneType)"),
+    ("max_ensemble_size", "100", "a whole number, got '100' (str)"),
+    ("n_t", 50.0, "a whole number, got 50.0 (float)"),
+    ("max_accuracy_drop", "1", "a number, got '1' (str)"),
+    ("max_accuracy_drop", None, "a number, got None (NoneType)"),
+    ("angle_step", "2", "a number, got '2' (str)"),
+    ("alpha", "5", "a number, got '5' (str)"),
+    ("theta_s", None, "a number, got None (NoneType)"),
+]
+CASES = [
+    *(("calibrate", *case) for case in WRONG + WRONG_IN_CALIBRATE),
+    *(("evaluate", *case) for case in WRONG if case[0] != "confidence_level"),
+    *(("compare", *case) for case in WRONG if case[0] in ("bins", "confidence_level", "expect_accuracy")),
+]
+
+
+@pytest.mark.parametrize(("function", "name", "value", "message"), CASES, ids=str)
+def test_arguments_of_a_wrong_type_are_named(
+    small: Small, tmp_path: Path, function: str, name: str, value: Any, message: str
+) -> None:
+    models = [small.model, small.model] if function == "compare" else small.model
+    more = {"output": tmp_path / "o.onnx"} if function == "calibrate" else {}
+    with pytest.raises(tna_onnx.UsageError) as raised:
+        getattr(tna_onnx, function)(models, small.calib, device="cpu", **more, **{name: value})
+    assert str(raised.value) == f"{name} must be {message}"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("level", [20, 99.99, float("nan")])
+def test_a_confidence_level_has_one_range(small: Small, level: float) -> None:
+    message = f"confidence_level must be in 50 to 99.9 per cent, got {level}"
+    with pytest.raises(tna_onnx.UsageError, match=message):
+        tna_onnx.calibrate(small.model, small.calib, confidence_level=level)
+    with pytest.raises(tna_onnx.UsageError, match=message):
+        tna_onnx.compare([small.model, small.model], small.calib, confidence_level=level)
+
+
+def test_numbers_of_numpy_are_numbers(small: Small) -> None:
+    evaluation = tna_onnx.evaluate(small.model, small.calib, bins=np.int64(10), max_ece=np.float32(90), device="cpu")
+    assert evaluation.metrics.bins == 10

@@ -1,0 +1,332 @@
+"""The command line as a user meets it: help, results, errors with their exit codes, nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import numpy as np
+import onnx
+import pytest
+from click.testing import CliRunner, Result
+from onnx import TensorProto, helper, numpy_helper
+
+import tna_onnx
+from tests.conftest import ROOT, Demo, Small
+from tna_onnx.cli.commands import group
+
+FAST = ["--angle-step", "6", "--max-ensemble-size", "40", "--device", "cpu"]
+
+
+def cli(*arguments: object) -> Result:
+    """Run `tna-onnx` in this process; anything but our own exits is a failure of the test."""
+    result = CliRunner().invoke(group, [str(a) for a in arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def save(path: Path, nodes: list[onnx.NodeProto], tensors: dict[str, np.ndarray], **shapes: list[object]) -> Path:
+    """Write a float32 model with input `x` and output `logits`."""
+    shapes = {"x": ["N", 8], "logits": ["N", 5], **shapes}
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shapes[name]) for name in ("x", "logits"))
+    initializers = [numpy_helper.from_array(value, name) for name, value in tensors.items()]
+    graph = helper.make_graph(nodes, "g", [x], [y], initializers)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+@pytest.mark.parametrize("start", [["-m", "tna_onnx"], [str(ROOT / "cli.py")]])
+def test_module_and_shim_are_the_console_script(start: list[str]) -> None:
+    done = subprocess.run([sys.executable, *start, "--version"], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.strip() == f"tna-onnx, version {tna_onnx.__version__}"
+
+
+@pytest.mark.parametrize("command", [[], ["calibrate"], ["evaluate"], ["inspect"]])
+def test_help(command: list[str]) -> None:
+    result = cli(*command, "--help")
+    assert result.exit_code == 0
+    assert "Usage: " in result.output
+
+
+def test_every_option_of_calibrate_is_an_argument_of_the_function() -> None:
+    import inspect
+
+    command = group.commands["calibrate"]
+    assert isinstance(command, click.Command)
+    flags = {p.name for p in command.params}
+    recipe = {"preset", "resize", "crop", "crop_pct", "scale", "mean", "std", "layout", "color", "interpolation"}
+    words = set(inspect.signature(tna_onnx.calibrate).parameters)
+    shown = {"json_file", "quiet", "verbose", "plot", "figures", "figure_formats", "mlflow", "mlflow_experiment"}
+    assert flags - recipe - shown - {"config"} == words - {"progress"}
+    assert {"output_name", "output_kind", "quantized_head"} <= flags
+
+
+def test_main_job_prints_the_table_and_writes_json(small: Small, tmp_path: Path) -> None:
+    output, json_file = tmp_path / "o.onnx", tmp_path / "r.json"
+    result = cli(
+        "calibrate", small.model, "--calib", small.calib, "--eval", small.test, "-o", output, "--json", json_file, *FAST
+    )
+    assert result.exit_code == 0, result.output
+    for word in ("accuracy, %", "ECE, %", "AdaECE, %", "NLL, nats", "Brier", "held-out: N = 1,500, 15 bins"):
+        assert word in result.output
+    assert re.search(r"^improved: ECE .* on 1,500 held-out samples \(95% interval", result.output, re.M)
+    report = json.loads(json_file.read_text())
+    again = cli("evaluate", output, "--data", small.test, "--json", json_file, "--device", "cpu")
+    assert again.exit_code == 0
+    assert json.loads(json_file.read_text())["metrics"] == report["comparison"]["after"]
+
+
+def test_progress_stays_off_a_pipe_and_quiet_is_quiet(small: Small, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tna_onnx", "calibrate", small.model, "--calib", small.calib, *FAST, "-q", "-o"]
+    done = subprocess.run([*command, tmp_path / "o.onnx"], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "")
+
+
+def test_inspect_shows_the_head_and_json_parses(demo: Demo) -> None:
+    result = cli("inspect", demo.model)
+    assert result.exit_code == 0
+    assert re.search(r"head +head \(Gemm\)\nweight +head.weight \(10, 256\), float32\nbias +head.bias", result.output)
+    data = json.loads(cli("inspect", demo.model, "--json").output)
+    assert (data["heads"][0]["classes"], data["heads"][0]["n_features"], data["opset"]) == (10, 256, 17)
+
+
+def test_inspect_of_a_model_without_a_head_gives_the_reason(tmp_path: Path) -> None:
+    model = save(tmp_path / "m.onnx", [helper.make_node("Relu", ["x"], ["logits"], name="r")], {}, logits=["N", 8])
+    result = cli("inspect", model)
+    assert result.exit_code == 3
+    assert "at tensor 'x': the walk ends here without passing a linear layer" in result.output
+    data = cli("inspect", model, "--json")
+    assert json.loads(data.stdout)["refusals"][0]["output"] == "logits"
+
+
+def truncated(small: Small, folder: Path) -> Path:
+    path = folder / "cut.onnx"
+    path.write_bytes(small.model.read_bytes()[:-100])
+    return path
+
+
+def text(folder: Path) -> Path:
+    path = folder / "text.onnx"
+    path.write_text("this is no model\n" * 20)
+    return path
+
+
+def no_head(folder: Path) -> Path:
+    weight = np.ones((8, 5), np.float32)
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Sin", ["h"], ["logits"], name="sine")]
+    return save(folder / "sine.onnx", nodes, {"w": weight})
+
+
+BAD_MODELS = {
+    "missing": (lambda small, folder: folder / "none.onnx", 2, "no such file"),
+    "folder": (lambda small, folder: folder, 2, "is a directory"),
+    "text": (lambda small, folder: text(folder), 3, "not an ONNX file"),
+    "truncated": (truncated, 3, "truncated"),
+    "no head": (lambda small, folder: no_head(folder), 3, "at sine: Sin is neither a linear layer"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_MODELS)
+@pytest.mark.parametrize("command", ["calibrate", "evaluate", "inspect"])
+def test_bad_models(small: Small, tmp_path: Path, case: str, command: str) -> None:
+    make, code, message = BAD_MODELS[case]
+    if (case, command) == ("no head", "evaluate"):  # which needs no head, but has to know what the output holds
+        message = "it comes from sine); say so with --output-kind logits or --output-kind probabilities"
+    flags = {"calibrate": ["--calib", small.calib], "evaluate": ["--data", small.calib], "inspect": []}[command]
+    result = cli(command, make(small, tmp_path), *flags)
+    assert (result.exit_code, message in result.output) == (code, True), result.output
+    assert "Traceback" not in result.output
+    assert not list(tmp_path.glob("*.tna.onnx"))
+
+
+def data_with(folder: Path, small: Small, **changes: object) -> Path:
+    """Write the calibration data with some arrays changed, None for left out."""
+    arrays = {**np.load(small.calib), **changes}
+    np.savez(folder / "data.npz", **{k: v for k, v in arrays.items() if v is not None})
+    return folder / "data.npz"
+
+
+def nan_at(small: Small, row: int) -> np.ndarray:
+    x = np.load(small.calib)["x"]
+    x[row, 3] = np.nan
+    return x
+
+
+X = np.zeros((1500, 8), np.float32)
+LABELS = np.arange(1500) % 5
+BAD_DATA = {
+    "labels missing": (lambda s: {"labels": None}, 4, "labels"),
+    "labels too short": (lambda s: {"labels": LABELS[:-1]}, 4, "1499"),
+    "labels out of range": (lambda s: {"labels": LABELS + 1}, 4, "5"),
+    "negative label": (lambda s: {"labels": LABELS - 1}, 4, "-1"),
+    "one class only": (lambda s: {"labels": LABELS * 0}, 4, "class"),
+    "text labels": (lambda s: {"labels": np.array(["a"] * 1500)}, 4, "labels"),
+    "object labels": (lambda s: {"labels": np.array([None] * 1500, object)}, 4, "object"),
+    "object samples": (lambda s: {"x": np.array([None] * 1500, object)}, 4, "object"),
+    "wrong shape": (lambda s: {"x": X[:, :7]}, 4, "7"),
+    "wrong dtype": (lambda s: {"x": X.astype(np.float64)}, 4, "float64"),
+    "wrong name": (lambda s: {"x": None, "y": X}, 4, "'y'"),
+    "NaN": (lambda s: {"x": nan_at(s, 1234)}, 4, "1234"),
+    "fewer samples than bins": (lambda s: {"x": X[:12], "labels": LABELS[:12]}, 4, "15 bins"),
+    "no samples": (lambda s: {"x": X[:0], "labels": LABELS[:0]}, 4, "sample"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_DATA)
+def test_bad_arrays(small: Small, tmp_path: Path, case: str) -> None:
+    change, code, message = BAD_DATA[case]
+    data = data_with(tmp_path, small, **change(small))
+    output = tmp_path / "o.onnx"
+    for command in (
+        ["calibrate", small.model, "--calib", data, "-o", output],
+        ["calibrate", small.model, "--calib", small.calib, "--eval", data, "-o", output, *FAST],
+        ["evaluate", small.model, "--data", data],
+    ):
+        result = cli(*command)
+        assert result.exit_code == code, (command, result.output)
+        assert message in result.output
+        assert "data.npz" in result.output
+        assert not output.exists()
+
+
+def test_infinite_features_and_logits_name_the_sample(small: Small, tmp_path: Path) -> None:
+    x = np.load(small.calib)["x"]
+    x[7] = 3e38
+    data = data_with(tmp_path, small, x=x)
+    result = cli("calibrate", small.model, "--calib", data, "-o", tmp_path / "o.onnx")
+    assert (result.exit_code, "sample 7" in result.output) == (4, True), result.output
+    result = cli("evaluate", small.model, "--data", data)
+    assert (result.exit_code, "sample 7" in result.output) == (4, True), result.output
+
+
+def test_an_unreadable_image_is_named(demo: Demo, tmp_path: Path) -> None:
+    from PIL import Image
+
+    for k in range(10):
+        (tmp_path / f"images/{k}").mkdir(parents=True)
+        for i in range(4):
+            Image.new("L", (28, 28), 20 * k).save(tmp_path / f"images/{k}/{i}.png")
+    (tmp_path / "images/3/2.png").write_bytes(b"no image")
+    result = cli("calibrate", demo.model, "--calib", tmp_path / "images", "-o", tmp_path / "o.onnx")
+    assert (result.exit_code, "2.png" in result.output) == (4, True), result.output
+    assert not (tmp_path / "o.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [("model.onnx", "output is the input model"), ("none/o.onnx", "does not exist"), (".", "is a directory")],
+)
+def test_bad_outputs(small: Small, tmp_path: Path, output: str, message: str) -> None:
+    model = tmp_path / "model.onnx"
+    model.write_bytes(small.model.read_bytes())
+    result = cli("calibrate", model, "--calib", small.calib, "-o", tmp_path / output)
+    assert (result.exit_code, message in result.output) == (2, True), result.output
+    assert model.read_bytes() == small.model.read_bytes()
+
+
+BAD_USAGE = {
+    "no data": ([], "--calib"),
+    "missing data": (["--calib", "none.npz"], "none.npz"),
+    "mean is no list": (["--calib", "D", "--mean", "a,b"], "0.485,0.456,0.406"),
+    "resize is no size": (["--calib", "D", "--resize", "1,2,3"], "HEIGHT,WIDTH"),
+    "flags for arrays": (["--calib", "D", "--mean", "0.5"], "images only"),
+    "unknown device": (["--calib", "D", "--device", "tpu"], "expected auto, cpu, cuda or cuda:INDEX"),
+    "nothing to do": (["--calib", "D", "--search", "none", "--map", "none"], "changes nothing"),
+    "negative alpha": (["--calib", "D", "--alpha", "-1"], "alpha and beta must be positive"),
+    "json nowhere": (["--calib", "D", "--json", "none/r.json"], "does not exist"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_USAGE)
+def test_bad_usage(small: Small, tmp_path: Path, case: str) -> None:
+    flags, message = BAD_USAGE[case]
+    given = [str(small.calib) if f == "D" else f for f in flags]
+    result = cli("calibrate", small.model, *given, "-o", tmp_path / "o.onnx")
+    assert (result.exit_code, message in result.output) == (2, True), result.output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_runtime_the_message_says_what_to_install(
+    small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)  # makes `import onnxruntime` fail
+    result = cli("calibrate", small.model, "--calib", small.calib, "-o", tmp_path / "o.onnx")
+    assert result.exit_code == 5
+    assert "pip install 'tna-onnx[cpu]'" in result.output
+    assert "pip install 'tna-onnx[gpu]'" in result.output
+
+
+def test_data_that_the_model_has_mastered_gives_advice(small: Small, tmp_path: Path) -> None:
+    arrays = dict(np.load(small.calib))
+    tensors = {t.name: numpy_helper.to_array(t) for t in onnx.load(small.model).graph.initializer}
+    logits = np.maximum(arrays["x"] @ tensors["hidden"], 0) @ tensors["weight"].T + tensors["bias"]
+    data = data_with(tmp_path, small, labels=logits.argmax(axis=1))
+    result = cli("calibrate", small.model, "--calib", data, "-o", tmp_path / "o.onnx", "--search", "none", *FAST)
+    assert (result.exit_code, "every calibration sample is classified right" in result.output) == (4, True)
+    assert not (tmp_path / "o.onnx").exists()
+
+
+def test_held_out_data_must_be_other_data(small: Small, tmp_path: Path) -> None:
+    result = cli("calibrate", small.model, "--calib", small.calib, "--eval", small.calib, "-o", tmp_path / "o.onnx")
+    assert (result.exit_code, "held-out data must be other samples" in result.output) == (2, True), result.output
+
+
+def test_no_file_of_the_command_is_overwritten(small: Small, tmp_path: Path) -> None:
+    model, data = tmp_path / "m.onnx", tmp_path / "d.npz"
+    model.write_bytes(small.model.read_bytes())
+    data.write_bytes(small.calib.read_bytes())
+    for flags in (["-o", data], ["--json", model], ["--json", data], ["--json", tmp_path], ["-o", model]):
+        result = cli("calibrate", model, "--calib", data, *flags)
+        assert result.exit_code == 2, result.output
+    assert model.read_bytes() == small.model.read_bytes()
+    assert data.read_bytes() == small.calib.read_bytes()
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "formats"),
+    [
+        (["--figure-format", "svg,png"], ("svg", "png")),
+        (["--figure-format", "png,svg", "--figure-format", "svg"], ("png", "svg")),
+        ([], ("svg", "png", "pdf")),
+    ],
+)
+def test_figure_formats_take_commas(flags: list[str], formats: tuple[str, ...]) -> None:
+    calibrate = group.commands["calibrate"]
+    context = calibrate.make_context(
+        "calibrate", ["m.onnx", "--calib", "d.npz", *flags], group.make_context("t", ["x"])
+    )
+    assert context.params["figure_formats"] == formats
+
+
+def test_a_figure_format_that_is_none_is_refused(small: Small, tmp_path: Path) -> None:
+    result = cli("calibrate", small.model, "--calib", small.calib, "--figure-format", "svg,gif", "-o", tmp_path / "o")
+    assert (result.exit_code, "'gif' is not one of 'svg', 'png', 'pdf'" in result.output) == (2, True), result.output
+
+
+@pytest.mark.parametrize(("value", "flag"), [("abc", "--max-ece"), ("nan", "--max-nll"), ("nan", "--min-accuracy")])
+def test_a_gate_that_is_no_number_is_named(small: Small, value: str, flag: str) -> None:
+    result = cli("evaluate", small.model, "--data", small.test, flag, value)
+    assert (result.exit_code, f"'{flag}': '{value}' is not a valid number." in result.output) == (2, True), (
+        result.output
+    )
+
+
+def test_external_data_do_not_replace_what_is_no_regular_file(tmp_path: Path) -> None:
+    """A pipe stands where the data of the new model would go."""
+    if not hasattr(os, "mkfifo"):
+        pytest.skip("needs POSIX pipes")
+    weight = np.random.default_rng(0).standard_normal((8, 5)).astype(np.float32)
+    path = save(tmp_path / "m.onnx", [helper.make_node("MatMul", ["x", "w"], ["logits"], name="head")], {"w": weight})
+    onnx.save(onnx.load(path), path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    os.mkfifo(tmp_path / "o.onnx.data")
+    np.savez(tmp_path / "d.npz", x=np.ones((40, 8), np.float32), labels=np.arange(40) % 5)
+    result = cli("calibrate", path, "--calib", tmp_path / "d.npz", "-o", tmp_path / "o.onnx", *FAST)
+    assert (result.exit_code, "o.onnx.data, which is not a regular file" in result.output) == (2, True), result.output
+    assert (tmp_path / "o.onnx.data").is_fifo()

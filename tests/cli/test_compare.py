@@ -1,0 +1,562 @@
+"""`tna-onnx compare`: its numbers against `evaluate` and the metrics, its words, its page, and what it refuses."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import shutil
+import weakref
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import onnx
+import pytest
+from click.testing import CliRunner, Result
+from onnx import TensorProto, helper, numpy_helper
+
+import tna_onnx
+from tests.conftest import Small
+from tna_onnx.api import compare as model_comparison
+from tna_onnx.cli.commands import group
+from tna_onnx.numerics.metrics import METRICS, Interval, differences_to, paired_differences
+from tna_onnx.numerics.stats import SampleScores
+from tna_onnx.render.html.comparison import comparison_page
+
+N = 600
+
+
+def cli(*arguments: object) -> Result:
+    """Run `tna-onnx` in this process, on the CPU; anything but our own exits is a failure of the test."""
+    result = CliRunner().invoke(group, [*map(str, arguments), "--device", "cpu"])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def compared(folder: Path, *arguments: object) -> dict[str, Any]:
+    result = cli("compare", *arguments, "--json", folder / "compared.json")
+    assert result.exit_code == 0, result.output
+    found: dict[str, Any] = json.loads((folder / "compared.json").read_text())
+    return found
+
+
+def classifier(
+    path: Path,
+    *,
+    seed: int = 0,
+    classes: int = 4,
+    scale: float = 1.0,
+    name: str = "x",
+    dtype: int = TensorProto.FLOAT,
+    order: list[int] | None = None,
+    class_names: list[str] | None = None,
+) -> Path:
+    """Write `name` (N, 6) -> `logits` (N, classes), linear; `order` is how it numbers its classes."""
+    rng = np.random.default_rng(seed)
+    weight = scale * rng.standard_normal((6, classes)).astype(np.float32)
+    weight = weight if order is None else weight[:, order]
+    nodes = [
+        helper.make_node("Cast", [name], ["float"], to=TensorProto.FLOAT),
+        helper.make_node("MatMul", ["float", "weight"], ["logits"], name="head"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info(name, dtype, ["N", 6])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["N", classes])],
+        [numpy_helper.from_array(weight, "weight")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    if class_names is not None:
+        helper.set_model_props(model, {"class_names": json.dumps(class_names)})
+    path.parent.mkdir(exist_ok=True)
+    onnx.save(model, path)
+    return path
+
+
+def logits_of(path: Path, x: np.ndarray) -> np.ndarray:
+    """Compute the logits in NumPy."""
+    (weight,) = onnx.load(path).graph.initializer
+    return x.astype(np.float32) @ numpy_helper.to_array(weight)
+
+
+class World:
+    """Three models of four classes, and data whose labels come from the softmax of the first one's weight."""
+
+    def __init__(self, folder: Path) -> None:
+        self.true = classifier(folder / "true.onnx")
+        self.sharp = classifier(folder / "sharp.onnx", scale=3.0)  # the same predictions, overconfident
+        self.other = classifier(folder / "other.onnx", seed=1)
+        rng = np.random.default_rng(3)
+        self.x = rng.standard_normal((N, 6)).astype(np.float32)
+        logits = logits_of(self.true, self.x)
+        self.labels = np.argmax(logits + rng.gumbel(size=logits.shape), axis=1)
+        self.data = folder / "data.npz"
+        np.savez(self.data, x=self.x, y=self.x.astype(np.float64), labels=self.labels)
+
+    def scores(self, model: Path) -> SampleScores:
+        return SampleScores.of_logits(logits_of(model, self.x), self.labels)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    return World(tmp_path_factory.mktemp("world"))
+
+
+def test_every_argument_of_the_function_is_an_option() -> None:
+    command = group.commands["compare"]
+    assert isinstance(command, click.Command)
+    words = set(inspect.signature(tna_onnx.compare).parameters)
+    assert words - {"progress"} <= {p.name for p in command.params}
+
+
+# Numbers
+
+
+def test_metrics_are_those_of_evaluate_in_the_order_given(world: World, tmp_path: Path) -> None:
+    order = [world.sharp, world.other, world.true]
+    found = compared(tmp_path, *order, "--data", world.data, "--bins", 10)
+    assert [m["name"] for m in found["models"]] == ["sharp.onnx", "other.onnx", "true.onnx"]
+    for model, entry in zip(order, found["models"], strict=True):
+        result = cli("evaluate", model, "--data", world.data, "--bins", 10, "--json", tmp_path / "e.json")
+        assert result.exit_code == 0, result.output
+        alone = json.loads((tmp_path / "e.json").read_text())
+        for key in ("metrics", "model", "model_sha256", "output", "output_kind", "preprocessing", "provider"):
+            assert entry[key] == alone[key], key
+    assert found["data"] == alone["data"]
+    assert found["baseline"] == "sharp.onnx"
+
+
+def test_differences_and_agreement_are_those_of_the_scores(world: World, tmp_path: Path) -> None:
+    found = compared(tmp_path, world.true, world.sharp, world.other, "--data", world.data, "--confidence-level", 90)
+    first = world.scores(world.true)
+    for entry, model in zip(found["models"][1:], (world.sharp, world.other), strict=True):
+        expected = paired_differences(first, world.scores(model), 15, level=0.9)
+        for metric in METRICS:
+            interval = entry["differences"][metric]
+            assert interval["level"] == 0.9
+            for key in ("difference", "low", "high"):
+                # logits by NumPy and by ONNX Runtime differ by rounding, which float32 scores pass on
+                assert interval[key] == pytest.approx(getattr(expected[metric], key), abs=1e-6)
+            gap = entry["metrics"][metric] - found["models"][0]["metrics"][metric]
+            assert interval["difference"] == pytest.approx(gap, abs=1e-12)
+        same = np.mean(logits_of(model, world.x).argmax(1) == logits_of(world.true, world.x).argmax(1))
+        assert entry["agreement"] == same
+    assert found["models"][0]["differences"] == {}
+    assert found["models"][0]["agreement"] == 1.0
+    assert found["models"][1]["agreement"] == 1.0  # three times the logits predict the same
+    assert found["models"][2]["agreement"] < 0.9
+
+
+def test_bins_add_up_to_the_ece(world: World, tmp_path: Path) -> None:
+    for entry in compared(tmp_path, world.true, world.sharp, "--data", world.data)["models"]:
+        bins = entry["reliability"]
+        parts = zip(bins["count"], bins["confidence"], bins["accuracy"], strict=True)
+        assert sum(n * abs(a - c) for n, c, a in parts) / N == pytest.approx(entry["metrics"]["ece"], abs=1e-12)
+
+
+def test_the_same_file_twice_differs_by_nothing(world: World, tmp_path: Path) -> None:
+    found = compared(tmp_path, world.other, world.other, "--data", world.data)
+    assert [m["name"] for m in found["models"]] == ["other.onnx (1)", "other.onnx (2)"]
+    assert found["models"][0]["metrics"] == found["models"][1]["metrics"]
+    for interval in found["models"][1]["differences"].values():
+        assert (interval["difference"], interval["low"], interval["high"]) == (0, 0, 0)
+    assert found["models"][1]["verdict"].startswith("no significant difference from other.onnx (1); ")
+    assert "a file was given more than once" in found["notes"]
+
+
+def test_swapping_the_baseline_negates_the_differences(world: World, tmp_path: Path) -> None:
+    forth = compared(tmp_path, world.true, world.sharp, "--data", world.data)["models"][1]["differences"]
+    back = compared(tmp_path, world.true, world.sharp, "--data", world.data, "--baseline", 2)["models"][0][
+        "differences"
+    ]
+    for metric in METRICS:
+        assert back[metric]["difference"] == pytest.approx(-forth[metric]["difference"], abs=1e-12)
+        assert back[metric]["low"] == pytest.approx(-forth[metric]["high"], abs=1e-12)
+
+
+@pytest.mark.parametrize("word", ["sharp.onnx", "2", "path"])
+def test_the_baseline_by_name_position_and_path(world: World, tmp_path: Path, word: str) -> None:
+    word = str(world.sharp) if word == "path" else word
+    found = compared(tmp_path, world.true, world.sharp, world.other, "--data", world.data, "--baseline", word)
+    assert found["baseline"] == "sharp.onnx"
+    assert [bool(m["differences"]) for m in found["models"]] == [True, False, True]
+
+
+def test_equal_file_names_get_their_folders(world: World, tmp_path: Path) -> None:
+    one, two = (classifier(tmp_path / folder / "m.onnx", seed=k) for k, folder in enumerate("ab"))
+    found = compared(tmp_path, one, two, world.true, "--data", world.data, "--baseline", "b/m.onnx")
+    assert [m["name"] for m in found["models"]] == ["a/m.onnx", "b/m.onnx", "true.onnx"]
+    assert found["baseline"] == "b/m.onnx"
+
+
+# Words
+
+
+def test_text_has_numbers_verdicts_and_the_note_on_many_comparisons(world: World, tmp_path: Path) -> None:
+    result = cli("compare", world.true, world.sharp, world.other, "--data", world.data, "--json", tmp_path / "c.json")
+    found = json.loads((tmp_path / "c.json").read_text())
+    for entry in found["models"]:
+        row = next(line for line in result.output.splitlines() if line.startswith(entry["name"]))
+        assert f"{100 * entry['metrics']['ece']:.2f}" in row
+        assert f"{entry['metrics']['nll']:.4f}" in row
+    sharp = found["models"][1]["differences"]
+    assert f"{100 * sharp['ece']['low']:+.2f} to {100 * sharp['ece']['high']:+.2f}" in result.output
+    assert f"{N} samples" in result.output
+    assert re.search(
+        r"^sharp\.onnx: worse than true\.onnx in ECE, AdaECE, NLL, Brier; no significant difference in accuracy; the "
+        r"same class for 100\.00 % of samples$",
+        result.output,
+        re.M,
+    )
+    assert "not corrected for 2 comparisons: with --confidence-level 97.5" in result.output
+    assert "not corrected" not in cli("compare", world.true, world.sharp, "--data", world.data).output
+
+
+def test_verdicts_follow_the_intervals(world: World, tmp_path: Path) -> None:
+    found = compared(tmp_path, world.sharp, world.true, world.other, "--data", world.data)
+    words = {"accuracy": "accuracy", "ece": "ECE", "adaece": "AdaECE", "nll": "NLL", "brier": "Brier"}
+    for entry in found["models"][1:]:
+        parts = entry["verdict"].split("; ")
+        for metric, d in entry["differences"].items():
+            sign = 1 if metric == "accuracy" else -1
+            low, high = sorted((sign * d["low"], sign * d["high"]))
+            start = "better" if low > 0 else "worse" if high < 0 else "no significant"
+            (part,) = (p for p in parts if p.startswith(start))
+            assert words[metric] in re.split(" in |, ", part)
+
+
+def test_quiet_prints_nothing(world: World) -> None:
+    assert cli("compare", world.true, world.sharp, "--data", world.data, "-q").output == ""
+
+
+# Models that differ
+
+
+def test_models_with_other_inputs_see_the_same_samples(world: World, tmp_path: Path) -> None:
+    double = classifier(tmp_path / "double.onnx", name="y", dtype=TensorProto.DOUBLE)
+    found = compared(tmp_path, world.true, double, "--data", world.data)
+    one, two = found["models"]
+    assert one["metrics"] == two["metrics"]
+    assert two["agreement"] == 1.0
+
+
+def test_each_model_gets_the_layout_that_fits_it(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    rng = np.random.default_rng(0)
+    weight = rng.standard_normal((3 * 4 * 4, 2)).astype(np.float32)
+    models = []
+    for layout, shape in {"first": ["N", 3, 4, 4], "last": ["N", 4, 4, 3]}.items():
+        turn = [helper.make_node("Transpose", ["x"], ["t"], perm=[0, 3, 1, 2])] if layout == "last" else []
+        nodes = [
+            *turn,
+            helper.make_node("Flatten", ["t" if turn else "x"], ["flat"]),
+            helper.make_node("MatMul", ["flat", "weight"], ["logits"]),
+        ]
+        x, y = (
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, s)
+            for name, s in (("x", shape), ("logits", ["N", 2]))
+        )
+        graph = helper.make_graph(nodes, "g", [x], [y], [numpy_helper.from_array(weight, "weight")])
+        models.append(tmp_path / f"{layout}.onnx")
+        onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), models[-1])
+    for k in range(40):
+        folder = tmp_path / "photos" / "ab"[k % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        image.fromarray(rng.integers(0, 256, (4, 4, 3), dtype=np.uint8)).save(folder / f"{k}.png")
+    found = compared(tmp_path, *models, "--data", tmp_path / "photos", "--mean", "0.5,0.4,0.3", "--std", "0.2,0.2,0.2")
+    one, two = found["models"]
+    assert (one["preprocessing"]["layout"], two["preprocessing"]["layout"]) == ("NCHW", "NHWC")
+    assert one["metrics"] == pytest.approx(two["metrics"], abs=1e-6)  # the same sums of float32 in another order
+
+
+def test_classes_in_another_order_are_matched_by_the_labels(world: World, tmp_path: Path) -> None:
+    names, order = ["ant", "bee", "cow", "doe"], [2, 0, 3, 1]
+    one = classifier(tmp_path / "one.onnx", class_names=names)
+    two = classifier(tmp_path / "two.onnx", order=order, class_names=[names[k] for k in order])
+    data = tmp_path / "named.npz"
+    np.savez(data, x=world.x, labels=np.array(names)[world.labels])
+    found = compared(tmp_path, one, two, "--data", data)
+    assert found["models"][0]["metrics"] == pytest.approx(found["models"][1]["metrics"], abs=1e-6)
+    assert found["models"][1]["agreement"] == 1.0
+    assert (
+        "two.onnx numbers the classes in another order than one.onnx; they were matched by the labels" in found["notes"]
+    )
+
+
+def test_only_one_session_is_open_at_a_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[weakref.ref[Any]] = []
+    real = model_comparison.open_model
+
+    def counted(*arguments: Any) -> Any:
+        assert [ref() for ref in opened] == [None] * len(opened)
+        session = real(*arguments)
+        opened.append(weakref.ref(session))
+        return session
+
+    monkeypatch.setattr(model_comparison, "open_model", counted)
+    tna_onnx.compare([world.true, world.sharp, world.other], world.data, device="cpu")
+    assert len(opened) == 3
+
+
+# Python
+
+
+def test_models_in_memory_and_names(world: World) -> None:
+    loaded = onnx.load(world.sharp)
+    found = tna_onnx.compare({"old": world.true, "new": loaded}, world.data, baseline="new", device="cpu")
+    assert ([m.name for m in found.models], found.baseline) == (["old", "new"], "new")
+    unnamed = tna_onnx.compare([loaded, world.true, loaded.SerializeToString()], world.data, device="cpu")
+    assert [m.name for m in unnamed.models] == ["model in memory (1)", "true.onnx", "model in memory (2)"]
+    assert unnamed.models[2].differences["nll"] == Interval(0.0, 0.0, 0.0, 0.95)
+
+
+def test_batches_that_can_be_read_once(world: World) -> None:
+    def batches() -> Any:
+        for start in range(0, N, 50):
+            yield {"x": world.x[start : start + 50], "labels": world.labels[start : start + 50]}
+
+    found = tna_onnx.compare([world.true, world.other], batches(), device="cpu")
+    expected = tna_onnx.compare([world.true, world.other], world.data, device="cpu")
+    assert [m.metrics for m in found.models] == [m.metrics for m in expected.models]
+
+
+def test_data_in_another_order_each_time_are_refused(world: World, tmp_path: Path) -> None:
+    double = classifier(tmp_path / "double.onnx", name="y", dtype=TensorProto.DOUBLE)
+    rng = np.random.default_rng(0)
+
+    def shuffled() -> Any:
+        rows = rng.permutation(N)
+        x = world.x[rows]
+        return [{"x": x, "y": x.astype(np.float64), "labels": world.labels[rows]}]
+
+    with pytest.raises(tna_onnx.DataError, match=r"double\.onnx: reads other samples than the first model"):
+        tna_onnx.compare([world.true, double], shuffled, device="cpu")
+
+
+def test_progress_names_the_model(world: World) -> None:
+    seen: list[tuple[str, int, int]] = []
+    tna_onnx.compare([world.true, world.other], world.data, device="cpu", progress=lambda *a: seen.append(a))
+    assert {stage for stage, _, _ in seen} == {"true.onnx", "other.onnx"}
+    assert seen[-1] == ("other.onnx", N, N)
+
+
+@pytest.mark.parametrize(
+    ("models", "message"),
+    [(["a.onnx"], "at least two models, got 1"), ("a.onnx", "expected a list of models, got str")],
+)
+def test_python_refuses_too_few(models: Any, message: str, world: World) -> None:
+    with pytest.raises(tna_onnx.UsageError, match=message):
+        tna_onnx.compare(models, world.data)
+
+
+# Errors
+
+
+def test_refusals_have_the_exit_codes_of_evaluate(world: World, small: Small, tmp_path: Path) -> None:
+    five = classifier(tmp_path / "five.onnx", classes=5)
+    (tmp_path / "text.onnx").write_text("no model")
+    relu = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 6])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 6])],
+    )
+    onnx.save(helper.make_model(relu, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "r.onnx")
+    cases: list[tuple[list[object], int, str]] = [
+        ([world.true], 2, "at least two models, got 1"),
+        ([world.true, tmp_path / "missing.onnx"], 2, "missing.onnx"),
+        ([world.true, five], 2, "five.onnx has 5 classes (output 'logits') and true.onnx has 4"),
+        (
+            [world.true, world.sharp, "--baseline", "third"],
+            2,
+            "expected true.onnx, sharp.onnx, or a position from 1 to 2",
+        ),
+        ([world.true, world.sharp, "--baseline", "3"], 2, "baseline '3' is none of the models"),
+        ([world.true, world.sharp, "--confidence-level", "20"], 2, "--confidence-level"),
+        ([world.true, world.sharp, "--json", world.sharp], 2, "is one of the other files"),
+        ([world.true, world.sharp, "--report", world.data], 2, "is one of the other files"),
+        ([world.true, world.sharp, "--json", tmp_path / "a", "--report", tmp_path / "a"], 2, "one of the other files"),
+        ([world.true, tmp_path / "text.onnx"], 3, "text.onnx"),
+        ([world.true, tmp_path / "r.onnx"], 3, "r.onnx"),
+        ([world.true, small.model], 2, "5 classes"),
+    ]
+    for arguments, code, message in cases:
+        result = cli("compare", *arguments, "--data", world.data)
+        assert (result.exit_code, message in result.output) == (code, True), result.output
+    assert not (tmp_path / "a").exists()
+
+
+def test_data_that_do_not_fit_one_of_the_models(world: World, tmp_path: Path) -> None:
+    other = classifier(tmp_path / "z.onnx", name="z")
+    result = cli("compare", world.true, other, "--data", world.data)
+    alone = cli("evaluate", other, "--data", world.data)
+    assert result.exit_code == alone.exit_code == 4
+    assert result.output == alone.output
+
+
+def test_a_bad_model_is_found_before_any_runs(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> Any:
+        raise AssertionError("a session was opened")
+
+    monkeypatch.setattr(model_comparison, "open_model", refuse)
+    with pytest.raises(tna_onnx.UsageError, match="missing"):
+        tna_onnx.compare([world.true, tmp_path / "missing.onnx"], world.data, device="cpu")
+
+
+def test_the_expected_accuracy_is_the_baselines(world: World) -> None:
+    accuracy = 100 * float(world.scores(world.true).hit.mean())
+    flags = ["--data", world.data, "--expect-accuracy", accuracy]
+    assert cli("compare", world.true, world.other, *flags).exit_code == 0  # the other one is much worse
+    assert cli("compare", world.true, world.other, *flags, "--baseline", "other.onnx").exit_code == 1
+
+
+# Page
+
+
+class _Page(HTMLParser):
+    """Text, ids, links and what would be loaded; fails on tags that do not match."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.text: list[str] = []
+        self.ids: list[str] = []
+        self.targets: list[str] = []
+        self.drawings = 0
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        self.ids += [found["id"] or ""] if "id" in found else []
+        self.targets += [found[k] or "" for k in ("href", "src") if k in found]
+        self.drawings += (tag, found.get("class")) == ("svg", "chart")
+        if tag not in ("meta", "link", "input", "img", "br"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        pass
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] not in ("style", "script"):
+            self.text.append(data)
+
+
+def read_page(html: str) -> _Page:
+    page = _Page()
+    page.feed(html)
+    page.close()
+    assert page.open == []
+    return page
+
+
+def test_the_page_has_all_numbers_and_loads_nothing(world: World, tmp_path: Path) -> None:
+    found = compared(
+        tmp_path, world.true, world.sharp, world.other, "--data", world.data, "--report", tmp_path / "c.html"
+    )
+    page = read_page((tmp_path / "c.html").read_text(encoding="utf-8"))
+    text = " ".join(page.text)
+    for entry in found["models"]:
+        assert entry["name"] in text
+        assert entry["verdict"] in text
+        assert entry["model_sha256"] in text
+        assert f"{100 * entry['metrics']['adaece']:.2f}" in text
+        assert f"{entry['metrics']['brier']:.4f}" in text
+        for confidence, count in zip(entry["reliability"]["confidence"], entry["reliability"]["count"], strict=True):
+            assert not count or f"{confidence:.4f}" in text
+        for metric, d in entry["differences"].items():
+            low, high = (f"{100 * d[k]:+.2f}" if metric in METRICS[:3] else f"{d[k]:+.4f}" for k in ("low", "high"))
+            assert f"{low} to {high}" in text
+    assert all(note in text for note in found["notes"])
+    assert page.drawings == 3 + 1  # a diagram for each model, and the overlay
+    assert all(target.startswith(("#", "data:")) for target in page.targets)
+    assert {t[1:] for t in page.targets if t.startswith("#")} <= {*page.ids}
+    assert len(page.ids) == len({*page.ids})
+
+
+def test_the_side_of_each_bar_is_said_in_words(world: World) -> None:
+    found = tna_onnx.compare([world.sharp, world.true, world.other], world.data, device="cpu")
+    html = comparison_page(found)
+    section = html[html.index('<section id="differences"') :].split("</section>")[0]
+    rows = re.findall(r"<tr><th scope=\"row\">(.*?)</tr>", section)
+    assert len(rows) == 2 * len(METRICS)
+    said = []
+    for row in rows:
+        (word,) = re.findall(r'<span class="unseen">([^<]+)</span>', row)
+        said.append(word)
+    expected = []
+    for metric in METRICS:
+        for model in found.models[1:]:
+            d, sign = model.differences[metric], 1 if metric == "accuracy" else -1
+            low, high = sorted((sign * d.low, sign * d.high))
+            expected.append("better" if low > 0 else "worse" if high < 0 else "no significant difference")
+    assert said == expected
+    assert {*said} == {"better", "worse", "no significant difference"}
+
+
+def test_many_models_share_their_resamples(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, drawn = np.random.default_rng, []
+
+    class Counted:
+        def __init__(self, seed: int) -> None:
+            self._rng = real(seed)
+
+        def multinomial(self, *arguments: Any, **more: Any) -> Any:
+            drawn.append(more["size"])
+            return self._rng.multinomial(*arguments, **more)
+
+    scores = [world.scores(model) for model in (world.true, world.sharp, world.other)]
+    expected = [paired_differences(scores[0], other) for other in scores[1:]]
+    monkeypatch.setattr("tna_onnx.numerics.metrics.np.random.default_rng", Counted)
+    assert differences_to(scores[0], scores[1:]) == expected
+    assert sum(drawn) == 1000
+    assert differences_to(scores[0], []) == []
+
+
+def test_the_page_escapes_names_and_holds_many_models(world: World) -> None:
+    models = {f'<b>{k}</b> & "{k}"': world.sharp if k % 2 else world.other for k in range(12)}
+    few = {"x": world.x[:60], "labels": world.labels[:60]}  # so that many resamples are quick
+    found = tna_onnx.compare(models, few, device="cpu", confidence_level=99)
+    html = comparison_page(found, "tna-onnx compare <script>")
+    page = read_page(html)
+    text = " ".join(page.text)
+    assert '<b>11</b> & "11"' in text
+    assert "<b>" not in html
+    assert "tna-onnx compare <script>" in text
+    assert "The first 10 models are drawn." in text
+    assert page.drawings == 12 + 1
+    assert "Bonferroni" not in text  # 99.91 % would be more than the flag takes
+    assert "not corrected for 11 comparisons" in text
+
+
+@pytest.mark.parametrize("width", [1200, 390])
+def test_the_page_in_a_browser(world: World, tmp_path: Path, width: int) -> None:
+    webdriver = pytest.importorskip("selenium.webdriver")
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if chromium is None or driver is None:
+        pytest.skip("chromium and chromedriver are not installed")
+    found = tna_onnx.compare([world.true, world.sharp, world.other], world.data, device="cpu")
+    (tmp_path / "c.html").write_text(comparison_page(found), encoding="utf-8")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for flag in ("--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    try:
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        browser.get((tmp_path / "c.html").as_uri())
+        assert browser.get_log("browser") == []
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+        charts = browser.find_elements("css selector", "svg.chart")
+        assert len(charts) == 4
+        assert all(chart.is_displayed() and chart.get_attribute("aria-label") for chart in charts)
+    finally:
+        browser.quit()

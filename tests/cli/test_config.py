@@ -1,0 +1,439 @@
+"""Settings from files and the environment, through the real command line: which one wins, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.conftest import ROOT, Small
+from tna_onnx.cli.commands import group
+
+CONFIGURABLE = {n: c for n, c in group.commands.items() if any(p.name == "config" for p in c.params)}
+
+
+def cli(*arguments: object) -> Result:
+    """Run `tna-onnx` in this process; anything but our own exits is a failure of the test."""
+    result = CliRunner().invoke(group, [str(a) for a in arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in an empty folder that is a home of its own, without settings in the environment."""
+    for name in [name for name in os.environ if name.startswith("TNA_ONNX_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))  # the home of Windows
+    monkeypatch.setenv("TNA_ONNX_DEVICE", "cpu")
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    return work
+
+
+def bins(small: Small, *flags: object) -> int:
+    """Run `evaluate` and return the number of bins that it used."""
+    result = cli("evaluate", small.model, "--data", small.test, "--json", "r.json", *flags)
+    assert result.exit_code == 0, result.output
+    return int(json.loads(Path("r.json").read_text())["metrics"]["bins"])
+
+
+# Order
+
+
+def test_the_order_of_the_sources(small: Small, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert bins(small) == 15
+    (folder / "pyproject.toml").write_text("[tool.tna-onnx]\nbins = 3\n")
+    assert bins(small) == 3
+    (folder / "pyproject.toml").write_text("[tool.tna-onnx]\nbins = 3\n[tool.tna-onnx.evaluate]\nbins = 4\n")
+    assert bins(small) == 4
+    (folder / "tna.toml").write_text("bins = 5\n")
+    assert bins(small, "--config", "tna.toml") == 5
+    (folder / "tna.toml").write_text("bins = 5\n[evaluate]\nbins = 6\n[calibrate]\nbins = 60\n")
+    assert bins(small, "--config", "tna.toml") == 6
+    monkeypatch.setenv("TNA_ONNX_BINS", "7")
+    assert bins(small, "--config", "tna.toml") == 7
+    monkeypatch.setenv("TNA_ONNX_EVALUATE_BINS", "8")
+    monkeypatch.setenv("TNA_ONNX_CALIBRATE_BINS", "80")
+    assert bins(small, "--config", "tna.toml") == 8
+    assert bins(small, "--config", "tna.toml", "--bins", "9") == 9
+    assert bins(small, "--bins", "9", "--config", "tna.toml") == 9  # wherever --config stands
+    for name in ("TNA_ONNX_BINS", "TNA_ONNX_EVALUATE_BINS"):
+        monkeypatch.setenv(name, "")  # empty is not set
+    assert bins(small, "--config", "tna.toml") == 6
+    monkeypatch.setenv("TNA_ONNX_CONFIG", "tna.toml")
+    assert bins(small) == 6
+
+
+def test_calibrate_with_everything_in_a_file(small: Small, folder: Path) -> None:
+    (folder / "settings").mkdir()
+    (folder / "settings/calib.npz").write_bytes(small.calib.read_bytes())
+    (folder / "settings/tna.toml").write_text(
+        'device = "cpu"\n[calibrate]\ncalib = "calib.npz"\noutput = "../o.onnx"\nmap = "ets"\nsearch = "none"\n'
+        "fold = false\n"
+        'json = "r.json"\nensemble_size = 12\nmax-ece = 50\nrequire_improvement = true\nconfidence-level = 90\n'
+        f'eval = "{small.test.as_posix()}"\n[evaluate]\nmin-accuracy = 100\n'
+    )
+    result = cli("calibrate", small.model, "--config", "settings/tna.toml")
+    assert (result.exit_code, result.stderr) == (0, ""), result.output
+    assert (folder / "o.onnx").exists()  # ../o.onnx from the file's folder
+    report = json.loads((folder / "settings/r.json").read_text())
+    assert report["map"] == "ets"
+    assert (report["settings"]["gates"]["max_ece"], report["settings"]["gates"]["require_improvement"]) == (50, True)
+    assert report["settings"]["confidence_level"] == 90
+    result = cli(
+        "calibrate", small.model, "--config", "settings/tna.toml", "--max-ece", "0", "--map", "ts", "-o", "p.onnx"
+    )
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: --max-ece 0 missed")
+    assert not (folder / "p.onnx").exists()
+
+
+def test_gates_from_the_environment(small: Small, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = ["calibrate", small.model, "--calib", small.calib, "--search", "none", "-o", "o.onnx"]
+    monkeypatch.setenv("TNA_ONNX_CALIBRATE_MAX_ECE", "0.01")
+    monkeypatch.setenv("TNA_ONNX_DRY_RUN", "yes")
+    result = cli(*command)
+    assert (result.exit_code, "--max-ece 0.01 missed" in result.stderr) == (1, True)
+    result = cli(*command, "--max-ece", "50")
+    assert (result.exit_code, "dry run" in result.output) == (0, True)
+    monkeypatch.setenv("TNA_ONNX_DRY_RUN", "0")
+    assert cli(*command, "--max-ece", "50").exit_code == 0
+    assert (folder / "o.onnx").exists()
+
+
+def test_a_switch_in_a_file_gives_way_to_the_flag(small: Small, folder: Path) -> None:
+    (folder / "tna.toml").write_text("require-improvement = true\n")
+    command = ["calibrate", small.model, "--calib", small.calib, "--search", "none", "-o", "o.onnx", "-v"]
+    result = cli(*command, "--config", "tna.toml")
+    assert "setting  require-improvement = True  (tna.toml)" in result.stderr
+    result = cli(*command, "--config", "tna.toml", "--no-require-improvement")
+    assert "require-improvement" not in result.stderr
+
+
+def test_verbose_says_where_settings_come_from(small: Small, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "pyproject.toml").write_text("[tool.tna-onnx]\nbins = 3\nbatch-size = 10\n")
+    (folder / "tna.toml").write_text('[evaluate]\nbins = 4\nformat = "npz"\n')
+    monkeypatch.setenv("TNA_ONNX_MAX_ECE", "90")
+    result = cli("evaluate", small.model, "--data", small.test, "--config", "tna.toml", "--format", "npz", "-v", "-q")
+    assert result.exit_code == 0, result.output
+    assert sorted(result.stderr.splitlines()) == [
+        f"setting  batch-size = 10  ({folder / 'pyproject.toml'})",
+        "setting  bins = 4  (tna.toml [evaluate])",
+        "setting  device = cpu  (TNA_ONNX_DEVICE)",
+        "setting  max-ece = 90  (TNA_ONNX_MAX_ECE)",
+    ]
+
+
+def test_of_two_settings_that_exclude_each_other_the_nearer_wins(
+    small: Small, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from PIL import Image
+
+    for k in range(10):
+        (folder / f"images/{k}").mkdir(parents=True)
+        for i in range(2):
+            Image.fromarray(np.full((28, 28), 20 * k + i, np.uint8)).save(folder / f"images/{k}/{i}.png")
+    (folder / "p.json").write_text('{"input_size": [1, 28, 28], "mean": [0.25], "std": [0.5]}')
+    (folder / "tna.toml").write_text('preset = "mnist"\n')
+    model = ROOT / "models/digits/model.onnx"
+    command = ["evaluate", model, "--data", "images", "--config", "tna.toml", "--json", "r.json", "--bins", "5"]
+
+    def mean() -> list[float]:
+        return json.loads(Path("r.json").read_text())["preprocessing"]["mean"]  # type: ignore[no-any-return]
+
+    assert cli(*command).exit_code == 0
+    assert mean() == [0.1307]
+    result = cli(*command, "--preprocessing", "p.json")
+    assert result.exit_code == 0, result.output
+    assert mean() == [0.25]
+    monkeypatch.setenv("TNA_ONNX_PREPROCESSING", "p.json")
+    assert cli(*command).exit_code == 0
+    assert mean() == [0.25]
+    assert cli(*command, "--preset", "mnist").exit_code == 0
+    assert mean() == [0.1307]
+    assert cli(*command, "--preset", "mnist", "--preprocessing", "p.json").exit_code == 2
+
+
+# Values
+
+
+def test_lists_numbers_and_words(small: Small, folder: Path) -> None:
+    from PIL import Image
+
+    for k in range(10):
+        (folder / f"images/{k}").mkdir(parents=True)
+        for i in range(2):
+            Image.fromarray(np.full((28, 28), 20 * k + i, np.uint8)).save(folder / f"images/{k}/{i}.png")
+    model = ROOT / "models/digits/model.onnx"
+    for mean in ("[0.5]", '"0.5"', "0.5"):
+        (folder / "tna.toml").write_text(f"mean = {mean}\nstd = [0.25]\nresize = [28, 28]\nscale = 1\nbins = 4\n")
+        result = cli("evaluate", model, "--data", "images", "--config", "tna.toml", "--json", "r.json")
+        assert result.exit_code == 0, result.output
+        recipe = json.loads(Path("r.json").read_text())["preprocessing"]
+        assert (recipe["mean"], recipe["std"], recipe["scale"]) == ([0.5], [0.25], 1)
+        assert recipe["resize"] == [28, 28]
+
+
+def test_paths_in_a_file_are_relative_to_it_and_urls_are_not(small: Small, folder: Path) -> None:
+    (folder / "a/data").mkdir(parents=True)
+    (folder / "a/data/test.npz").write_bytes(small.test.read_bytes())
+    (folder / "a/tna.toml").write_text('[evaluate]\ndata = "data/test.npz"\n')
+    assert cli("evaluate", small.model, "--config", "a/tna.toml").exit_code == 0
+    (folder / "a/tna.toml").write_text('[evaluate]\ndata = "memory://none.npz"\n')
+    result = cli("evaluate", small.model, "--config", "a/tna.toml")
+    assert result.exit_code != 0
+    assert "memory://none.npz" in result.stderr
+    assert "a/memory" not in result.stderr
+
+
+def test_relative_paths_in_the_environment_are_relative_to_the_working_folder(
+    small: Small, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "t.npz").write_bytes(small.test.read_bytes())
+    monkeypatch.setenv("TNA_ONNX_EVALUATE_DATA", "t.npz")
+    assert cli("evaluate", small.model).exit_code == 0
+
+
+# pyproject.toml
+
+
+@pytest.mark.parametrize(
+    ("files", "start", "expected"),
+    [
+        ({"r/.git/HEAD": "", "r/pyproject.toml": "[tool.tna-onnx]\nbins = 3\n"}, "r/a/b", 3),
+        ({"r/.git": "", "r/pyproject.toml": "[tool.tna-onnx]\nbins = 3\n"}, "r/a/b", 3),  # a worktree's .git is a file
+        ({"r/a/.git/HEAD": "", "r/pyproject.toml": "[tool.tna-onnx]\nbins = 3\n"}, "r/a/b", 15),  # outside
+        ({"pyproject.toml": "[tool.tna-onnx]\nbins = 3\n"}, "work/a", 3),  # in the home folder, no repository
+        ({"../pyproject.toml": "[tool.tna-onnx]\nbins = 3\n"}, "work/a", 15),  # above it
+        (
+            {
+                "r/.git/HEAD": "",
+                "r/pyproject.toml": "[tool.tna-onnx]\nbins = 3\n",
+                "r/a/pyproject.toml": "[project]\nname = 'x'\n",  # says nothing to us
+            },
+            "r/a",
+            3,
+        ),
+        (
+            {
+                "r/.git/HEAD": "",
+                "r/pyproject.toml": "[tool.tna-onnx]\nbins = 3\nqqq = 0\n",  # not looked at: there is a nearer one
+                "r/a/pyproject.toml": "[tool.tna-onnx]\n",
+            },
+            "r/a",
+            15,
+        ),
+        ({"r/.git/HEAD": "", "r/pyproject.toml": "{{ not toml, not ours }}"}, "r", 15),
+    ],
+)
+def test_which_pyproject_counts(
+    small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], start: str, expected: int
+) -> None:
+    home = tmp_path / "home"
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("USERPROFILE", str(home))
+    for name, text in files.items():
+        path = home / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (home / start).mkdir(parents=True, exist_ok=True)
+    monkeypatch.chdir(home / start)
+    assert bins(small) == expected
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_outside_of_home_and_repository_only_the_working_folder_counts(
+    small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inside: bool
+) -> None:
+    (tmp_path / "else/where").mkdir(parents=True)
+    (tmp_path / "else/pyproject.toml").write_text("[tool.tna-onnx]\nbins = 3\n")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path / ("else" if inside else "else/where"))
+    assert bins(small) == (3 if inside else 15)
+
+
+# Errors
+
+BAD_FILES = {
+    "unknown key": ("binns = 3\n", "tna.toml: unknown key 'binns'; did you mean 'bins'?"),
+    "unknown key in a table": (
+        "[calibrate]\nmax_ecee = 3\n",
+        "tna.toml: unknown key 'max_ecee' in [calibrate]; did you mean 'max-ece'?",
+    ),
+    "key of another command": ("[evaluate]\nangle-step = 3\n", "tna.toml: unknown key 'angle-step' in [evaluate]"),
+    "nothing near": ("qqq = 3\n", "tna.toml: unknown key 'qqq'\n"),
+    "unknown table": ("[evaluat]\nbins = 3\n", "tna.toml: unknown table [evaluat]; did you mean [evaluate]?"),
+    "the file itself": ('config = "x.toml"\n', "tna.toml: unknown key 'config'"),
+    "an argument": ('[evaluate]\nmodel = "m.onnx"\n', "tna.toml: unknown key 'model' in [evaluate]"),
+    "twice": ("max-ece = 3\nmax_ece = 3\n", "tna.toml: 'max-ece' is there twice"),
+    "text for a number": ('bins = "15"\n', "tna.toml: bins must be a whole number, got '15'"),
+    "fraction for a count": ("[evaluate]\nbins = 1.5\n", "tna.toml [evaluate]: bins must be a whole number, got 1.5"),
+    "switch for a number": ("max-ece = true\n", "tna.toml: max-ece must be a number, got True"),
+    "number for a switch": ("skip-bad = 1\n", "tna.toml: skip-bad must be true or false, got 1"),
+    "number for a word": ("format = 1\n", "tna.toml: format must be a string, got 1"),
+    "number for a path": ("[evaluate]\ndata = 1\n", "tna.toml [evaluate]: data must be a string, got 1"),
+    "list for a word": ('color = ["RGB"]\n', "tna.toml: color must be a string, got ['RGB']"),
+    "choice": ('format = "zip"\n', "tna.toml: format: 'zip' is not one of 'folder', 'manifest'"),
+    "range": ("max-ece = 101\n", "tna.toml: max-ece: 101.0 is not in the range 0<=x<=100"),
+    "list": ('mean = ["a"]\n', "tna.toml: mean: expected numbers with commas between them"),
+    "no TOML": ("bins: 3\n", "tna.toml: is not TOML: "),
+    "not UTF-8": (b"# \xff\n", "tna.toml: is not TOML: "),
+}
+
+
+@pytest.mark.parametrize("case", BAD_FILES)
+def test_bad_files(small: Small, folder: Path, case: str) -> None:
+    text, message = BAD_FILES[case]
+    (folder / "tna.toml").write_bytes(text if isinstance(text, bytes) else text.encode())
+    result = cli("evaluate", small.model, "--data", small.test, "--config", "tna.toml", "--json", "r.json")
+    assert result.exit_code == 2, result.output
+    assert message in result.stderr
+    assert not (folder / "r.json").exists()
+
+
+@pytest.mark.parametrize("name", ["none.toml", "."])
+def test_a_file_that_cannot_be_read(small: Small, name: str) -> None:
+    result = cli("evaluate", small.model, "--data", small.test, "--config", name)
+    assert (result.exit_code, "cannot be read" in result.stderr) == (2, True)
+    assert result.stderr.startswith(f"Error: {name}: ")
+
+
+def test_errors_in_a_pyproject_name_it(small: Small, folder: Path) -> None:
+    for text, message in (
+        ("[tool.tna-onnx]\nbinns = 3\n", "unknown key 'binns' in [tool.tna-onnx]; did you mean 'bins'?"),
+        ("[tool.tna-onnx.evaluate]\nbins = 0\n", "[tool.tna-onnx.evaluate]: bins: 0 is not in the range x>=1"),
+        ("[tool]\ntna-onnx = 3\n", "tool.tna-onnx must be a table"),
+        ("[tool.tna-onnx]\nbins = \n", "is not TOML: "),
+        ("[tool.tna_onnx]\nbins = 3\n", "[tool.tna_onnx] is not read; write [tool.tna-onnx]"),
+        ("[tool.tna_onnx.evaluate]\nbins = 3\n", "[tool.tna_onnx] is not read; write [tool.tna-onnx]"),
+    ):
+        (folder / "pyproject.toml").write_text(text)
+        result = cli("evaluate", small.model, "--data", small.test)
+        assert result.exit_code == 2, result.output
+        assert message in result.stderr
+        assert str(folder / "pyproject.toml") in result.stderr
+
+
+def test_bad_variables(small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = ["evaluate", small.model, "--data", small.test]
+    for name, value, message in (
+        ("TNA_ONNX_BINS", "many", "TNA_ONNX_BINS: 'many' is not a valid integer"),
+        ("TNA_ONNX_MAX_ECE", "abc", "TNA_ONNX_MAX_ECE: 'abc' is not a valid number"),
+        ("TNA_ONNX_MAX_NLL", "nan", "TNA_ONNX_MAX_NLL: 'nan' is not a valid number"),
+        ("TNA_ONNX_EVALUATE_MAX_ECE", "-1", "TNA_ONNX_EVALUATE_MAX_ECE: -1.0 is not in the range 0<=x<=100"),
+        ("TNA_ONNX_SKIP_BAD", "perhaps", "TNA_ONNX_SKIP_BAD: 'perhaps' is not a valid boolean"),
+        ("TNA_ONNX_MAX_ECCE", "1", "TNA_ONNX_MAX_ECCE: is no setting; did you mean TNA_ONNX_MAX_ECE?"),
+        ("TNA_ONNX_NO_FOLD", "1", "TNA_ONNX_NO_FOLD: is no setting; did you mean TNA_ONNX_FOLD?"),
+        ("TNA_ONNX_CALIBRATE_NO_FOLD", "1", "did you mean TNA_ONNX_CALIBRATE_FOLD?"),
+        ("TNA_ONNX_CONFIG", "none.toml", "none.toml: cannot be read"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setenv(name, value)
+            result = cli(*command)
+            assert result.exit_code == 2, result.output
+            assert message in result.stderr
+
+
+def test_other_variables_do_not_disturb(small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("TNA_ONNX_CIFAR10", "TNA_ONNX_", "TNA_ONNX_SOMETHING_ELSE", "TNA_ONNX_MAP", "TNA_ONNX_CALIBRATE_BINS"):
+        monkeypatch.setenv(name, "whatever")  # the last two are no settings of evaluate
+    assert bins(small) == 15
+
+
+def test_a_package_of_our_name_in_a_pyproject_is_no_table(small: Small, folder: Path) -> None:
+    (folder / "pyproject.toml").write_text('[project]\ndependencies = ["tna_onnx"]\n[tool.other]\ntna_onnx = 1\n')
+    assert bins(small) == 15
+
+
+def test_variables_that_are_no_settings_are_pointed_out(small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TNA_ONNX_ACCURACY_MIN", "99")
+    monkeypatch.setenv("TNA_ONNX_ZEAL", "1")
+    command = ["evaluate", small.model, "--data", small.test]
+    expected = "TNA_ONNX_ACCURACY_MIN: is no setting; ignored\nTNA_ONNX_ZEAL: is no setting; ignored\n"
+    result = cli(*command)
+    assert (result.exit_code, result.stderr) == (0, expected)
+    assert cli(*command, "--quiet").stderr == ""
+    assert cli("inspect", small.model).stderr == ""  # which reads no settings
+
+
+# All commands
+
+
+@pytest.mark.parametrize("name", CONFIGURABLE)
+def test_every_flag_is_a_key_and_a_variable(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each option of each command takes its own default, or a value of its type, from both."""
+    command = CONFIGURABLE[name]
+    for option in command.params:
+        if not isinstance(option, click.Option) or option.name in ("config", "help"):
+            continue
+        flag = next(o[2:] for o in option.opts if o.startswith("--"))
+        value = _valid(option)
+        (folder / "tna.toml").write_text(f"[{name}]\n{flag.replace('-', '_')} = {value}\n")
+        text = value.strip('"') if not value.startswith("[") else value.strip("[]")
+        for source in ("file", "environment"):
+            with monkeypatch.context() as patch:
+                if source == "environment":
+                    patch.setenv(f"TNA_ONNX_{name}_{flag}".upper().replace("-", "_"), text)
+                ctx = command.make_context(
+                    name,
+                    ["--config", "tna.toml"] if source == "file" else [],
+                    parent=click.Context(group, info_name="tna-onnx"),
+                    resilient_parsing=True,
+                )
+            assert ctx.get_parameter_source(str(option.name)) == click.core.ParameterSource.DEFAULT_MAP, (flag, source)
+
+
+def _valid(option: click.Option) -> str:
+    """Return a TOML value that an option takes."""
+    if option.is_flag:
+        return "true"
+    if isinstance(option.type, click.Choice):
+        return json.dumps(str(option.type.choices[0]))
+    if isinstance(option.type, click.types.IntParamType):
+        return "7"
+    if isinstance(option.type, click.types.FloatParamType):
+        return "60.5"
+    return "7" if option.callback is not None else '"7"'
+
+
+def test_names_of_variables_are_unambiguous() -> None:
+    names: dict[str, str] = {}
+    flags = {o[2:] for c in CONFIGURABLE.values() for p in c.params for o in p.opts if o.startswith("--")}
+    for flag in flags:
+        for place in ("", *CONFIGURABLE):
+            name = "_".join(filter(None, (place, flag))).upper().replace("-", "_")
+            assert names.setdefault(name, f"{place} {flag}") == f"{place} {flag}"
+
+
+def test_the_file_in_the_readme(folder: Path) -> None:
+    root = ROOT
+    text = (root / "README.md").read_text(encoding="utf-8")
+    (folder / "tna.toml").write_text(re.findall(r"^```toml\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)[0])
+    shutil.copytree(root / "models/digits", folder / "models/digits", ignore=shutil.ignore_patterns("*.tna.onnx"))
+    result = cli("calibrate", "models/digits/model.onnx", "--config", "tna.toml", "-v", "--dry-run", "--search", "none")
+    assert result.exit_code == 0, result.output
+    assert "setting  max-ece = 2  (tna.toml [calibrate])" in result.stderr
+
+
+def test_in_the_real_program(small: Small, folder: Path) -> None:
+    (folder / "pyproject.toml").write_text("[tool.tna-onnx]\nmin-accuracy = 100\n")
+    command = [sys.executable, "-m", "tna_onnx", "evaluate", str(small.model), "--data", str(small.test), "-q"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.startswith("Error: --min-accuracy 100 missed")) == (1, True), done.stderr
+    environment = {**os.environ, "TNA_ONNX_MIN_ACCURACY": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -1,0 +1,502 @@
+"""`tna-onnx features` and `--cache`: filled alone, taken over, interrupted, resumed, used as data, and refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from click.testing import CliRunner, Result
+from onnx import TensorProto, helper, numpy_helper
+
+import tna_onnx
+from tests.conftest import Small
+from tests.corpus.forms import CASES
+from tna_onnx.api.features import features
+from tna_onnx.cli.commands import group
+from tna_onnx.errors import DataError, UsageError
+from tna_onnx.runtime import Session
+
+FAST = ["--search", "none", "--device", "cpu"]
+ARGUMENTS: dict[str, Any] = {"search": "none", "device": "cpu"}
+TILTED: dict[str, Any] = {"angle_step": 6, "max_ensemble_size": 40, "device": "cpu"}
+
+
+def cli(*arguments: object) -> Result:
+    result = CliRunner().invoke(group, [str(a) for a in arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+@dataclass
+class Count:
+    """Samples that went through ONNX Runtime."""
+
+    samples: int = 0
+
+
+@pytest.fixture
+def run_samples(monkeypatch: pytest.MonkeyPatch) -> Count:
+    count, run = Count(), Session.run
+
+    def counted(self: Session, outputs: Any, feeds: Any) -> Any:
+        count.samples += len(next(iter(feeds.values())))
+        return run(self, outputs, feeds)
+
+    monkeypatch.setattr(Session, "run", counted)
+    return count
+
+
+def content(cache: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(cache)): p.read_bytes() for p in sorted(cache.rglob("*")) if p.is_file()}
+
+
+def test_the_command_fills_a_store_and_a_fit_takes_it(small: Small, tmp_path: Path) -> None:
+    cache, json_file = tmp_path / "cache", tmp_path / "f.json"
+    result = cli(
+        "features", small.model, "--data", small.calib, "--cache", cache, "--device", "cpu", "--json", json_file
+    )
+    assert result.exit_code == 0, result.output
+    assert "kept     features 'features' (1500, 32), float32, computed on CPUExecutionProvider" in result.output
+    found = json.loads(json_file.read_text())
+    folder = Path(found["folder"])
+    assert folder.parent == cache
+    assert (found["head"], found["tensor"], found["shape"]) == ("head", "features", [1500, 32])
+    direct = cli("calibrate", small.model, "--calib", small.calib, "-o", tmp_path / "a.onnx", *FAST)
+    assert direct.exit_code == 0, direct.output
+    for data in (cache, folder):
+        result = cli("calibrate", small.model, "--calib", data, "-o", tmp_path / "b.onnx", *FAST)
+        assert result.exit_code == 0, result.output
+        assert f"feature store {folder.name} (1,500 samples, 5 classes), cross-fitted" in result.output
+        assert weight_of(tmp_path / "a.onnx") == weight_of(tmp_path / "b.onnx")
+        assert result.output.split("\n")[2:7] == direct.output.split("\n")[2:7]  # the table
+
+
+def weight_of(path: Path) -> dict[str, bytes]:
+    return {t.name: t.raw_data for t in onnx.load(path).graph.initializer}
+
+
+def test_a_second_run_takes_everything_over(small: Small, tmp_path: Path, run_samples: Count) -> None:
+    first = features(small.model, small.calib, tmp_path, device="cpu")
+    assert run_samples.samples == 64 + 1500  # the check of the head, then all
+    before, run_samples.samples = content(tmp_path), 0
+    second = features(small.model, small.calib, tmp_path, device="cpu")
+    assert run_samples.samples == 2 * 64
+    assert (first, content(tmp_path)) == (second, before)
+
+
+def test_calibrate_fills_the_cache_and_takes_it(small: Small, tmp_path: Path, run_samples: Count) -> None:
+    cache, seen, reports = tmp_path / "cache", [], []
+    for name in ("a", "b"):
+        run_samples.samples = 0
+        report = tna_onnx.calibrate(
+            small.model, small.calib, output=tmp_path / f"{name}.onnx", cache=cache, **ARGUMENTS
+        )
+        seen.append(run_samples.samples)
+        reports.append(report)
+    assert seen[0] - seen[1] == 1500 - 64
+    assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
+    assert reports[0].comparison == reports[1].comparison
+    run_samples.samples = 0
+    features(small.model, small.calib, cache, device="cpu")  # the same store
+    assert run_samples.samples == 2 * 64
+    assert len(list(cache.iterdir())) == 1
+
+
+def test_whatever_changes_the_features_makes_another_store(small: Small, tmp_path: Path) -> None:
+    samples = dict(np.load(small.calib))
+    other_labels = {**samples, "labels": (samples["labels"] + 1) % 5}
+    other_data = {**samples, "x": samples["x"] + np.float32(1e-3)}
+    proto = onnx.load(small.model)
+    helper.set_model_props(proto, {"team": "changed"})
+    runs: list[tuple[Any, Any, dict[str, Any]]] = [
+        (small.model, samples, {}),
+        (small.model, samples, {"batch_size": 32}),
+        (small.model, other_labels, {}),
+        (small.model, other_data, {}),
+        (proto, samples, {}),
+    ]
+    folders = [features(m, d, tmp_path, device="cpu", **flags).folder for m, d, flags in runs]
+    assert len(set(folders)) == len(folders)
+    with pytest.raises(DataError, match=r"expected one feature store, found .*; give the folder of one"):
+        tna_onnx.calibrate(small.model, tmp_path, output=tmp_path / "o.onnx", **ARGUMENTS)
+
+
+def test_held_out_data_may_be_a_store_too(small: Small, tmp_path: Path) -> None:
+    for name in ("calib", "test"):
+        features(small.model, getattr(small, name), tmp_path / name, device="cpu")
+    expected = tna_onnx.calibrate(small.model, small.calib, eval=small.test, output=tmp_path / "a.onnx", **TILTED)
+    found = tna_onnx.calibrate(
+        small.model, tmp_path / "calib", eval=tmp_path / "test", output=tmp_path / "b.onnx", **TILTED
+    )
+    assert expected.angle == found.angle > 0
+    assert weight_of(tmp_path / "a.onnx") == weight_of(tmp_path / "b.onnx")
+    for before in ("before", "after"):
+        a, b = (getattr(report.comparison, before) for report in (expected, found))
+        assert (a.n, a.accuracy) == (b.n, b.accuracy)
+        assert abs(a.nll - b.nll) < 1e-5  # the files run whole, and from the features on
+    with pytest.raises(UsageError, match="held-out data must be other"):
+        tna_onnx.calibrate(small.model, tmp_path / "calib", eval=tmp_path / "calib", output=tmp_path / "c.onnx")
+
+
+def scores(model: Path, samples: dict[str, np.ndarray]) -> np.ndarray:
+    """What the model itself gives, (N, C): its first output with classes."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+    outputs = session.run(None, samples)
+    return next(o for o in outputs if isinstance(o, np.ndarray) and o.ndim > 1)
+
+
+# --- stores that do not belong here
+
+
+@pytest.fixture
+def stored(small: Small, tmp_path: Path) -> Path:
+    return Path(features(small.model, small.calib, tmp_path / "cache", device="cpu").folder)
+
+
+def refuse(model: object, folder: object, tmp_path: Path, *flags: object) -> str:
+    """Expect exit code 4, as calibration and as held-out data, and nothing written."""
+    output = tmp_path / "refused.onnx"
+    result = cli("calibrate", model, "--calib", folder, "-o", output, *flags, *FAST)
+    assert result.exit_code == 4, result.output
+    assert not output.exists()
+    return result.output
+
+
+def test_a_store_of_another_model(small: Small, stored: Path, tmp_path: Path) -> None:
+    proto = onnx.load(small.model)
+    helper.set_model_props(proto, {"team": "changed"})
+    onnx.save(proto, tmp_path / "other.onnx")
+    message = refuse(tmp_path / "other.onnx", stored, tmp_path)
+    assert re.search(
+        r"another model, or other external data \(SHA-256 \w{12}\.\.\., now \w{12}\.\.\.\); collect them",
+        message,
+    )
+    result = cli(
+        "calibrate", tmp_path / "other.onnx", "--calib", small.calib, "--eval", stored, "-o", tmp_path / "o.onnx"
+    )
+    assert (result.exit_code, "another model" in result.output) == (4, True), result.output
+
+
+def two_heads(path: Path) -> Path:
+    """x (N, 8) -> Relu -> logits a (N, 5); Relu of that -> logits b (N, 5)."""
+    rng = np.random.default_rng(0)
+    nodes, tensors = [], []
+    for name, source, target in [("a", "x", "h"), ("b", "h", "g")]:
+        shapes = {f"{name}0": (8, 8), f"{name}1": (8, 5)}
+        tensors += [numpy_helper.from_array(rng.standard_normal(s).astype(np.float32), k) for k, s in shapes.items()]
+        nodes += [
+            helper.make_node("MatMul", [source, f"{name}0"], [f"{target}0"]),
+            helper.make_node("Relu", [f"{target}0"], [target]),
+            helper.make_node("MatMul", [target, f"{name}1"], [name], name=f"head_{name}"),
+        ]
+    infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["N", 8 if n == "x" else 5]) for n in ("x", "a", "b")]
+    graph = helper.make_graph(nodes, "two", infos[:1], infos[1:], tensors)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+def test_a_store_of_another_head(small: Small, tmp_path: Path) -> None:
+    model = two_heads(tmp_path / "two.onnx")
+    x = np.load(small.calib)["x"]
+    found = scores(model, {"x": x})
+    labels = np.argmax(found / 3 + np.random.default_rng(2).gumbel(size=found.shape), axis=1)  # overconfident
+    features(model, {"x": x, "labels": labels}, tmp_path / "cache", head="head_a", device="cpu")
+    message = refuse(model, tmp_path / "cache", tmp_path, "--head", "head_b")
+    assert "holds the tensor 'h', but the features are 'g'; choose the same --head" in message
+    report = tna_onnx.calibrate(
+        model, tmp_path / "cache", head="head_a", output=tmp_path / "o.onnx", search="none", device="cpu"
+    )
+    assert report.head == "head_a"
+
+
+@pytest.mark.parametrize("name", ["features.bin", "logits.bin", "labels.npy", "manifest.json"])
+def test_a_damaged_store(small: Small, stored: Path, tmp_path: Path, name: str) -> None:
+    damaged = bytearray((stored / name).read_bytes())
+    damaged[-20] ^= 1
+    (stored / name).write_bytes(damaged)
+    message = refuse(small.model, stored, tmp_path)
+    assert str(stored) in message
+    assert "collect the features again" in message
+    (stored / name).unlink()
+    if name != "manifest.json":
+        assert "collect the features again" in refuse(small.model, stored, tmp_path)
+    again = features(small.model, small.calib, stored.parent, device="cpu")
+    assert tna_onnx.calibrate(small.model, again.folder, output=tmp_path / "o.onnx", **ARGUMENTS).output
+
+
+def test_what_goes_ill_with_a_store(small: Small, stored: Path, tmp_path: Path) -> None:
+    labels = tmp_path / "labels.npy"
+    np.save(labels, np.load(stored / "labels.npy")[::-1])
+    for flags, message in [
+        (["--labels", labels], "has its own labels; leave --labels out"),
+        (["--resize", 8], "features are used as they are; leave the preprocessing out"),
+        (["--cache", tmp_path / "new"], "computed features or logits already; leave --cache out"),
+    ]:
+        result = cli("calibrate", small.model, "--calib", stored, "-o", tmp_path / "o.onnx", *flags)
+        assert (result.exit_code, message in result.output) == (2, True), result.output
+    result = cli("features", small.model, "--data", stored, "--cache", tmp_path / "new")
+    assert (result.exit_code, "holds computed features or logits already" in result.output) == (2, True), result.output
+
+
+def test_a_disk_without_room(small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_space(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", no_space, raising=False)
+    for command in (
+        ["features", small.model, "--data", small.calib],
+        ["calibrate", small.model, "--calib", small.calib, "-o", tmp_path / "o.onnx"],
+    ):
+        result = cli(*command, "--cache", tmp_path / "cache")
+        assert result.exit_code == 2, result.output
+        assert (
+            "no room for 192,000 bytes of features (No space left on device); choose another --cache" in result.output
+        )
+        assert not (tmp_path / "o.onnx").exists()
+
+
+def test_expected_accuracy_and_suspicious_labels(small: Small, tmp_path: Path) -> None:
+    base = ["features", small.model, "--data", small.calib, "--cache", tmp_path, "--device", "cpu"]
+    result = cli(*base, "--expect-accuracy", "99")
+    assert (result.exit_code, "expected 99.00 %" in result.output) == (1, True), result.output
+    data = {**np.load(small.calib)}
+    data["labels"] = (data["labels"] + 1) % 5
+    found = features(small.model, data, tmp_path / "b", device="cpu")
+    assert any("in another order" in note for note in found.notes)
+
+
+# --- heads of other forms, and none
+
+
+BY_NAME = {case.name: case for case in CASES}
+AS_DATA = [
+    "form/tokens, MatMul, ReduceMean",
+    "form/last token, GatherElements",
+    "ml/LinearClassifier, SOFTMAX, strings",
+    "ml/LinearClassifier, double input",
+]
+BY_PLACE = [
+    "form/last token, GatherND",
+    "form/last token, rows and Gather",
+    "form/tokens flattened to rows, Gemm, Reshape, Gather",
+]
+
+
+def case_data(name: str, folder: Path, n: int = 300) -> tuple[Path, dict[str, np.ndarray]]:
+    """Write a model of the corpus; half of the labels are its own predictions."""
+    case = BY_NAME[name]
+    assert case.feeds is not None
+    rng = np.random.default_rng(1)
+    model, samples = case.build(folder), case.feeds(n, rng)
+    found = scores(model, samples)
+    labels = np.where(rng.random(n) < 0.5, found.argmax(1), rng.integers(0, found.shape[1], n))
+    return model, {**samples, "labels": labels}
+
+
+@pytest.mark.parametrize("name", AS_DATA)
+def test_heads_of_other_forms(name: str, tmp_path: Path) -> None:
+    model, data = case_data(name, tmp_path)
+    arguments = {**ARGUMENTS, "max_accuracy_drop": 100}
+    expected = tna_onnx.calibrate(model, data, output=tmp_path / "a.onnx", **arguments)
+    cached = tna_onnx.calibrate(model, data, output=tmp_path / "b.onnx", cache=tmp_path / "cache", **arguments)
+    features(model, data, tmp_path / "cache", device="cpu")
+    assert len(list((tmp_path / "cache").iterdir())) == 1
+    stored = tna_onnx.calibrate(model, tmp_path / "cache", output=tmp_path / "c.onnx", **arguments)
+    assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
+    assert expected.comparison == cached.comparison
+    assert weight_of(tmp_path / "a.onnx") == weight_of(tmp_path / "c.onnx")
+    assert expected.comparison.after == stored.comparison.after
+    other = tna_onnx.calibrate(model, tmp_path / "cache", output=tmp_path / "d.onnx", batch_size=48, **arguments)
+    assert abs(other.comparison.after.nll - stored.comparison.after.nll) < 1e-5
+
+
+@pytest.mark.parametrize("name", BY_PLACE)
+def test_heads_that_depend_on_the_place_in_the_batch(name: str, tmp_path: Path) -> None:
+    """`--cache` works, because the batches are the same; alone, the rows would mean other samples."""
+    model, data = case_data(name, tmp_path)
+    arguments = {**ARGUMENTS, "max_accuracy_drop": 100}
+    expected = tna_onnx.calibrate(model, data, output=tmp_path / "a.onnx", **arguments)
+    for _ in range(2):
+        cached = tna_onnx.calibrate(model, data, output=tmp_path / "b.onnx", cache=tmp_path / "cache", **arguments)
+        assert expected.comparison == cached.comparison
+    for size in (64, 48):
+        message = refuse(model, tmp_path / "cache", tmp_path, "--batch-size", size)
+        assert "depend on the place of a sample in its batch; give the data themselves, with --cache" in message
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("refused/TreeEnsembleClassifier", "probabilities"), ("refused/SVMClassifier", "logits")]
+)
+def test_models_without_a_head_keep_their_logits(name: str, kind: str, tmp_path: Path) -> None:
+    model, data = case_data(name, tmp_path)
+    arguments: dict[str, Any] = {"search": "none", "output_kind": kind, "device": "cpu"}
+    expected = tna_onnx.calibrate(model, data, output=tmp_path / "a.onnx", **arguments)
+    for _ in range(2):
+        found = features(model, data, tmp_path / "cache", output_kind=kind, device="cpu")
+        assert (found.head, found.tensor, found.shape) == ("", "probabilities", (300, 3))
+    cached = tna_onnx.calibrate(model, data, output=tmp_path / "b.onnx", cache=tmp_path / "cache", **arguments)
+    stored = tna_onnx.calibrate(model, tmp_path / "cache", output=tmp_path / "c.onnx", **arguments)
+    assert expected.comparison == cached.comparison
+    assert abs(expected.comparison.after.nll - stored.comparison.after.nll) < 1e-6
+    assert abs(expected.parameters["temperature"] - stored.parameters["temperature"]) < 1e-4  # type: ignore[operator]
+
+
+# --- interruptions
+
+
+@dataclass(frozen=True)
+class Slow:
+    """A network that takes about a second for its data, and the store of a run without interruption."""
+
+    model: Path
+    data: Path
+    store: Path
+
+
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory: pytest.TempPathFactory) -> Slow:
+    folder, rng = tmp_path_factory.mktemp("slow"), np.random.default_rng(3)
+    width, layers = 384, 6
+    square = (rng.standard_normal((width, width)) * (2 / width) ** 0.5).astype(np.float32)
+    head = rng.standard_normal((width, 5)).astype(np.float32)
+    nodes, last = [], "x"
+    for k in range(layers):
+        nodes.append(helper.make_node("MatMul", [last, "square"], [f"m{k}"]))
+        nodes.append(helper.make_node("Relu", [f"m{k}"], [last := f"r{k}"]))
+    nodes.append(helper.make_node("MatMul", [last, "head"], ["logits"], name="head"))
+    graph = helper.make_graph(
+        nodes,
+        "slow",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", width])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["N", 5])],
+        [numpy_helper.from_array(square, "square"), numpy_helper.from_array(head, "head")],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), folder / "m.onnx")
+    np.savez(
+        folder / "d.npz",
+        x=rng.standard_normal((20000, width)).astype(np.float32),
+        labels=rng.integers(0, 5, 20000),
+    )
+    found = Slow(folder / "m.onnx", folder / "d.npz", folder / "whole")
+    subprocess.run(_command(found, found.store), check=True, capture_output=True)
+    return found
+
+
+def _command(slow: Slow, cache: Path) -> list[str]:
+    flags = ["--cache", str(cache), "--device", "cpu", "--batch-size", "64"]
+    return [sys.executable, "-m", "tna_onnx", "features", str(slow.model), "--data", str(slow.data), *flags]
+
+
+def _stopped(
+    slow: Slow, cache: Path, chunks: int, delay: float, how: signal.Signals
+) -> subprocess.CompletedProcess[str]:
+    """Start a run and stop it some time after its manifest shows a number of chunks."""
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # where it is ignored, children ignore it too
+    run = subprocess.Popen(_command(slow, cache), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    signal.signal(signal.SIGINT, handler)
+    while run.poll() is None and _chunks(cache) < chunks:
+        time.sleep(0.001)
+    time.sleep(delay)
+    run.send_signal(how)
+    out, err = run.communicate(timeout=60)
+    return subprocess.CompletedProcess(run.args, run.returncode, out, err)
+
+
+def _chunks(cache: Path) -> int:
+    manifests = list(cache.glob("*/manifest.json"))
+    return len(json.loads(manifests[0].read_text())["checksums"]) if manifests else -1
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs POSIX signals")
+def test_a_killed_run_resumes_to_the_same_bytes(slow: Slow, tmp_path: Path) -> None:
+    """20 kills at random points: the files are those of an uninterrupted run, and finished chunks are not lost."""
+    cache, rng, killed, last = tmp_path / "cache", random.Random(0), 0, -1
+    while killed < 20:
+        before = _chunks(cache)
+        done = _stopped(slow, cache, min(19, before + rng.choice([0, 0, 1, 2])), rng.random() * 0.05, signal.SIGKILL)
+        killed += 1
+        after = _chunks(cache)
+        assert after >= before
+        if done.returncode == 0 or after == 20:  # it was faster: once more from the start
+            assert_same_store(slow, cache)
+            shutil.rmtree(cache)
+        last = max(last, after)
+    assert last > 1
+    subprocess.run(_command(slow, cache), check=True, capture_output=True)
+    assert_same_store(slow, cache)
+
+
+def assert_same_store(slow: Slow, cache: Path) -> None:
+    if _chunks(cache) < 20:
+        return
+    found, expected = content(cache), content(slow.store)
+    assert {k for k in found if not k.endswith(".tmp")} == set(expected)
+    for name, value in expected.items():
+        assert found[name] == value, name
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
+def test_ctrl_c_says_so_and_the_run_goes_on(slow: Slow, tmp_path: Path) -> None:
+    stopped = _stopped(slow, tmp_path, 3, 0.0, signal.SIGINT)
+    assert stopped.returncode == 130, stopped
+    assert "Interrupted" in stopped.stderr
+    assert "kept in the cache" in stopped.stderr
+    assert 3 <= _chunks(tmp_path) < 20
+    subprocess.run(_command(slow, tmp_path), check=True, capture_output=True)
+    assert_same_store(slow, tmp_path)
+
+
+def test_an_interrupted_run_goes_on(small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one process: the network stops at its 20th batch, twice; what is left is run, no more."""
+    whole, run, calls = tmp_path / "whole", Session.run, Count()
+    features(small.model, small.calib, whole, device="cpu")
+
+    def stopping(self: Session, outputs: Any, feeds: Any) -> Any:
+        calls.samples += 1
+        if calls.samples == 20:
+            raise KeyboardInterrupt
+        return run(self, outputs, feeds)
+
+    monkeypatch.setattr(Session, "run", stopping)
+    with pytest.raises(KeyboardInterrupt):  # 18 batches of the 24: one chunk of 16 is finished
+        features(small.model, small.calib, tmp_path / "cache", device="cpu")
+    assert _chunks(tmp_path / "cache") == 1
+    monkeypatch.undo()
+    message = refuse(small.model, tmp_path / "cache", tmp_path)
+    assert "not complete: 1,024 of 1,500 samples are there; collect the features again" in message
+    found = features(small.model, small.calib, tmp_path / "cache", device="cpu")
+    assert found.notes == ()
+    assert content(tmp_path / "cache") == content(whole)
+
+
+def test_other_external_weights_are_another_model(small: Small, tmp_path: Path) -> None:
+    """The file of the model is the same; only the data beside it changed."""
+    model, path = onnx.load(small.model), tmp_path / "m.onnx"
+    onnx.save(model, path, save_as_external_data=True, location="w.bin", size_threshold=0)
+    first = tna_onnx.features(path, small.calib, tmp_path / "cache", device="cpu")
+    raw = bytearray((tmp_path / "w.bin").read_bytes())
+    raw[: 8 * 32 * 4] = np.frombuffer(bytes(raw[: 8 * 32 * 4]), "<f4")[::-1].tobytes()
+    (tmp_path / "w.bin").write_bytes(raw)
+    with pytest.raises(tna_onnx.DataError, match="other external data"):
+        tna_onnx.calibrate(path, first.folder, output=tmp_path / "o.onnx", device="cpu")
+    second = tna_onnx.features(path, small.calib, tmp_path / "cache", device="cpu")
+    assert second.folder != first.folder

@@ -1,0 +1,434 @@
+"""Gates through the real command line: what is met and missed, which lines and exit codes that gives, what is left."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import numpy_helper
+
+import tna_onnx
+from tests.conftest import Small
+from tna_onnx.cli.commands import group
+from tna_onnx.numerics.metrics import Interval, Metrics, paired_differences
+from tna_onnx.numerics.stats import SampleScores
+from tna_onnx.results.gates import GateMissed, Gates, changed, worse_in
+
+FAST = ["--angle-step", "6", "--max-ensemble-size", "40", "--device", "cpu"]
+TS = ["--search", "none", "--device", "cpu"]
+
+
+def cli(*arguments: object) -> Result:
+    """Run `tna-onnx` in this process; anything but our own exits is a failure of the test."""
+    result = CliRunner().invoke(group, [str(a) for a in arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def logits_of(model: Path, x: np.ndarray) -> np.ndarray:
+    """Compute the small classifier's logits with NumPy."""
+    w = {t.name: numpy_helper.to_array(t) for t in onnx.load(model).graph.initializer}
+    return np.maximum(x @ w["hidden"], 0) @ w["weight"].T + w["bias"]
+
+
+@dataclass(frozen=True)
+class Data:
+    """Data for the small classifier.
+
+    Attributes:
+        own: labels drawn from the model's own probabilities: it is calibrated on them.
+        own_test: the same, other samples.
+        drop: samples on which the searched weights lose accuracy.
+    """
+
+    own: Path
+    own_test: Path
+    drop: Path
+
+
+@pytest.fixture(scope="module")
+def data(small: Small, tmp_path_factory: pytest.TempPathFactory) -> Data:
+    folder, rng = tmp_path_factory.mktemp("gates"), np.random.default_rng(11)
+    for name in ("own", "own_test"):
+        x = rng.standard_normal((1500, 8)).astype(np.float32)
+        logits = logits_of(small.model, x)
+        np.savez(folder / f"{name}.npz", x=x, labels=np.argmax(logits + rng.gumbel(size=logits.shape), axis=1))
+    tna_onnx.calibrate(small.model, small.calib, output=folder / "o.onnx", angle_step=6.0, max_ensemble_size=40)
+    x = rng.standard_normal((20000, 8)).astype(np.float32)
+    before, after = (logits_of(file, x).argmax(axis=1) for file in (small.model, folder / "o.onnx"))
+    other = np.flatnonzero(before != after)[:100]  # right before, wrong after
+    rows = np.r_[other, np.flatnonzero(before == after)[: 900 - len(other)]]
+    assert len(other) > 30
+    labels = np.argmax(logits_of(small.model, x[rows]) / 3 + rng.gumbel(size=(len(rows), 5)), axis=1)
+    labels[: len(other)] = before[other]
+    np.savez(folder / "drop.npz", x=x[rows], labels=labels)
+    return Data(folder / "own.npz", folder / "own_test.npz", folder / "drop.npz")
+
+
+# calibrate
+
+
+@pytest.fixture(scope="module")
+def after(small: Small, tmp_path_factory: pytest.TempPathFactory) -> Metrics:
+    """Return the metrics of the file that temperature scaling writes, measured on it."""
+    output = tmp_path_factory.mktemp("after") / "o.onnx"
+    assert cli("calibrate", small.model, "--calib", small.calib, "-o", output, *TS).exit_code == 0
+    return tna_onnx.evaluate(output, small.test, device="cpu").metrics
+
+
+LIMITS = {
+    "--max-ece": ("ece", 100, 1, "ECE", " %"),
+    "--max-nll": ("nll", 1, 1, "NLL", " nats"),
+    "--min-accuracy": ("accuracy", 100, -1, "accuracy", " %"),
+}
+
+
+@pytest.mark.parametrize("flag", LIMITS)
+def test_a_limit_on_a_metric(small: Small, after: Metrics, tmp_path: Path, flag: str) -> None:
+    name, factor, sign, label, unit = LIMITS[flag]
+    value, output, found = factor * getattr(after, name), tmp_path / "o.onnx", tmp_path / "r.json"
+    command = ["calibrate", small.model, "--calib", small.calib, "--eval", small.test, "-o", output, *TS]
+    missed = cli(*command, flag, f"{value * (1 - sign * 0.01):.4f}", "--json", found)
+    assert missed.exit_code == 1, missed.output
+    line = f"{flag} {value * (1 - sign * 0.01):.4f}".rstrip("0") + f" missed: {label} is {value:.6g}{unit}"
+    assert missed.stderr.strip() == f"Error: {line} on 1,500 held-out samples; no file was written"
+    assert [p.name for p in tmp_path.iterdir()] == ["r.json"]  # which says why
+    report = json.loads(found.read_text())
+    assert report["missed"] == [f"{line} on 1,500 held-out samples"]
+    assert report["output"] == ""
+    assert report["comparison"]["after"][name] == getattr(after, name)
+    met = cli(*command, flag, f"{value * (1 + sign * 0.01):.4f}", "--json", found)
+    assert (met.exit_code, met.stderr) == (0, "")
+    assert output.exists()
+    report = json.loads(found.read_text())
+    assert (report["missed"], report["output"]) == ([], str(output))
+    limit = float(f"{value * (1 + sign * 0.01):.4f}")
+    assert report["settings"]["gates"][flag[2:].replace("-", "_")] == limit
+
+
+def test_max_accuracy_drop(small: Small, data: Data, tmp_path: Path) -> None:
+    command = ["calibrate", small.model, "--calib", small.calib, "--eval", data.drop, "-o", tmp_path / "o.onnx", *FAST]
+    missed = cli(*command, "--no-fail-if-worse")  # a gate of its own; 0.3 points by default
+    assert missed.exit_code == 1, missed.output
+    assert missed.stderr.startswith("Error: --max-accuracy-drop 0.3 missed: accuracy changes by -")
+    assert missed.stderr.endswith("on 900 held-out samples; no file was written\n")
+    assert len(missed.stderr.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+    met = cli(*command, "--no-fail-if-worse", "--max-accuracy-drop", "60")
+    assert met.exit_code == 0, met.output
+    assert (tmp_path / "o.onnx").exists()
+
+
+def test_a_calibrated_model_is_a_normal_outcome(small: Small, data: Data, tmp_path: Path) -> None:
+    command = ["calibrate", small.model, "--calib", data.own, "--eval", data.own_test, *FAST]
+    result = cli(*command, "-o", tmp_path / "o.onnx")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.splitlines()[-1].startswith("no significant change: ECE")
+    assert (tmp_path / "o.onnx").exists()
+    result = cli(*command, "-o", tmp_path / "p.onnx", "--require-improvement")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: --require-improvement missed: no significant improvement, ECE changes by ")
+    assert result.stderr.endswith("on 1,500 held-out samples; no file was written\n")
+    assert [p.name for p in tmp_path.iterdir()] == ["o.onnx"]
+
+
+def test_require_improvement_met(small: Small, tmp_path: Path) -> None:
+    command = ["calibrate", small.model, "--calib", small.calib, "--eval", small.test, "-o", tmp_path / "o.onnx", *TS]
+    result = cli(*command, "--require-improvement")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert verdict(result).startswith("improved: ECE")
+
+
+def verdict(result: Result) -> str:
+    return result.stdout.splitlines()[-1]
+
+
+def test_fail_if_worse_and_its_opposite(small: Small, data: Data, tmp_path: Path) -> None:
+    # fitted where the model is overconfident, measured where it is calibrated
+    command = [
+        "calibrate",
+        small.model,
+        "--calib",
+        small.calib,
+        "--eval",
+        data.own_test,
+        *TS,
+        "-o",
+        tmp_path / "o.onnx",
+    ]
+    missed = cli(*command)
+    assert missed.exit_code == 1
+    assert missed.stderr.startswith(
+        "Error: --fail-if-worse missed: the result is worse on 1,500 held-out samples: ECE changes by +"
+    )
+    assert missed.stderr.endswith("; no file was written\n")
+    assert len(missed.stderr.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+    assert verdict(missed).startswith("worse: ECE")
+    written = cli(*command, "--no-fail-if-worse")
+    assert (written.exit_code, written.stderr) == (0, "")
+    assert "note     the result is significantly worse than the input: ECE changes by +" in written.stdout
+    assert (tmp_path / "o.onnx").exists()
+
+
+def test_every_missed_gate_has_its_line(small: Small, data: Data, tmp_path: Path) -> None:
+    gates = ["--max-ece", "0", "--max-nll", "0", "--min-accuracy", "100", "--require-improvement"]
+    command = ["calibrate", small.model, "--calib", small.calib, "--eval", data.own_test, *TS, *gates]
+    result = cli(*command, "-o", tmp_path / "o.onnx", "-q")
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    lines = result.stderr.removeprefix("Error: ").splitlines()
+    flags = ["--max-ece", "--max-nll", "--min-accuracy", "--require-improvement", "--fail-if-worse"]
+    assert [line.split()[0] for line in lines] == flags
+    assert all(" missed: " in line and "1,500 held-out samples" in line for line in lines)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_held_out_data_gates_read_the_cross_fitted_numbers(small: Small, tmp_path: Path) -> None:
+    found = tmp_path / "r.json"
+    command = ["calibrate", small.model, "--calib", small.calib, *TS, "-o", tmp_path / "o.onnx", "--json", found]
+    result = cli(*command, "--max-ece", "0.01")
+    assert result.exit_code == 1
+    value = json.loads(found.read_text())["comparison"]["after"]["ece"]
+    assert f"ECE is {100 * value:.6g} % on 1,500 cross-fitted samples" in result.stderr
+
+
+def test_a_model_that_nothing_improves_meets_and_misses_gates_too(small: Small, data: Data, tmp_path: Path) -> None:
+    # no accuracy may be lost and no map is fitted: only the original weight remains
+    command = ["calibrate", small.model, "--calib", data.own, "--map", "none", "--max-accuracy-drop", "0", *FAST]
+    found = cli(*command, "-o", tmp_path / "o.onnx", "--objective", "nll", "--json", tmp_path / "r.json")
+    assert found.exit_code == 0, found.output
+    assert json.loads((tmp_path / "r.json").read_text())["comparison"]["how"] == "unchanged"
+    assert verdict(found).startswith("no significant change: NLL")
+    (tmp_path / "o.onnx").unlink()
+    missed = cli(*command, "-o", tmp_path / "o.onnx", "--objective", "nll", "--max-ece", "0.01")
+    assert missed.exit_code == 1
+    assert missed.stderr.startswith("Error: --max-ece 0.01 missed: ECE is ")
+    assert missed.stderr.endswith("on 1,500 calibration samples; no file was written\n")
+    assert not (tmp_path / "o.onnx").exists()
+
+
+def test_the_report_page_of_a_refused_result_is_written(small: Small, tmp_path: Path) -> None:
+    page = tmp_path / "r.html"
+    command = ["calibrate", small.model, "--calib", small.calib, *TS, "-o", tmp_path / "o.onnx", "--report", page]
+    assert cli(*command, "--max-ece", "0").exit_code == 1
+    assert [p.name for p in tmp_path.iterdir()] == ["r.html"]
+    assert page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+
+
+def test_exit_codes_of_the_real_program(small: Small, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tna_onnx", "calibrate", small.model, "--calib", small.calib, *TS]
+    for gate, code in (([], 0), (["--max-ece", "0"], 1), (["--max-ece", "101"], 2), (["--max-nll", "nan"], 2)):
+        done = subprocess.run(
+            [*map(str, command), *gate, "-o", str(tmp_path / f"{code}.onnx")],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == code, done.stderr
+        assert "Traceback" not in done.stderr
+    assert [p.name for p in tmp_path.iterdir()] == ["0.onnx"]
+
+
+def test_a_missed_gate_says_that_an_earlier_file_is_unchanged(small: Small, tmp_path: Path) -> None:
+    output = tmp_path / "o.onnx"
+    output.write_bytes(b"earlier")
+    command = ["calibrate", small.model, "--calib", small.calib, *TS, "-o", output, "--max-ece", "0"]
+    result = cli(*command)
+    assert result.exit_code == 1
+    assert result.stderr.endswith(f"; no file was written; the earlier {output} is unchanged\n")
+    assert output.read_bytes() == b"earlier"
+    output.unlink()
+    assert cli(*command).stderr.endswith("; no file was written\n")
+
+
+# Dry run
+
+
+@pytest.mark.parametrize("flags", [["--map", "ts"], ["--map", "ets"], ["--map", "ts", "--no-fold"]])
+def test_a_dry_run_says_what_a_run_writes_and_writes_nothing(small: Small, tmp_path: Path, flags: list[str]) -> None:
+    model, output = tmp_path / "m.onnx", tmp_path / "m.tna.onnx"
+    model.write_bytes(small.model.read_bytes())
+    command = ["calibrate", model, "--calib", small.calib, *FAST, *flags, "--json", tmp_path / "r.json"]
+    dry = cli(*command, "--dry-run")
+    assert (dry.exit_code, dry.stderr) == (0, "")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["m.onnx", "r.json"]
+    planned = json.loads((tmp_path / "r.json").read_text())
+    real = cli(*command)
+    assert real.exit_code == 0
+    done = json.loads((tmp_path / "r.json").read_text())
+    assert output.exists()
+    assert {k for k in done if done[k] != planned[k]} == {"output", "notes", "dry_run"}
+    assert (planned["output"], planned["dry_run"]) == ("", True)
+
+    old, new = onnx.load(model).graph, onnx.load(output).graph
+    before, after = ({t.name: t.SerializeToString() for t in g.initializer} for g in (old, new))
+    changes = planned["changes"]
+    assert changes["target"] == str(output)
+    assert changes["tensors"] == sorted(k for k in before if before[k] != after[k])
+    assert changes["added"] == sorted(after.keys() - before.keys())
+    assert changes["nodes"] == sorted({n.name for n in new.node} - {n.name for n in old.node})
+    assert f"note     dry run, no file was written; a run would write {output} with changed tensors: " in dry.stdout
+    assert ", ".join(changes["tensors"]) in dry.stdout
+    assert "wrote    nothing" in dry.stdout
+
+
+def test_a_dry_run_leaves_nothing_at_all_and_has_the_exit_codes_of_a_run(small: Small, tmp_path: Path) -> None:
+    model = tmp_path / "m.onnx"
+    model.write_bytes(small.model.read_bytes())
+    command = ["calibrate", model, "--calib", small.calib, *TS, "--dry-run"]
+    for flags, code in (([], 0), (["--max-ece", "0"], 1), (["-o", model], 2), (["-o", tmp_path / "no/o.onnx"], 2)):
+        assert cli(*command, *flags).exit_code == code
+    assert [p.name for p in tmp_path.iterdir()] == ["m.onnx"]
+    assert model.read_bytes() == small.model.read_bytes()
+
+
+def test_a_dry_run_verifies(small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tna_onnx.api import calibrate as recalibration
+
+    real = recalibration.rewrite
+    monkeypatch.setattr(
+        recalibration, "rewrite", lambda model, head, weight, **rest: real(model, head, weight * 1.01, **rest)
+    )
+    result = cli("calibrate", small.model, "--calib", small.calib, "-o", tmp_path / "o.onnx", *FAST, "--dry-run")
+    assert (result.exit_code, "verification: " in result.stderr) == (1, True)
+
+
+# evaluate
+
+
+def test_gates_of_evaluate(small: Small, tmp_path: Path) -> None:
+    metrics, found = tna_onnx.evaluate(small.model, small.test, device="cpu").metrics, tmp_path / "r.json"
+    command = ["evaluate", small.model, "--data", small.test, "--device", "cpu", "--json", found]
+    ece, nll, accuracy = 100 * metrics.ece, metrics.nll, 100 * metrics.accuracy
+    met = ["--max-ece", ece + 0.1, "--max-nll", nll + 0.1, "--min-accuracy", accuracy - 0.1]
+    result = cli(*command, *met)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert json.loads(found.read_text())["missed"] == []
+    result = cli(*command, "--max-ece", ece - 0.1, "--max-nll", nll + 0.1, "--min-accuracy", accuracy + 0.1)
+    assert result.exit_code == 1
+    lines = result.stderr.removeprefix("Error: ").splitlines()
+    assert [line.split()[0] for line in lines] == ["--max-ece", "--min-accuracy"]
+    assert lines[1].endswith(f"missed: accuracy is {accuracy:.6g} % on 1,500 samples")
+    assert "accuracy, %" in result.stdout  # the table is there all the same
+    assert json.loads(found.read_text())["missed"] == lines
+
+
+# Python
+
+
+def test_the_error_carries_the_report(small: Small, tmp_path: Path) -> None:
+    with pytest.raises(tna_onnx.CheckFailed) as caught:
+        tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "o.onnx", search="none", max_ece=0.0)
+    assert isinstance(caught.value, GateMissed)
+    report = caught.value.result
+    assert isinstance(report, tna_onnx.Report)
+    assert len(report.missed) == 1
+    assert str(caught.value) == f"{report.missed[0]}; no file was written"
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(GateMissed) as caught:
+        tna_onnx.evaluate(small.model, small.calib, min_accuracy=100.0)
+    assert isinstance(caught.value.result, tna_onnx.Evaluation)
+
+
+def test_a_model_in_memory_is_held_back_too(small: Small) -> None:
+    model = small.model.read_bytes()
+    with pytest.raises(GateMissed) as caught:
+        tna_onnx.calibrate(model, small.calib, search="none", max_nll=0.0)
+    assert caught.value.result.recalibrated is None
+    report = tna_onnx.calibrate(model, small.calib, search="none", dry_run=True)
+    assert report.recalibrated is None
+    assert report.changes is not None
+    assert (report.changes.target, report.changes.tensors) == ("", ("bias", "weight"))
+
+
+@pytest.mark.parametrize(
+    "given_",
+    [
+        {"max_ece": -1.0}, {"max_ece": 101.0}, {"max_nll": math.nan}, {"min_accuracy": math.nan}, {"max_nll": -0.1},
+        {"confidence_level": 49.0}, {"confidence_level": 100.0}, {"confidence_level": math.nan},
+    ],
+)  # fmt: skip
+def test_limits_that_make_no_sense_are_usage_errors(small: Small, tmp_path: Path, given_: dict[str, float]) -> None:
+    with pytest.raises(
+        tna_onnx.UsageError, match=f"{next(iter(given_)).replace('confidence_', 'confidence.')} must be"
+    ):
+        tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "o.onnx", search="none", **given_)
+    assert list(tmp_path.iterdir()) == []
+
+
+# Confidence level
+
+
+def test_the_confidence_level_is_that_of_every_interval(small: Small, tmp_path: Path) -> None:
+    found, widths = tmp_path / "r.json", []
+    for level, shown in (("80", "80"), ("95", "95"), ("97.5", "97.5")):
+        command = ["calibrate", small.model, "--calib", small.calib, "--eval", small.test, *TS, "--json", found]
+        result = cli(*command, "-o", tmp_path / "o.onnx", "--confidence-level", level)
+        assert result.exit_code == 0, result.output
+        assert f"({shown}% interval of the difference" in verdict(result)
+        report = json.loads(found.read_text())
+        intervals = [report[part]["differences"]["nll"] for part in ("comparison", "calibration")]
+        assert [i["level"] for i in intervals] == [float(level) / 100] * 2
+        widths.append(intervals[0]["high"] - intervals[0]["low"])
+        assert report["settings"]["confidence_level"] == float(level)
+    # a normal distribution's quantiles: 1.28, 1.96, 2.24 standard errors
+    assert widths[0] / widths[1] == pytest.approx(1.28 / 1.96, rel=0.1)
+    assert widths[2] / widths[1] == pytest.approx(2.24 / 1.96, rel=0.05)
+
+
+@pytest.mark.parametrize("level", [0.0, 1.0, 95.0, math.nan])
+def test_levels_are_fractions_for_the_numerics(level: float) -> None:
+    zeros = np.zeros(20, np.float32)
+    scores = SampleScores(zeros, zeros > 0, zeros, zeros)
+    with pytest.raises(ValueError, match="confidence level between 0 and 1"):
+        paired_differences(scores, scores, level=level)
+
+
+# The rules by themselves
+
+
+def metrics(n: int = 100, **values: float) -> Metrics:
+    return replace(Metrics(n, 15, 0.5, 0.1, 0.1, 1.0, 0.5), **values)
+
+
+def test_a_limit_that_is_just_kept_is_kept() -> None:
+    assert 100 * 0.57 < 57  # in floating point, so that comparing percentages would be wrong
+    for value in (0.57, 0.29, 0.07):
+        gates = Gates(max_ece=round(100 * value), min_accuracy=round(100 * value), max_nll=value)
+        assert gates.limits_missed(metrics(ece=value, accuracy=value, nll=value), "") == ()
+
+
+intervals = st.tuples(st.floats(-1, 1), st.floats(-1, 1)).map(lambda pair: Interval(0.0, min(pair), max(pair), 0.95))
+
+
+@given(st.sampled_from(["ece", "adaece", "nll"]), intervals, intervals, intervals, intervals)
+def test_gates_on_changes(objective: str, accuracy: Interval, ece: Interval, ada: Interval, nll: Interval) -> None:
+    differences = {"accuracy": accuracy, "ece": ece, "adaece": ada, "nll": nll}
+    own = differences[objective]
+    better, worse = own.high < 0, own.low > 0
+
+    def missed(**gates: object) -> bool:
+        only = Gates(**{"fail_if_worse": False, **gates})  # type: ignore[arg-type]
+        return bool(only.changes_missed(differences, objective, metrics(), "held-out"))
+
+    assert not missed()
+    assert missed(require_improvement=True) == (not better)
+    assert missed(fail_if_worse=True) == (worse or (nll.low > 0 and not better))
+    assert missed(max_accuracy_drop=20.0) == (accuracy.high < -0.2)
+    assert bool(worse_in(differences, objective)) == missed(fail_if_worse=True)
+    assert changed(own) == worse - better
+    if missed(require_improvement=True) and missed(fail_if_worse=True):
+        both = Gates(require_improvement=True).changes_missed(differences, objective, metrics(), "held-out")
+        assert len(both) == 2

@@ -1,0 +1,876 @@
+"""`tna-onnx verify` as a user meets it: files of every kind that calibrate writes pass, tampered ones do not."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+
+import tna_onnx
+from tests.conftest import Demo, Small
+from tests.graph.samples import CASES
+from tna_onnx.cli.commands import group
+from tna_onnx.engine.movement import _Tally
+from tna_onnx.graph.difference import _moved, differences
+from tna_onnx.graph.head import choose_head
+from tna_onnx.graph.load import load_model
+from tna_onnx.graph.requantize import requantized
+from tna_onnx.graph.rewrite import rewrite
+from tna_onnx.graph.save import pending
+
+FAST = ["--angle-step", "6", "--max-ensemble-size", "40", "--device", "cpu"]
+
+
+def cli(*arguments: object) -> Result:
+    """Run `tna-onnx` in this process; anything but our own exits is a failure of the test."""
+    result = CliRunner().invoke(group, [str(a) for a in arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def verified(original: Path, recalibrated: Path, folder: Path, *flags: object) -> tuple[Result, dict[str, Any]]:
+    """Run the command; return what it printed and its JSON."""
+    json_file = folder / "verify.json"
+    result = cli("verify", original, recalibrated, "--json", json_file, "--device", "cpu", *flags)
+    return result, json.loads(json_file.read_text())
+
+
+def lines(found: dict[str, Any], explained: bool) -> set[tuple[str, str, str]]:
+    """Return (part, name, change) of the explained differences, or of the others."""
+    return {(d["part"], d["name"], d["change"]) for d in found["differences"] if bool(d["explained"]) == explained}
+
+
+# --- what calibrate writes
+
+WEIGHT, BIAS, BEFORE = ("tensor", "weight", "values"), ("tensor", "bias", "values"), ("node", "head", "output")
+MODES = {
+    "folded": (["--map", "ts"], {WEIGHT, BIAS}),
+    "not folded": (["--map", "ts", "--no-fold"], {WEIGHT, BEFORE}),
+    "weight alone": (["--map", "none"], {WEIGHT}),
+    "ets": (["--map", "ets"], {WEIGHT, BEFORE}),
+    "irova": (["--map", "irova"], {WEIGHT, BEFORE}),
+    "aar": (["--map", "aar"], {WEIGHT, BEFORE}),
+    "map alone": (["--map", "ets", "--search", "none"], {BEFORE}),
+    "aar alone": (["--map", "aar", "--search", "none"], {BEFORE}),
+    "folded alone": (["--map", "ts", "--search", "none"], {WEIGHT, BIAS}),
+}
+
+
+@pytest.fixture(scope="session")
+def written(small: Small, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return a function from a mode to the file that calibrate writes; each is written once."""
+    folder, made = tmp_path_factory.mktemp("written"), {}
+
+    def file(mode: str) -> Path:
+        if mode not in made:
+            made[mode] = folder / f"{mode}.onnx"
+            result = cli("calibrate", small.model, "--calib", small.calib, "-o", made[mode], *MODES[mode][0], *FAST)
+            assert result.exit_code == 0, result.output
+        return made[mode]
+
+    return file
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_recalibrated_file_passes(small: Small, written: Callable[[str], Path], mode: str, tmp_path: Path) -> None:
+    result, found = verified(small.model, written(mode), tmp_path, "--data", small.test)
+    assert result.exit_code == 0, result.output
+    assert found["only_head_and_block"]
+    assert "sound: only the head and the appended block differ" in result.output
+    assert found["verdict"].startswith("sound")
+    assert not lines(found, explained=False)
+    ours = {line for line in lines(found, explained=True) if not line[1].startswith("tna_onnx")}
+    assert ours == MODES[mode][1]
+    block = [d for d in found["differences"] if d["explained"] == "appended block"]
+    assert bool(block) == (BEFORE in MODES[mode][1])
+    assert (found["head"], found["nodes"], found["tensors"], found["notes"]) == ("head", 3, 3, [])
+
+
+@pytest.mark.parametrize("mode", ["folded", "irova", "map alone"])
+def test_numbers_on_data_are_those_of_onnxruntime(
+    small: Small, written: Callable[[str], Path], mode: str, tmp_path: Path
+) -> None:
+    _, found = verified(small.model, written(mode), tmp_path, "--data", small.test, "--batch-size", 7)
+    data = dict(np.load(small.test))
+    p, q = (probabilities(path, data["x"]) for path in (small.model, written(mode)))
+    o = found["outputs"]
+    assert (o["samples"], o["output"], o["output_kind"], o["others"]) == (1500, "logits", "logits", [])
+    # batches of 7 here, of 1,500 there: logits of size 30 move by some roundings of 2^-24, and the ramps of irova
+    # are steep
+    assert o["largest"] == pytest.approx(np.max(np.abs(p - q)), abs=1e-4)
+    assert o["mean"] == pytest.approx(np.mean(np.abs(p - q)), abs=1e-5)
+    assert o["same_class"] == np.sum(p.argmax(1) == q.argmax(1))
+    for when, values in (("before", p), ("after", q)):
+        assert o[f"confidence_{when}"] == pytest.approx(np.mean(values.max(1)), abs=1e-5)
+        assert o[f"accuracy_{when}"] == np.mean(values.argmax(1) == data["labels"])
+
+
+def probabilities(path: Path, x: np.ndarray) -> np.ndarray:
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    logits = session.run(["logits"], {"x": x})[0].astype(np.float64)
+    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+def test_size_of_the_change(small: Small, written: Callable[[str], Path], tmp_path: Path) -> None:
+    _, found = verified(small.model, written("folded alone"), tmp_path)
+    old, new = (
+        numpy_helper.to_array(next(t for t in onnx.load(path).graph.initializer if t.name == "weight")).astype(float)
+        for path in (small.model, written("folded alone"))
+    )
+    weight = next(d for d in found["differences"] if d["name"] == "weight")
+    assert weight["largest"] == np.max(np.abs(new - old))
+    assert weight["relative"] == np.max(np.abs(new - old)) / np.max(np.abs(old))
+    assert weight["explained"] == "weight"
+    assert found["outputs"] is None
+
+
+def test_the_demo(demo: Demo, tmp_path: Path) -> None:
+    output = tmp_path / "o.onnx"
+    cli("calibrate", demo.model, "--calib", demo.calib, "-o", output, "--search", "none", "--device", "cpu")
+    result, found = verified(demo.model, output, tmp_path, "--data", demo.test)
+    assert result.exit_code == 0, result.output
+    assert "the same 10 of 10 nodes, 6 of 8 tensors" in result.output
+    assert "class    the same for 2,000 of 2,000 samples (100.00%)" in result.output  # a temperature moves no class
+    assert found["outputs"]["same_class"] == 2000
+
+
+def test_python_and_command_line_say_the_same(small: Small, written: Callable[[str], Path], tmp_path: Path) -> None:
+    result, found = verified(small.model, written("ets"), tmp_path, "--data", small.test, "-q")
+    assert result.output == ""
+    again = tna_onnx.verify(small.model, written("ets"), data=small.test, device="cpu")
+    assert again.passed
+    assert [dataclasses.asdict(d) for d in again.differences] == found["differences"]
+    assert dataclasses.asdict(again)["outputs"] == {**found["outputs"], "others": ()}
+    assert again.outputs is not None
+    assert again.outputs.agreement == found["outputs"]["same_class"] / 1500
+
+
+def test_models_in_memory(small: Small, written: Callable[[str], Path]) -> None:
+    found = tna_onnx.verify(onnx.load(small.model), written("ets").read_bytes(), data=small.test, device="cpu")
+    assert found.passed
+    assert found.original == "the model in memory"
+
+
+def test_every_option_is_an_argument_of_the_function() -> None:
+    import inspect
+
+    flags = {p.name for p in group.commands["verify"].params}
+    preprocessing = {"preset", "resize", "crop", "scale", "mean", "std", "layout", "color", "interpolation", "crop_pct"}
+    words = set(inspect.signature(tna_onnx.verify).parameters)
+    assert flags - preprocessing - {"json_file", "quiet", "config", "verbose"} == words - {"progress"}
+    assert cli("verify", "--help").exit_code == 0
+
+
+def test_the_function_is_not_hidden_by_the_module_of_its_name() -> None:
+    code = "import tna_onnx, tna_onnx.api.calibrate, tna_onnx.calibration.written; print(callable(tna_onnx.verify))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"
+
+
+# --- heads of every form: what `rewrite` does to them is explained, and to other tensors is not
+
+
+@pytest.mark.parametrize("case", [*CASES][::3])
+@pytest.mark.parametrize("how", ["weight", "weight and map", "own tensor"])
+def test_every_rewrite_is_explained(case: str, how: str, tmp_path: Path) -> None:
+    model = CASES[case]().write(tmp_path)
+    head = requantized(model, choose_head(model))
+    if how == "own tensor":
+        head = dataclasses.replace(head, stored_weight=dataclasses.replace(head.stored_weight, shared=True))
+    write_map = (lambda ops, logits, _: ops.mul(logits, ops.const(0.5))) if how == "weight and map" else None
+    new = rewrite(model, head, head.weight * 1.25, bias_factor=0.75, write_map=write_map, metadata={"map": "x"})
+    with pending(model, new.proto, tmp_path / "new.onnx"):
+        pass
+    found = tna_onnx.verify(model.path, tmp_path / "new.onnx")
+    assert found.passed, found.unexplained
+    assert len(found.differences) > 1
+    without = differences(model, load_model(tmp_path / "new.onnx"), None)
+    assert any(not d.explained for d in without)  # the head explains them, nothing else does
+
+
+def quantised(small: Small, folder: Path, axis: int | None) -> Path:
+    """Write the small model with its weight and bias behind DequantizeLinear, a scale per class or one."""
+    model = onnx.load(small.model)
+    tensors = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+    scale = np.max(np.abs(tensors["weight"]), axis=None if axis is None else 1) / np.float32(127)
+    weight = np.rint(tensors["weight"] / (scale if axis is None else scale[:, None])).astype(np.int8)
+    bias_scale = np.float32(0.001)
+    values = {
+        "w": weight, "s": scale, "b": np.rint(tensors["bias"] / bias_scale).astype(np.int32), "bs": bias_scale,
+    }  # fmt: skip
+    flags = {} if axis is None else {"axis": axis}
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w", "s"], ["weight"], name="dw", **flags),
+        helper.make_node("DequantizeLinear", ["b", "bs"], ["bias"], name="db"),
+        *(onnx.NodeProto.FromString(node.SerializeToString()) for node in model.graph.node),
+    ]
+    return save(folder / "q.onnx", nodes, {"hidden": tensors["hidden"], **values})
+
+
+@pytest.mark.parametrize("flags", [[], ["--quantized-head", "float"], ["--map", "ets"]])
+@pytest.mark.parametrize("axis", [None, 0])
+def test_quantised_heads(small: Small, axis: int | None, flags: list[str], tmp_path: Path) -> None:
+    model, output = quantised(small, tmp_path, axis), tmp_path / "o.onnx"
+    made = cli("calibrate", model, "--calib", small.calib, "-o", output, *FAST, *flags)
+    assert made.exit_code == 0, made.output
+    result, found = verified(model, output, tmp_path, "--data", small.test)
+    assert result.exit_code == 0, result.output
+    roles = {d["explained"] for d in found["differences"]}
+    assert roles >= {"weight", "provenance"}
+    assert ("weight, scale" in roles) == ("float" not in flags)
+
+
+def save(path: Path, nodes: Sequence[onnx.NodeProto], tensors: dict[str, np.ndarray], *outputs: str) -> Path:
+    """Write a float32 model with input `x` (N, 8), output `logits` (N, 5) and further outputs."""
+    infos = [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["N", 5])]
+    infos += [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 8])
+    initializers = [numpy_helper.from_array(value, name) for name, value in tensors.items()]
+    graph = helper.make_graph(list(nodes), "g", [x], infos, initializers)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+def test_linear_classifier(small: Small, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    node = helper.make_node(
+        "LinearClassifier", ["x"], ["label", "logits"], name="lc", domain="ai.onnx.ml", classlabels_ints=[*range(5)],
+        coefficients=rng.standard_normal(40).tolist(), intercepts=rng.standard_normal(5).tolist(),
+    )  # fmt: skip
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 8])
+    outs = [
+        helper.make_tensor_value_info("label", TensorProto.INT64, ["N"]),
+        helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["N", 5]),
+    ]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    path, output = tmp_path / "m.onnx", tmp_path / "o.onnx"
+    onnx.save(helper.make_model(helper.make_graph([node], "g", [x], outs), opset_imports=opsets, ir_version=8), path)
+    model = load_model(path)
+    head = choose_head(model)
+    with pending(model, rewrite(model, head, head.weight / 2, bias_factor=0.5, metadata={}).proto, output):
+        pass
+    result, found = verified(path, output, tmp_path, "--data", small.test)
+    assert result.exit_code == 0, result.output
+    assert lines(found, explained=True) == {
+        ("node", "lc", "attribute:coefficients"),
+        ("node", "lc", "attribute:intercepts"),
+    }
+    (label,) = found["outputs"]["others"]
+    assert (label["name"], label["depends_on_head"], label["values"], label["differing"]) == ("label", True, 1500, 0)
+
+
+def test_functions_that_calibrate_inlined(small: Small, tmp_path: Path) -> None:
+    model, output = onnx.load(small.model), tmp_path / "o.onnx"
+    relu = [helper.make_node("Relu", ["a"], ["b"], name="inner")]
+    model.functions.append(helper.make_function("local", "Act", ["a"], ["b"], relu, [helper.make_opsetid("", 17)]))
+    model.opset_import.append(helper.make_opsetid("local", 1))
+    model.graph.node[1].CopyFrom(helper.make_node("Act", ["h"], ["features"], name="act", domain="local"))
+    onnx.save(model, tmp_path / "m.onnx")
+    made = cli("calibrate", tmp_path / "m.onnx", "--calib", small.calib, "-o", output, *FAST)
+    assert made.exit_code == 0, made.output
+    result, found = verified(tmp_path / "m.onnx", output, tmp_path, "--data", small.test)
+    assert result.exit_code == 0, result.output
+    assert ("function", "Act", "removed") in lines(found, explained=True)
+    back, found = verified(output, tmp_path / "m.onnx", tmp_path)
+    assert back.exit_code == 1
+    assert ("function", "Act", "added") in lines(found, explained=False)
+
+
+def test_a_batch_size_that_the_model_insists_on(small: Small, tmp_path: Path) -> None:
+    model, output = onnx.load(several_outputs(small, tmp_path)), tmp_path / "o.onnx"
+    for info in (*model.graph.input, *model.graph.output):
+        info.type.tensor_type.shape.dim[0].dim_value = 7  # 1,500 is no multiple
+    onnx.save(model, tmp_path / "m.onnx")
+    made = cli("calibrate", tmp_path / "m.onnx", "--calib", small.calib, "-o", output, *FAST)
+    assert made.exit_code == 0, made.output
+    result, found = verified(tmp_path / "m.onnx", output, tmp_path, "--data", small.test)
+    assert result.exit_code == 0, result.output
+    assert [other["differing"] == 0 for other in found["outputs"]["others"]] == [True, False]
+
+
+# --- other outputs
+
+
+def several_outputs(small: Small, folder: Path) -> Path:
+    model = onnx.load(small.model)
+    model.graph.node.append(helper.make_node("Softmax", ["logits"], ["p"], name="softmax", axis=-1))
+    for name, width in (("features", 32), ("p", 5)):
+        model.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", width]))
+    onnx.save(model, folder / "several.onnx")
+    return folder / "several.onnx"
+
+
+@pytest.mark.parametrize("flags", [[], ["--map", "ets"], ["--map", "aar"]])
+def test_outputs_in_front_of_the_head_do_not_move(small: Small, flags: list[str], tmp_path: Path) -> None:
+    model, output = several_outputs(small, tmp_path), tmp_path / "o.onnx"
+    made = cli("calibrate", model, "--calib", small.calib, "-o", output, *FAST, *flags)
+    assert made.exit_code == 0, made.output
+    result, found = verified(model, output, tmp_path, "--data", small.test)
+    assert result.exit_code == 0, result.output
+    features, p = found["outputs"]["others"]
+    assert features == {
+        "name": "features", "depends_on_head": False, "values": 1500 * 32, "differing": 0, "largest": 0.0,
+    }  # fmt: skip
+    assert (p["name"], p["depends_on_head"]) == ("p", True)
+    assert p["differing"] > 1500
+    assert p["largest"] == pytest.approx(found["outputs"]["largest"], abs=1e-6)  # p is softmax(logits)
+
+
+def test_an_output_in_front_of_the_head_that_moves_is_seen(small: Small, tmp_path: Path) -> None:
+    model = several_outputs(small, tmp_path)
+    proto = onnx.load(model)
+    value = numpy_helper.to_array(proto.graph.initializer[0]) * np.float32(1.5)
+    proto.graph.initializer[0].CopyFrom(numpy_helper.from_array(value, "hidden"))
+    onnx.save(proto, tmp_path / "bad.onnx")
+    result, found = verified(model, tmp_path / "bad.onnx", tmp_path, "--data", small.test)
+    assert result.exit_code == 1
+    assert found["outputs"]["others"][0]["differing"] > 1500
+    assert "output   'features' (does not depend on the head): " in result.output
+
+
+def test_a_tally_counts_nan_text_and_shapes() -> None:
+    tally = _Tally()
+    tally.add(np.array([1.0, np.nan, np.inf]), np.array([1.5, np.nan, np.inf]))
+    assert (tally.values, tally.differing, tally.largest) == (3, 1, 0.5)
+    tally.add(np.array([1.0]), np.array([np.nan]))
+    assert (tally.differing, tally.largest) == (2, None)
+    text = _Tally()
+    text.add(np.array(["a", "b"], object), np.array(["a", "c"], object))
+    text.add(np.zeros((2, 1)), np.zeros(2))
+    assert (text.values, text.differing, text.largest) == (4, 3, None)
+
+
+# --- tampered files
+
+
+def other_weight(m: onnx.ModelProto) -> None:
+    m.graph.initializer[0].raw_data = (
+        bytes([m.graph.initializer[0].raw_data[0] ^ 1]) + m.graph.initializer[0].raw_data[1:]
+    )
+
+
+def shape_of_the_head(m: onnx.ModelProto) -> None:
+    weight = next(t for t in m.graph.initializer if t.name == "weight")
+    weight.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weight)[:, :31].copy(), "weight"))
+
+
+def type_of_the_head(m: onnx.ModelProto) -> None:
+    weight = next(t for t in m.graph.initializer if t.name == "weight")
+    weight.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weight).astype(np.float64), "weight"))
+
+
+def new_tensor(m: onnx.ModelProto) -> None:
+    m.graph.initializer.append(numpy_helper.from_array(np.ones(3), "stray"))
+
+
+def no_tensor(m: onnx.ModelProto) -> None:
+    del m.graph.initializer[0]
+
+
+def tensors_swapped(m: onnx.ModelProto) -> None:
+    first = onnx.TensorProto.FromString(m.graph.initializer[0].SerializeToString())
+    del m.graph.initializer[0]
+    m.graph.initializer.insert(1, first)
+
+
+def no_node(m: onnx.ModelProto) -> None:
+    del m.graph.node[1]
+
+
+def other_operator(m: onnx.ModelProto) -> None:
+    m.graph.node[1].op_type = "Sigmoid"
+
+
+def new_node(m: onnx.ModelProto) -> None:
+    m.graph.node.insert(1, helper.make_node("Identity", ["h"], ["spare"], name="spare"))
+
+
+def other_operand(m: onnx.ModelProto) -> None:
+    m.graph.node[1].input[0] = "x"
+
+
+def nodes_swapped(m: onnx.ModelProto) -> None:
+    nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in m.graph.node]
+    del m.graph.node[:]
+    m.graph.node.extend([nodes[1], nodes[0], *nodes[2:]])
+
+
+def node_renamed(m: onnx.ModelProto) -> None:
+    m.graph.node[0].name = "other"
+
+
+def attribute_of_the_head(m: onnx.ModelProto) -> None:
+    next(node for node in m.graph.node if node.name == "head").attribute.append(helper.make_attribute("alpha", 2.0))
+
+
+def output_renamed(m: onnx.ModelProto) -> None:
+    for node in m.graph.node:
+        node.output[:] = ["scores" if name == "logits" else name for name in node.output]
+    m.graph.output[0].name = "scores"
+
+
+def input_shape(m: onnx.ModelProto) -> None:
+    m.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch"
+
+
+def opset(m: onnx.ModelProto) -> None:
+    m.opset_import[0].version = 18
+
+
+def new_domain(m: onnx.ModelProto) -> None:
+    m.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+
+
+def ir_version(m: onnx.ModelProto) -> None:
+    m.ir_version = 9
+
+
+def metadata(m: onnx.ModelProto) -> None:
+    next(e for e in m.metadata_props if e.key == "team").value = "another"
+
+
+def no_metadata(m: onnx.ModelProto) -> None:
+    del m.metadata_props[0]
+
+
+def new_metadata(m: onnx.ModelProto) -> None:
+    m.metadata_props.add(key="tna-onnx", value="not ours")
+
+
+def value_info(m: onnx.ModelProto) -> None:
+    m.graph.value_info.append(helper.make_tensor_value_info("h", TensorProto.FLOAT, ["N", 32]))
+
+
+def doc_string(m: onnx.ModelProto) -> None:
+    m.graph.node[0].doc_string = "a word"
+
+
+def graph_name(m: onnx.ModelProto) -> None:
+    m.graph.name = "larger"
+
+
+def producer(m: onnx.ModelProto) -> None:
+    m.producer_name = "someone"
+
+
+def unknown_field(m: onnx.ModelProto) -> None:
+    m.MergeFromString(b"\xfa\x3f\x01z")  # field 1023, one byte of text
+
+
+def block_in_another_place(m: onnx.ModelProto) -> None:
+    m.graph.node.insert(1, helper.make_node("Mul", ["h", "h"], ["tna_onnx/extra_out"], name="tna_onnx/extra"))
+
+
+def block_without_a_node(m: onnx.ModelProto) -> None:
+    k = next(k for k, node in enumerate(m.graph.node) if node.name.startswith("tna_onnx/"))
+    del m.graph.node[k]
+
+
+def block_reads_the_input(m: onnx.ModelProto) -> None:
+    next(node for node in m.graph.node if node.name.startswith("tna_onnx/")).input[0] = "x"
+
+
+TAMPERED: dict[Callable[[onnx.ModelProto], None], set[tuple[str, str, str]]] = {
+    other_weight: {("tensor", "hidden", "values")},
+    shape_of_the_head: {("tensor", "weight", "shape")},
+    type_of_the_head: {("tensor", "weight", "type")},
+    new_tensor: {("tensor", "stray", "added")},
+    no_tensor: {("tensor", "hidden", "removed")},
+    tensors_swapped: {("tensor", "weight", "moved")},
+    no_node: {("node", "relu", "removed")},
+    other_operator: {("node", "relu", "op_type")},
+    new_node: {("node", "spare", "added")},
+    other_operand: {("node", "relu", "input")},
+    nodes_swapped: {("node", "relu", "moved")},
+    node_renamed: {("node", "hidden", "name")},
+    attribute_of_the_head: {("node", "head", "attribute:alpha")},
+    input_shape: {("input", "x", "changed")},
+    opset: {("opset", "ai.onnx", "changed")},
+    new_domain: {("opset", "com.microsoft", "added")},
+    ir_version: {("model", "ir_version", "changed")},
+    metadata: {("metadata", "team", "changed")},
+    no_metadata: {("metadata", "team", "removed")},
+    new_metadata: {("metadata", "tna-onnx", "added")},
+    value_info: {("value_info", "h", "added")},
+    doc_string: {("node", "hidden", "doc_string")},
+    graph_name: {("graph", "name", "changed")},
+    producer: {("model", "producer_name", "changed")},
+    unknown_field: {("model", "unknown fields", "changed")},
+}
+
+
+def tampered(path: Path, how: Callable[[onnx.ModelProto], None], folder: Path) -> Path:
+    model = onnx.load(path)
+    how(model)
+    (folder / "tampered.onnx").write_bytes(model.SerializeToString())
+    return folder / "tampered.onnx"
+
+
+@pytest.mark.parametrize("mode", ["folded", "ets"])
+@pytest.mark.parametrize("how", TAMPERED, ids=lambda how: how.__name__)
+def test_what_else_changed_is_seen_and_named(
+    small: Small, written: Callable[[str], Path], how: Callable[[onnx.ModelProto], None], mode: str, tmp_path: Path
+) -> None:
+    result, found = verified(small.model, tampered(written(mode), how, tmp_path), tmp_path)
+    assert result.exit_code == 1
+    assert lines(found, explained=False) == TAMPERED[how]
+    assert not found["only_head_and_block"]
+    ((part, name, change),) = TAMPERED[how]
+    assert f"DIFFERS  {part} {name}: {change}" in result.output
+    assert "Error: " in result.output
+    assert "1 difference is not of the head or its map" in result.output
+
+
+@pytest.mark.parametrize("how", [block_in_another_place, block_without_a_node, block_reads_the_input])
+def test_a_block_must_be_whole(
+    small: Small, written: Callable[[str], Path], how: Callable[[onnx.ModelProto], None], tmp_path: Path
+) -> None:
+    result, found = verified(small.model, tampered(written("ets"), how, tmp_path), tmp_path)
+    assert result.exit_code == 1
+    assert any(name.startswith("tna_onnx/") for _, name, _ in lines(found, explained=False))
+
+
+def test_an_output_with_another_name(small: Small, written: Callable[[str], Path], tmp_path: Path) -> None:
+    bad = tampered(written("folded"), output_renamed, tmp_path)
+    result, found = verified(small.model, bad, tmp_path, "--data", small.test)
+    assert result.exit_code == 1
+    assert lines(found, explained=False) == {
+        ("output", "logits", "removed"), ("output", "scores", "added"), ("node", "head", "output"),
+    }  # fmt: skip
+    assert found["outputs"] is None
+    assert "outputs not compared: " in found["notes"][0]
+
+
+def test_a_file_that_cannot_run_is_still_compared(small: Small, written: Callable[[str], Path], tmp_path: Path) -> None:
+    bad = tampered(written("folded"), no_node, tmp_path)
+    result, found = verified(small.model, bad, tmp_path, "--data", small.test)
+    assert result.exit_code == 1
+    assert "DIFFERS  node relu: removed" in result.output
+    assert "cannot load the model" in found["notes"][0]
+
+
+def test_a_constant_node_besides_the_head(tmp_path: Path) -> None:
+    tensor = numpy_helper.from_array(np.full(5, 2, np.float32), "c")
+    nodes = [
+        helper.make_node("Constant", [], ["c"], name="two", value=tensor),
+        helper.make_node("MatMul", ["x", "w"], ["z"], name="head"),
+        helper.make_node("Mul", ["z", "c"], ["logits"], name="scale"),
+    ]
+    model = save(tmp_path / "m.onnx", nodes, {"w": np.random.default_rng(0).standard_normal((8, 5)).astype(np.float32)})
+    changed = onnx.load(model)
+    changed.graph.node[0].attribute[0].t.CopyFrom(numpy_helper.from_array(np.float32([2, 2, 2, 2, 3]), "c"))
+    onnx.save(changed, tmp_path / "o.onnx")
+    result, found = verified(model, tmp_path / "o.onnx", tmp_path)
+    assert result.exit_code == 1
+    (difference,) = found["differences"]
+    assert (difference["name"], difference["change"]) == ("two", "attribute:value")
+    assert (difference["largest"], difference["relative"]) == (1.0, 0.5)
+
+
+def test_a_flipped_bit_is_seen(small: Small, written: Callable[[str], Path]) -> None:
+    """Flip bits everywhere but in the new values: the file is refused, or a difference stays unexplained."""
+    proto = onnx.load(written("folded"))
+    helper.set_model_props(proto, {"team": "unchanged"})  # the provenance may change
+    model, data = load_model(small.model), proto.SerializeToString()
+    head, free = choose_head(model), np.zeros(len(data), bool)
+    for tensor in proto.graph.initializer[1:]:
+        start = data.index(tensor.raw_data)
+        free[start : start + len(tensor.raw_data)] = True
+    unseen = set()
+    for at in np.random.default_rng(0).choice(np.flatnonzero(~free), 400, replace=False):
+        for bit in (0, 2, 5):
+            flipped = bytearray(data)
+            flipped[at] ^= 1 << bit
+            try:
+                if all(d.explained for d in differences(model, load_model(bytes(flipped)), head)):
+                    unseen.add(int(at))
+            except tna_onnx.UnsupportedModel:
+                pass
+    # the tags of three fields that are empty: the domain of the operators, the doc strings of weight and bias
+    assert len(unseen) <= 3, [data[at - 8 : at + 8] for at in unseen]
+
+
+def test_the_same_file_twice(small: Small, tmp_path: Path) -> None:
+    result, found = verified(small.model, small.model, tmp_path, "--data", small.test)
+    assert result.exit_code == 0
+    assert found["differences"] == []
+    assert found["verdict"] == "identical: nothing differs"
+    assert (found["outputs"]["largest"], found["outputs"]["same_class"]) == (0.0, 1500)
+    assert "does not say that tna-onnx wrote it" in found["notes"][0]
+
+
+def test_another_source_is_shown(small: Small, written: Callable[[str], Path], tmp_path: Path) -> None:
+    again = tmp_path / "again.onnx"
+    again.write_bytes(small.model.read_bytes() + b"\x28\x00")  # model_version 0, said: the same model, other bytes
+    result, found = verified(again, written("folded"), tmp_path)
+    assert result.exit_code == 0, result.output
+    assert found["source_sha256"] != found["original_sha256"]
+    assert "names another source: sha256" in result.output
+
+
+def test_another_model_altogether(small: Small, demo: Demo, tmp_path: Path) -> None:
+    result, found = verified(small.model, demo.model, tmp_path)
+    assert result.exit_code == 1
+    assert len(lines(found, explained=False)) > 10
+
+
+# --- which head
+
+
+def two_heads(small: Small, folder: Path) -> Path:
+    """Write the small model with a second head, whose weight is near that of the first."""
+    model = onnx.load(small.model)
+    weight = next(numpy_helper.to_array(t) for t in model.graph.initializer if t.name == "weight")
+    near = weight + np.random.default_rng(2).standard_normal(weight.shape).astype(np.float32) / 10
+    model.graph.initializer.append(numpy_helper.from_array(near, "w2"))
+    model.graph.node.append(helper.make_node("Gemm", ["features", "w2", "bias"], ["second"], name="h2", transB=1))
+    model.graph.output.append(helper.make_tensor_value_info("second", TensorProto.FLOAT, ["N", 5]))
+    onnx.save(model, folder / "two.onnx")
+    return folder / "two.onnx"
+
+
+def test_the_file_says_which_head(small: Small, tmp_path: Path) -> None:
+    model, output = two_heads(small, tmp_path), tmp_path / "o.onnx"
+    made = cli(
+        "calibrate", model, "--calib", small.calib, "-o", output, "--output-name", "second", "--map", "ets", *FAST
+    )
+    assert made.exit_code == 0, made.output
+    result, found = verified(model, output, tmp_path, "--data", small.test)
+    assert (result.exit_code, found["head"]) == (0, "h2"), result.output
+    assert found["outputs"]["others"][0]["name"] == "logits"
+    assert found["outputs"]["others"][0]["differing"] == 0
+    wrong = cli("verify", model, output, "--head", "head")
+    assert wrong.exit_code == 1
+    assert "DIFFERS  node h2: output (second -> tna_onnx/logits)" in wrong.output
+    stripped = onnx.load(output)
+    helper.set_model_props(stripped, {"team": "unchanged"})
+    onnx.save(stripped, tmp_path / "s.onnx")
+    unsaid = cli("verify", model, tmp_path / "s.onnx")
+    assert (unsaid.exit_code, "choose one with --head" in unsaid.output) == (3, True)
+    assert cli("verify", model, tmp_path / "s.onnx", "--output-name", "second").exit_code == 0
+
+
+def test_a_map_behind_a_model_without_a_head(small: Small, tmp_path: Path) -> None:
+    weight = np.random.default_rng(3).standard_normal((8, 5)).astype(np.float32)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"], name="m"),
+        helper.make_node("Sin", ["h"], ["logits"], name="s"),
+    ]
+    model, output = save(tmp_path / "m.onnx", nodes, {"w": weight}), tmp_path / "o.onnx"
+    flags = ["--search", "none", "--map", "ets", "--output-kind", "logits"]
+    made = cli("calibrate", model, "--calib", small.calib, "-o", output, *flags, *FAST)
+    assert made.exit_code == 0, made.output
+    result, found = verified(model, output, tmp_path, "--data", small.test)
+    assert (result.exit_code, found["head"]) == (0, ""), result.output
+    assert ("node", "s", "output") in lines(found, explained=True)
+    bad = tampered(output, other_weight, tmp_path)
+    assert cli("verify", model, bad).exit_code == 1
+
+
+# --- where the bytes lie
+
+
+def scattered(path: Path, folder: Path, *places: str) -> Path:
+    """Copy a model, its tensors into external files by turns, each with a gap in front of it."""
+    model = onnx.load(path)
+    for k, tensor in enumerate(model.graph.initializer):
+        file, data = folder / places[k % len(places)], tensor.raw_data
+        start = (file.stat().st_size if file.exists() else 0) + 16
+        with file.open("ab") as stream:
+            stream.write(b"\xff" * 16 + data)
+        tensor.ClearField("raw_data")
+        tensor.data_location = TensorProto.EXTERNAL
+        for key, value in {"location": file.name, "offset": str(start), "length": str(len(data))}.items():
+            tensor.external_data.add(key=key, value=value)
+    (folder / "external.onnx").write_bytes(model.SerializeToString())
+    return folder / "external.onnx"
+
+
+@pytest.mark.parametrize("mode", ["folded", "ets"])
+@pytest.mark.parametrize("sides", ["original", "recalibrated", "both"])
+def test_external_data(
+    small: Small, written: Callable[[str], Path], mode: str, sides: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tna_onnx.graph.difference._BLOCK", 48)  # tensors of several blocks
+    old, new = small.model, written(mode)
+    for name in ("old", "new"):
+        (tmp_path / name).mkdir()
+    if sides != "recalibrated":
+        old = scattered(old, tmp_path / "old", "a.bin", "b.bin")
+    if sides != "original":
+        new = scattered(new, tmp_path / "new", "c.bin")
+    result, found = verified(old, new, tmp_path, "--data", small.test)
+    assert result.exit_code == 0, result.output
+    plain = verified(small.model, written(mode), tmp_path, "--data", small.test)[1]
+    assert found["differences"] == plain["differences"]
+    if sides != "original":
+        file = new.parent / "c.bin"
+        file.write_bytes(file.read_bytes()[:16] + b"\0\0\0\0" + file.read_bytes()[20:])  # of the first, `hidden`
+        assert lines(verified(old, new, tmp_path)[1], explained=False) == {("tensor", "hidden", "values")}
+
+
+def test_calibrate_with_external_data(small: Small, tmp_path: Path) -> None:
+    model, output = scattered(small.model, tmp_path, "a.bin", "b.bin", "c.bin"), tmp_path / "o.onnx"
+    assert cli("calibrate", model, "--calib", small.calib, "-o", output, *FAST).exit_code == 0
+    result, _ = verified(model, output, tmp_path, "--data", small.test)
+    assert result.exit_code == 0, result.output
+    (tmp_path / "a.bin").write_bytes((tmp_path / "a.bin").read_bytes()[:100])
+    short = cli("verify", model, output)
+    assert (short.exit_code, "the file ends too early" in short.output) == (3, True)
+    (tmp_path / "a.bin").unlink()
+    gone = cli("verify", model, output)
+    assert (gone.exit_code, "are missing in" in gone.output) == (3, True)
+
+
+def test_external_data_outside_the_folder_are_not_read(small: Small, tmp_path: Path) -> None:
+    (tmp_path / "inner").mkdir()
+    path = scattered(small.model, tmp_path / "inner", "a.bin")
+    model = onnx.load(path, load_external_data=False)
+    for tensor in model.graph.initializer:
+        tensor.external_data[0].value = "../a.bin"
+    path.write_bytes(model.SerializeToString())
+    result = cli("verify", small.model, path)
+    assert result.exit_code == 3
+
+
+@pytest.mark.parametrize(
+    "dtype", ["float32", "float64", "float16", "int64", "int32", "uint8", "int8", "bool", "uint32"]
+)
+def test_typed_fields_are_the_same_as_raw_data(small: Small, dtype: str, tmp_path: Path) -> None:
+    value = np.array([0, 1, 2, 3]).astype(dtype)
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    raw, typed = numpy_helper.from_array(value, "extra"), helper.make_tensor("extra", kind, [4], value.tolist())
+    assert not typed.raw_data
+    paths = []
+    for name, tensor in (("raw", raw), ("typed", typed)):
+        model = onnx.load(small.model)
+        model.graph.initializer.append(tensor)
+        onnx.save(model, tmp_path / f"{name}.onnx")
+        paths.append(tmp_path / f"{name}.onnx")
+    assert tna_onnx.verify(*paths).differences == ()
+    changed = onnx.load(paths[0])
+    other = value.copy()
+    other[1] = 0
+    changed.graph.initializer[-1].CopyFrom(numpy_helper.from_array(other, "extra"))
+    onnx.save(changed, paths[0])
+    (difference,) = tna_onnx.verify(*paths).differences
+    assert (difference.name, difference.change, difference.largest) == ("extra", "values", 1.0)
+
+
+def test_bfloat16_and_text(small: Small, tmp_path: Path) -> None:
+    paths = []
+    for k in range(2):
+        model = onnx.load(small.model)
+        model.graph.initializer.extend(
+            [
+                helper.make_tensor("b", TensorProto.BFLOAT16, [2], bytes([0, 0, 0x80, 0x3F + k]), raw=True),  # 1 and 4
+                helper.make_tensor("t", TensorProto.STRING, [2], [b"a", b"bc" if k else b"b"]),
+                numpy_helper.from_array(np.float32([k and np.nan, 1]), "n"),
+            ]
+        )
+        onnx.save(model, tmp_path / f"{k}.onnx")
+        paths.append(tmp_path / f"{k}.onnx")
+    found = {d.name: (d.change, d.largest, d.relative) for d in tna_onnx.verify(*paths).differences}
+    assert found == {"b": ("values", 3.0, 3.0), "t": ("values", None, None), "n": ("values", None, None)}
+
+
+def test_sub_graphs_are_compared_too(tmp_path: Path) -> None:
+    def model(value: float, external: bool) -> Path:
+        tensor = numpy_helper.from_array(np.full(5, value, np.float32), "c")
+        name = f"m{value}{external}.onnx"
+        if external:
+            (tmp_path / "c.bin").write_bytes(tensor.raw_data)
+            tensor.ClearField("raw_data")
+            tensor.data_location = TensorProto.EXTERNAL
+            tensor.external_data.add(key="location", value="c.bin")
+        y = helper.make_tensor_value_info("c", TensorProto.FLOAT, [5])
+        branch = helper.make_graph([helper.make_node("Constant", [], ["c"], value=tensor)], "b", [], [y])
+        yes = numpy_helper.from_array(np.array(True), "yes")
+        nodes = [
+            helper.make_node("If", ["yes"], ["k"], name="if", then_branch=branch, else_branch=branch),
+            helper.make_node("Add", ["x", "k"], ["z"], name="add"),
+            helper.make_node("MatMul", ["z", "w"], ["logits"], name="head"),
+        ]
+        weight = np.random.default_rng(0).standard_normal((5, 5)).astype(np.float32)
+        path = save(tmp_path / name, nodes, {"w": weight})
+        proto = onnx.load(path, load_external_data=False)
+        proto.graph.initializer.append(yes)
+        path.write_bytes(proto.SerializeToString())
+        return path
+
+    assert tna_onnx.verify(model(1.0, False), model(1.0, True)).differences == ()
+    found = tna_onnx.verify(model(1.0, False), model(3.0, False)).differences
+    assert {(d.name, d.change, d.largest) for d in found} == {
+        ("if", "attribute:then_branch", 2.0),
+        ("if", "attribute:else_branch", 2.0),
+    }
+
+
+@given(st.permutations(range(9)), st.sets(st.integers(0, 8)))
+def test_moved_is_the_least_that_puts_the_rest_in_order(order: list[int], gone: set[int]) -> None:
+    new = [str(k) for k in order if k not in gone]
+    moved = _moved(map(str, range(9)), new)
+    rest = [int(name) for name in new if name not in moved]
+    assert rest == sorted(rest)
+    best = max(sum(mask >> k & 1 for k in range(len(new))) for mask in range(2 ** len(new)) if increasing(new, mask))
+    assert len(rest) == best
+
+
+def increasing(names: list[str], mask: int) -> bool:
+    chosen = [int(name) for k, name in enumerate(names) if mask >> k & 1]
+    return chosen == sorted(chosen)
+
+
+# --- errors
+
+BAD: dict[str, tuple[list[str], int, str]] = {
+    "no original": (["missing.onnx", "NEW"], 2, "no such file"),
+    "no new file": (["OLD", "missing.onnx"], 2, "no such file"),
+    "a folder": (["OLD", "FOLDER"], 2, "is a directory"),
+    "text": (["OLD", "TEXT"], 3, "not an ONNX file"),
+    "text first": (["TEXT", "NEW"], 3, "not an ONNX file"),
+    "no data": (["OLD", "NEW", "--data", "missing.npz"], 2, "no such file"),
+    "data of another model": (["OLD", "NEW", "--data", "OTHER"], 4, "x"),
+    "device": (["OLD", "NEW", "--device", "abacus"], 2, "device 'abacus' is not known"),
+    "head": (["OLD", "NEW", "--head", "relu"], 3, "is not a linear head"),
+    "output": (["OLD", "NEW", "--output-name", "scores"], 3, "no output 'scores'"),
+    "preprocessing without data": (["OLD", "NEW", "--scale", "1"], 2, "add --data"),
+    "json over a model": (["OLD", "NEW", "--json", "NEW"], 2, "is one of the other files"),
+    "bins": (["OLD", "NEW", "--bins", "3"], 2, "No such option"),
+    "one file": (["OLD"], 2, "Missing argument"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_errors(small: Small, written: Callable[[str], Path], case: str, tmp_path: Path) -> None:
+    words, code, message = BAD[case]
+    text, other, new = tmp_path / "text.onnx", tmp_path / "other.npz", tmp_path / "new.onnx"
+    text.write_text("this is no model\n" * 20)
+    np.savez(other, y=np.ones((3, 8), np.float32), labels=np.zeros(3, np.int64))
+    new.write_bytes(written("folded").read_bytes())
+    names = {"OLD": small.model, "NEW": new, "TEXT": text, "FOLDER": tmp_path, "OTHER": other}
+    result = cli("verify", *(names.get(word, word) for word in words))
+    assert (result.exit_code, message in result.output) == (code, True), result.output
+    assert new.read_bytes() == written("folded").read_bytes()
+
+
+def test_a_name_that_is_no_text(small: Small, written: Callable[[str], Path], tmp_path: Path) -> None:
+    bad = tmp_path / "bad.onnx"
+    bad.write_bytes(written("folded").read_bytes().replace(b"relu", b"rel\xff"))
+    result = cli("verify", small.model, bad)
+    assert (result.exit_code, "is not UTF-8 text" in result.output) == (3, True), result.output

@@ -1,0 +1,93 @@
+"""Every model of the corpus with a head, end to end: calibrate writes a file that verifies, by a comparison of its own.
+
+The labels are drawn from the model's own probabilities made softer (or sharper, where they are soft already), so that
+there is something to repair.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+from numpy.typing import NDArray
+
+import tna_onnx
+from tests.corpus import ALL
+from tests.corpus.case import Case, Unavailable, quiet
+from tna_onnx.errors import CheckFailed, DataError
+from tna_onnx.graph.head import choose_head
+from tna_onnx.graph.load import load_model
+from tna_onnx.graph.outputs import output_of
+from tna_onnx.runtime import Device, open_session
+
+FOUND = [case for case in ALL if case.weight is not None and case.feeds is not None]
+SAMPLES = 600
+
+
+def _id(case: Case) -> str:
+    return case.name
+
+
+def _probabilities(path: Path, case: Case, feeds: dict[str, NDArray[np.generic]]) -> NDArray[np.float64]:
+    output = output_of(choose_head(load_model(path), **case.choose))
+    session = open_session(path, case.name, Device("cpu"))
+    batches = [{name: x[k : k + 50] for name, x in feeds.items()} for k in range(0, SAMPLES, 50)]
+    return np.asarray(output.probabilities(np.concatenate([session.run([output.name], b)[0] for b in batches])))
+
+
+def _labels(p: NDArray[np.float64]) -> NDArray[np.int64]:
+    power = 1 / 3 if p.max(axis=1).mean() > 0.7 else 3
+    weights = np.maximum(p, 1e-9) ** power
+    edges = np.cumsum(weights / weights.sum(axis=1, keepdims=True), axis=1)
+    labels = np.argmax(edges > np.random.default_rng(2).random((len(p), 1)), axis=1)
+    if len(np.unique(labels)) < 2:
+        labels[::2] = (labels[0] + 1) % p.shape[1]
+    return labels
+
+
+def _recalibrate(case: Case, folder: Path) -> tuple[Path, Path, tna_onnx.Report]:
+    for module in case.needs:
+        pytest.importorskip(module)
+    try:
+        with quiet():
+            path = case.build(folder)
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+    assert case.feeds is not None
+    feeds = case.feeds(SAMPLES, np.random.default_rng(1))
+    np.savez(folder / "calib.npz", labels=_labels(_probabilities(path, case, feeds)), **feeds)
+    choose = {"head": case.choose.get("node"), "output_name": case.choose.get("output")}
+    report = tna_onnx.calibrate(
+        path, folder / "calib.npz", output=folder / "new.onnx", device="cpu", map="ts", angle_step=15, ensemble_size=4,
+        max_accuracy_drop=20, **choose,
+    )  # fmt: skip
+    return path, folder / "new.onnx", report
+
+
+def _check(case: Case, folder: Path) -> None:
+    try:
+        path, new, report = _recalibrate(case, folder)
+    except (CheckFailed, DataError) as error:
+        for reason in ("the NLL falls all the way", "the result is worse", "its range may be too narrow"):
+            if reason in str(error):  # random models, random labels, ranges of the uncalibrated outputs
+                pytest.skip(reason)
+        raise
+    assert report.verification.max_difference <= report.verification.bound
+    assert tna_onnx.verify(path, new).only_head_and_block
+    if report.folded:  # no map in the way of finding the head again
+        head, before = choose_head(load_model(new), **case.choose), choose_head(load_model(path), **case.choose)
+        assert head.weight.shape == before.weight.shape
+    onnxruntime.InferenceSession(str(new), providers=["CPUExecutionProvider"])  # as a user would load it
+
+
+@pytest.mark.parametrize("case", FOUND[::25], ids=_id)
+def test_some(case: Case, tmp_path: Path) -> None:
+    _check(case, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", FOUND, ids=_id)
+def test_every_model_with_a_head_is_recalibrated(case: Case, tmp_path: Path) -> None:
+    _check(case, tmp_path)

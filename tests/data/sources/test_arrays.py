@@ -1,0 +1,279 @@
+"""`.npz` files: what is read, what is refused, and that the message says file, expected and found."""
+
+import contextlib
+import io
+import warnings
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.data.samples import gather, spec, write_npz
+from tna_onnx.data import InputSpec
+from tna_onnx.data.request import Request
+from tna_onnx.data.sources.arrays import open_arrays
+from tna_onnx.errors import DataError
+
+X = np.arange(12, dtype=np.float32).reshape(3, 4)
+LABELS = np.array([0, 1, 2])
+
+
+def refusal(path: Path, *inputs: InputSpec, n_classes: int = 3) -> str:
+    """Open, expecting a refusal, and return its message, which must name the file."""
+    with pytest.raises(DataError) as caught:
+        open_arrays(path, Request(inputs or (spec(),), n_classes))
+    assert str(path) in str(caught.value)
+    return str(caught.value)
+
+
+def test_values_are_used_as_stored(tmp_path: Path) -> None:
+    path = write_npz(tmp_path / "calib.npz", {"x": X, "labels": LABELS[:, np.newaxis], "not needed": X[:1]})
+    source = open_arrays(path, Request([spec()], 3))
+    np.testing.assert_array_equal(gather(source, 2)["x"], X, strict=True)
+    np.testing.assert_array_equal(source.labels, LABELS, strict=True)
+    assert source.recipe() is None
+    assert source.describe() == "arrays calib.npz (3 samples, 3 classes)"
+
+
+def test_compressed_files_are_read(tmp_path: Path) -> None:
+    np.savez_compressed(tmp_path / "calib.npz", x=X, labels=LABELS)
+    np.testing.assert_array_equal(gather(open_arrays(tmp_path / "calib.npz", Request([spec()], 3)), 3)["x"], X)
+
+
+def test_digest_is_of_the_file_that_was_read(tmp_path: Path) -> None:
+    import hashlib
+
+    path = write_npz(tmp_path / "calib.npz", {"x": X, "labels": LABELS})
+    expected = hashlib.sha256(path.read_bytes()).hexdigest()
+    source = open_arrays(path, Request([spec()], 3))
+    path.write_bytes(b"something else")
+    assert source.digest() == expected
+
+
+# ---- files ----
+
+
+@pytest.mark.parametrize("content", [b"", b"label,x\n0,1\n", b"PK\x03\x04 cut off"])
+def test_not_a_zip(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "calib.npz"
+    path.write_bytes(content)
+    assert "expected a .npz file" in refusal(path)
+
+
+def test_a_single_array_is_not_npz(tmp_path: Path) -> None:
+    with (tmp_path / "calib.npz").open("wb") as stream:
+        np.save(stream, X)
+    assert "expected a .npz file" in refusal(tmp_path / "calib.npz")
+
+
+def test_a_folder_cannot_be_read(tmp_path: Path) -> None:
+    assert "cannot be read" in refusal(tmp_path)
+
+
+def test_wrong_bytes_in_a_member(tmp_path: Path) -> None:
+    path = write_npz(tmp_path / "calib.npz", {"x": X, "labels": LABELS})
+    content = bytearray(path.read_bytes())
+    content[content.index(X.tobytes())] ^= 1
+    path.write_bytes(content)
+    message = refusal(path)
+    assert "'x' cannot be read" in message
+    assert "CRC" in message
+
+
+def test_members_that_are_not_arrays(tmp_path: Path) -> None:
+    path = write_npz(tmp_path / "calib.npz", {"x": X})
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("labels", "0 1 2")
+    assert "'labels' is not a NumPy array" in refusal(path)
+
+
+class Trap:
+    """Unpickling it creates a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (Path.touch, (self.path,))
+
+
+@pytest.mark.parametrize("name", ["x", "labels"])
+def test_objects_are_refused_and_never_unpickled(tmp_path: Path, name: str) -> None:
+    trap = np.array([Trap(tmp_path / "sprung")], dtype=object)
+    path = write_npz(tmp_path / "calib.npz", {"x": X, "labels": LABELS} | {name: trap})
+    message = refusal(path)
+    assert f"{name!r} cannot be read" in message
+    assert "never unpickled" in message
+    assert not (tmp_path / "sprung").exists()
+
+
+def _npz_bytes() -> bytes:
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, x=X, labels=LABELS)
+    return buffer.getvalue()
+
+
+GOOD = _npz_bytes()
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(st.tuples(st.integers(0, len(GOOD) - 1), st.integers(0, 255)), max_size=4), st.integers(0, len(GOOD)))
+def test_broken_files_are_read_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[int, int]], end: int
+) -> None:
+    content = bytearray(GOOD)
+    for position, byte in changes:
+        content[position] = byte
+    path = tmp_path_factory.getbasetemp() / "fuzz.npz"
+    path.write_bytes(content[:end] if end % 2 else content)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # zipfile and NumPy may warn about what they then read
+        with contextlib.suppress(DataError):
+            gather(open_arrays(path, Request([spec()], 3)), 2)
+
+
+# ---- names ----
+
+
+def test_missing_input_lists_what_is_wanted_and_found(tmp_path: Path) -> None:
+    path = write_npz(tmp_path / "calib.npz", {"x": X, "z": X, "labels": LABELS})
+    message = refusal(path, spec("x"), spec("y"))
+    assert "no array for the model's input 'y'" in message
+    assert "wants 'x', 'y'" in message
+    assert "has 'x', 'z', 'labels'" in message
+
+
+def test_the_only_other_array_is_suggested(tmp_path: Path) -> None:
+    path = write_npz(tmp_path / "calib.npz", {"images": X, "labels": LABELS})
+    assert "if 'images' is that input, rename it to 'x'" in refusal(path)
+
+
+def test_an_empty_file_has_no_arrays(tmp_path: Path) -> None:
+    assert "the file has none" in refusal(write_npz(tmp_path / "calib.npz", {}))
+
+
+def test_missing_labels(tmp_path: Path) -> None:
+    message = refusal(write_npz(tmp_path / "calib.npz", {"x": X, "y": LABELS}))
+    assert "no array 'labels'" in message
+    assert "has 'x', 'y'" in message
+
+
+def test_an_input_called_labels(tmp_path: Path) -> None:
+    path = write_npz(tmp_path / "calib.npz", {"x": X, "labels": LABELS})
+    assert "rename that input" in refusal(path, spec("x"), spec("labels", (None,), np.int64))
+
+
+# ---- shapes and lengths ----
+
+
+@pytest.mark.parametrize(
+    ("shape", "wanted", "shown"),
+    [
+        ((3, 5), (None, 4), "(N, 4)"),
+        ((3, 4, 1), (None, 4), "(N, 4)"),
+        ((3,), (None, None), "(N, ?)"),
+        ((), (None, 4), "(N, 4)"),
+        ((), (), "()"),
+        ((3, 8, 8, 3), (1, 3, None, None), "(N, 3, ?, ?)"),
+    ],
+)
+def test_shapes_that_do_not_fit(
+    tmp_path: Path, shape: tuple[int, ...], wanted: tuple[int | None, ...], shown: str
+) -> None:
+    path = write_npz(tmp_path / "calib.npz", {"x": np.zeros(shape, np.float32), "labels": LABELS})
+    assert f"'x': expected shape {shown}, found {shape}" in refusal(path, spec("x", wanted))
+
+
+@pytest.mark.parametrize("wanted", [(None, 4), (1, 4), (64, None)])
+def test_the_batch_axis_is_free(tmp_path: Path, wanted: tuple[int | None, ...]) -> None:
+    path = write_npz(tmp_path / "calib.npz", {"x": X, "labels": LABELS})
+    assert len(open_arrays(path, Request([spec("x", wanted)], 3))) == 3
+
+
+def test_inputs_of_different_lengths(tmp_path: Path) -> None:
+    path = write_npz(tmp_path / "calib.npz", {"x": X, "y": X[:2], "labels": LABELS})
+    assert "'x' has 3, 'y' has 2" in refusal(path, spec("x"), spec("y"))
+
+
+def test_labels_of_another_length(tmp_path: Path) -> None:
+    path = write_npz(tmp_path / "calib.npz", {"x": X, "labels": LABELS[:2]})
+    assert "'labels': 2 labels for 3 samples" in refusal(path)
+
+
+def test_no_samples(tmp_path: Path) -> None:
+    path = write_npz(tmp_path / "calib.npz", {"x": X[:0], "labels": LABELS[:0]})
+    assert "no samples" in refusal(path)
+
+
+def test_labels_are_checked_on_opening(tmp_path: Path) -> None:
+    path = write_npz(tmp_path / "calib.npz", {"x": X, "labels": LABELS + 1})
+    assert "subtract 1" in refusal(path)
+
+
+# ---- dtypes ----
+
+
+@pytest.mark.parametrize(
+    ("stored", "wanted"),
+    [
+        ("float16", "float32"),
+        ("float32", "float64"),
+        ("int32", "int64"),
+        ("uint8", "int64"),
+        (">f4", "<f4"),
+        ("bool", "bool"),
+    ],
+)
+def test_lossless_casts_within_a_kind(tmp_path: Path, stored: str, wanted: str) -> None:
+    values = (X % 2).astype(stored)
+    path = write_npz(tmp_path / "calib.npz", {"x": values, "labels": LABELS})
+    joined = gather(open_arrays(path, Request([spec(dtype=wanted)], 3)), 2)["x"]
+    np.testing.assert_array_equal(joined, values.astype(wanted), strict=True)
+
+
+@pytest.mark.parametrize(
+    ("stored", "wanted"),
+    [
+        ("uint8", "float32"),
+        ("float64", "float32"),
+        ("int64", "int32"),
+        ("int8", "uint8"),
+        ("bool", "float32"),
+        ("bool", "int64"),
+        ("float32", "uint8"),
+        ("<U3", "float32"),
+    ],
+)
+def test_other_casts_are_refused(tmp_path: Path, stored: str, wanted: str) -> None:
+    path = write_npz(tmp_path / "calib.npz", {"x": X.astype(stored), "labels": LABELS})
+    message = refusal(path, spec(dtype=wanted))
+    assert f"'x': expected dtype {wanted}, found {np.dtype(stored)}" in message
+    assert f".astype('{wanted}')" in message
+
+
+# ---- values ----
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_values_that_are_not_finite(tmp_path: Path, bad: float, dtype: npt.DTypeLike) -> None:
+    values = np.zeros((6, 4), dtype)
+    values[[3, 4], 2] = bad
+    path = write_npz(tmp_path / "calib.npz", {"x": values, "labels": np.arange(6) % 3})
+    source = open_arrays(path, Request([spec()], 3))
+    batches = source.batches(2)
+    next(batches)
+    with pytest.raises(DataError, match=r"calib\.npz: array 'x' must be finite, but row 3 "):
+        next(batches)
+    with pytest.raises(DataError, match="row 4 "):
+        list(source.batches(6, np.array([0, 4, 3])))
+
+
+def test_one_value_per_sample_can_be_checked(tmp_path: Path) -> None:
+    path = write_npz(tmp_path / "calib.npz", {"x": np.array([0, np.nan, 0], np.float32), "labels": LABELS})
+    with pytest.raises(DataError, match="row 1 "):
+        list(open_arrays(path, Request([spec("x", (None,))], 3)).batches(3))

@@ -1,0 +1,299 @@
+"""Python objects as data: batches in every form, read once, kept on disk, and every refusal."""
+
+import gc
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.data.samples import gather, spec
+from tna_onnx.data import Recipe, Source, open_source
+from tna_onnx.data.sources.columns import ArraySource
+from tna_onnx.errors import DataError, UsageError
+
+X = np.arange(28, dtype=np.float32).reshape(7, 4)
+IDS = np.arange(7)
+LABELS = IDS % 3
+PAIR = [spec("x"), spec("ids", (None,), np.int64)]
+PARTS = [slice(0, 3), slice(3, 6), slice(6, 7)]
+
+
+def opened(data: Any, inputs: Any = None, **options: Any) -> Source:
+    return open_source(data, inputs or [spec()], 3, **options)
+
+
+def refusal(data: Any, inputs: Any = None, **options: Any) -> str:
+    with pytest.raises(DataError) as caught:
+        opened(data, inputs, **options)
+    return str(caught.value)
+
+
+class Reader:
+    def __init__(self, batches: list[Any]) -> None:
+        self.batches = iter(batches)
+
+    def get_next(self) -> Any:
+        return next(self.batches, None)
+
+
+def tuples() -> Iterator[tuple[Any, Any]]:
+    yield from ((X[part], LABELS[part]) for part in PARTS)
+
+
+FORMS: dict[str, Callable[[], tuple[Any, dict[str, Any]]]] = {
+    "dicts": lambda: ([{"x": X[part], "labels": LABELS[part]} for part in PARTS], {}),
+    "dicts with label": lambda: ([{"x": X[part], "label": LABELS[part], "more": 1} for part in PARTS], {}),
+    "tuples": lambda: ([(X[part], LABELS[part]) for part in PARTS], {}),
+    "generator": lambda: (tuples(), {}),
+    "generator function": lambda: (tuples, {}),
+    "lists of numbers": lambda: ([[X[part], LABELS[part].tolist()] for part in PARTS], {}),
+    "reader": lambda: (Reader([{"x": X[part]} for part in PARTS]), {"labels": LABELS}),
+    "function that returns a reader": lambda: (lambda: Reader([{"x": X[part]} for part in PARTS]), {"labels": LABELS}),
+    "reader with labels": lambda: (Reader([{"x": X[part], "labels": LABELS[part]} for part in PARTS]), {}),
+    "bare arrays": lambda: ([X[part] for part in PARTS], {"labels": LABELS}),
+    "ignored labels": lambda: (tuples(), {"labels": LABELS}),
+    "columns of labels": lambda: ([(X[part], LABELS[part, np.newaxis]) for part in PARTS], {}),
+    "mapping": lambda: ({"x": X, "labels": LABELS}, {}),
+    "mapping and labels": lambda: ({"x": X}, {"labels": LABELS}),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_forms(name: str) -> None:
+    data, options = FORMS[name]()
+    source = opened(data, **options)
+    np.testing.assert_array_equal(gather(source, 2)["x"], X, strict=True)
+    np.testing.assert_array_equal(gather(source, 2, np.array([6, 0]))["x"], X[[6, 0]], strict=True)
+    np.testing.assert_array_equal(source.labels, LABELS, strict=True)
+
+
+def test_a_source_is_passed_through() -> None:
+    source = opened({"x": X, "labels": LABELS})
+    assert opened(source) is source
+    with pytest.raises(DataError, match=r"arrays \(7 samples, 3 classes\): the model has 2 classes"):
+        open_source(source, [spec()], 2)
+
+
+def test_several_inputs() -> None:
+    for batch in ({"ids": IDS, "x": X, "labels": LABELS}, (X, IDS, LABELS)):
+        joined = gather(opened([batch], PAIR), 3)
+        assert list(joined) == ["x", "ids"]
+        np.testing.assert_array_equal(joined["ids"], IDS)
+
+
+def test_batches_do_not_stay_in_memory() -> None:
+    """The source keeps no batch: the only array that is left is a map."""
+    import weakref
+
+    kept: list[Any] = []
+
+    def batches() -> Iterator[dict[str, Any]]:
+        for part in PARTS:
+            values = X[part].copy()
+            kept.append(weakref.ref(values))
+            yield {"x": values, "labels": LABELS[part]}
+
+    source = opened(batches())
+    gc.collect()
+    assert [ref() for ref in kept] == [None] * 3
+    assert isinstance(source, ArraySource)
+    assert isinstance(source.columns["x"], np.memmap)
+
+
+def test_data_loaders_of_torch() -> None:
+    torch = pytest.importorskip("torch")
+    data = torch.utils.data.TensorDataset(torch.tensor(X, requires_grad=True), torch.tensor(LABELS))
+    source = opened(torch.utils.data.DataLoader(data, batch_size=3))
+    np.testing.assert_array_equal(gather(source, 4)["x"], X, strict=True)
+    np.testing.assert_array_equal(source.labels, LABELS)
+
+
+def test_strided_and_swapped_values() -> None:
+    values = np.asfortranarray(X).astype(">f4")
+    source = opened([(values[::-1], LABELS[::-1])])
+    np.testing.assert_array_equal(gather(source, 4)["x"], X[::-1], strict=True)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=6))
+def test_digest_does_not_depend_on_the_batches(sizes: list[int]) -> None:
+    ends = np.minimum(np.cumsum([0, *sizes, 7]), 7)
+    parts = [slice(a, b) for a, b in itertools.pairwise(ends) if a < b]
+    assert opened([(X[part], LABELS[part]) for part in parts]).digest() == opened([(X, LABELS)]).digest()
+
+
+def test_names_as_labels() -> None:
+    names = np.array(["cat", "cow", "dog"])[LABELS]
+    source = opened([(X[part], names[part]) for part in PARTS], class_names=["dog", "cow", "cat"])
+    np.testing.assert_array_equal(source.labels, 2 - LABELS)
+
+
+@pytest.mark.parametrize(
+    ("batches", "pattern"),
+    [
+        ([], "gives no samples"),
+        ([(X[:0], LABELS[:0])], "gives no samples"),
+        ([{"y": X, "labels": LABELS}], "batch 0: has no 'x' (found 'y', 'labels')"),
+        ([{"x": X}], "batch 0: has no 'labels' (found 'x'); give labels apart"),
+        ([(X,)], "batch 0: has 1 parts, expected 2, 'x', 'labels' in this order"),
+        ([(X, IDS, LABELS)], "batch 0: has 3 parts, expected 2"),
+        ([X], "batch 0: expected a mapping or a tuple of 'x', 'labels', found ndarray; for arrays of all samples"),
+        ((X, LABELS), "found ndarray; for arrays of all samples give one mapping"),
+        ([(X, LABELS[:3])], "batch 0: every array must have one row per sample"),
+        ([(X, 3)], "batch 0: every array must have one row per sample"),
+        ([(X, LABELS), (X[:, :3], LABELS)], "dtype float32, batch 1 has (N, 3) and float32"),
+        ([(X, LABELS), (X.astype(np.float64), LABELS)], "batch 1 has (N, 4) and float64"),
+        ([(X.astype(np.float64), LABELS)], "'x': expected dtype float32, found float64"),
+        ([(X[:, :3], LABELS)], "'x': expected shape (N, 4), found (7, 3)"),
+        ([(X, LABELS + 1)], "subtract 1"),
+        ([(X, np.eye(3)[LABELS])], "argmax"),
+        ([(X, LABELS), (X, LABELS[:, np.newaxis])], "another number of axes"),
+        ([([[1.0], [2.0, 3.0]], [0, 1])], "'x': cannot be made an array"),
+        ([(np.array([{}] * 7), LABELS)], "'x': expected numbers, found objects"),
+    ],
+)
+def test_refusals(batches: Any, pattern: str) -> None:
+    assert pattern in refusal(batches)
+
+
+def test_an_input_called_labels() -> None:
+    with pytest.raises(DataError, match="rename that input"):
+        opened([{"labels": X}], [spec("labels")])
+
+
+def test_an_iterator_that_was_read_before() -> None:
+    batches = tuples()
+    list(batches)
+    assert "gives no samples; an iterator that was read before is empty" in refusal(batches)
+
+
+def test_labels_apart_of_another_length() -> None:
+    assert "6 labels for 7 samples" in refusal(Reader([{"x": X}]), labels=LABELS[:6])
+
+
+@pytest.mark.parametrize("data", [3, None])
+def test_other_objects(data: Any) -> None:
+    with pytest.raises(UsageError, match="expected a path, a source, a mapping"):
+        opened(data)
+
+
+def test_a_function_that_returns_no_batches() -> None:
+    assert "found int" in refusal(lambda: 3)
+
+
+def test_no_recipe() -> None:
+    with pytest.raises(UsageError, match="images only"):
+        opened([(X, LABELS)], recipe=Recipe(scale=1.0))
+
+
+def test_errors_of_the_callers_code_pass() -> None:
+    def broken() -> Iterator[Any]:
+        yield X, LABELS
+        raise ZeroDivisionError("mine")
+
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        opened(broken)
+
+
+# ---- loader.py:function ----
+
+
+def loader(folder: Path, code: str, name: str = "load", **options: Any) -> Source:
+    (folder / "loader.py").write_text(code)
+    return opened(f"{folder / 'loader.py'}:{name}", format="loader", **options)
+
+
+GOOD = """
+import dataclasses, numpy as np
+from helper import LABELS
+
+@dataclasses.dataclass
+class Batch:
+    x: object
+
+def load():
+    from helper import LABELS
+    yield {"x": Batch(np.ones((7, 4), np.float32)).x, "labels": LABELS}
+
+def whole():
+    return {"x": np.zeros((7, 4), np.float32), "labels": LABELS}
+
+def broken():
+    yield np.ones((7, 4), np.float32), LABELS
+    raise ValueError("no more")
+
+NOT_A_FUNCTION = 3
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "helper.py").write_text("LABELS = [0, 1, 2, 0, 1, 2, 0]\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(("name", "value"), [("load", 1), ("whole", 0)])
+def test_a_loader(folder: Path, name: str, value: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    before = list(sys.path)
+    source = loader(folder, GOOD, name)
+    assert np.all(gather(source, 4)["x"] == value)
+    assert source.describe() == f"{folder / 'loader.py'}:{name} (7 samples, 3 classes)"
+    assert sys.path == before
+    monkeypatch.delitem(sys.modules, "helper")
+
+
+def test_a_loader_runs_only_when_said(folder: Path) -> None:
+    (folder / "loader.py").write_text(f"open({str(folder / 'ran')!r}, 'w')\n")
+    with pytest.raises(UsageError, match=r"no such file or folder; .* add --format loader"):
+        opened(f"{folder / 'loader.py'}:load")
+    with pytest.raises(DataError, match=r"found \.py"):
+        opened(folder / "loader.py")
+    assert not (folder / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("code", "name", "pattern"),
+    [
+        (GOOD, "broken", r"loader\.py:broken: line 18: ValueError: no more"),
+        ("\nimport nothing_of_that_name\n", "load", r"loader\.py:load: line 2: ModuleNotFoundError"),
+        ("def load(:\n", "load", r"line 1: SyntaxError"),
+        ("def load(path):\n    pass\n", "load", "TypeError"),
+        ("def load():\n    return 3\n", "load", "found int"),
+    ],
+)
+def test_errors_in_a_loader(folder: Path, code: str, name: str, pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    with pytest.raises(DataError, match=pattern):
+        loader(folder, code, name)
+    monkeypatch.delitem(sys.modules, "helper", raising=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "pattern"),
+    [
+        ("loader.py", r"expected the function of a Python file"),
+        ("loader.txt:load", r"expected the function of a Python file"),
+        ("loader.py:a.b", r"expected the function of a Python file"),
+        ("gone.py:load", r"gone\.py: no such file"),
+    ],
+)
+def test_what_names_no_loader(folder: Path, text: str, pattern: str) -> None:
+    with pytest.raises(UsageError, match=pattern):
+        opened(str(folder / text), format="loader")
+
+
+@pytest.mark.parametrize("name", ["NOT_A_FUNCTION", "nothing"])
+def test_what_is_not_a_function(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    with pytest.raises(UsageError, match=f"has no function '{name}'"):
+        loader(folder, GOOD, name)
+    monkeypatch.delitem(sys.modules, "helper")

@@ -1,0 +1,125 @@
+"""Data behind URLs, on fsspec's file system in memory."""
+
+import gc
+import json
+import os
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.data.samples import gather, spec, write_folder, write_npz
+from tna_onnx.data import Recipe, open_source
+from tna_onnx.errors import DataError, UsageError
+
+fsspec = pytest.importorskip("fsspec")
+
+X = np.random.default_rng(0).random((4, 4), np.float32)
+LABELS = np.array([0, 1, 0, 1])
+IMAGE = spec("image", (None, 3, 5, 6))
+
+
+@pytest.fixture(autouse=True)
+def _temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+
+
+@pytest.fixture
+def put(tmp_path: Path) -> Any:
+    system = fsspec.filesystem("memory")
+
+    def upload(local: Path) -> str:
+        at = f"/{tmp_path.name}/{local.name}"
+        system.put(f"{local}/" if local.is_dir() else str(local), f"{at}/" if local.is_dir() else at, recursive=True)
+        return f"memory:/{at}"
+
+    return upload
+
+
+def test_a_file(tmp_path: Path, put: Any) -> None:
+    url = put(write_npz(tmp_path / "calib.npz", {"x": X, "labels": LABELS}))
+    source = open_source(url, [spec()], 2)
+    np.testing.assert_array_equal(gather(source, 3)["x"], X)
+    assert source.describe() == "arrays calib.npz (4 samples, 2 classes)"
+    assert source.digest() == open_source(tmp_path / "calib.npz", [spec()], 2).digest()
+
+
+def test_a_folder_of_images(tmp_path: Path, put: Any) -> None:
+    local = write_folder(tmp_path / "calib", ["0/a.png", "1/b.png", "1/deep/c.png"])
+    source, same = (open_source(path, [IMAGE], 2, Recipe(scale=1.0)) for path in (put(local), local))
+    np.testing.assert_array_equal(gather(source, 2)["image"], gather(same, 2)["image"])
+    assert source.digest() == same.digest()
+    assert source.describe() == same.describe()
+
+
+def test_a_manifest_and_its_images(tmp_path: Path, put: Any) -> None:
+    local = write_folder(tmp_path / "calib", ["a.png", "sub/b.png", "not listed.png"])
+    entries = [{"path": "a.png", "label": 0}, {"path": "sub/b.png", "label": 1}]
+    (local / "list.json").write_text(json.dumps(entries))
+    source = open_source(f"{put(local)}/list.json", [IMAGE], 2)
+    np.testing.assert_array_equal(
+        gather(source, 2)["image"], gather(open_source(local / "list.json", [IMAGE], 2), 2)["image"]
+    )
+    copies = [file.name for file in (tmp_path / "tmp").rglob("*.png")]
+    assert sorted(copies) == ["a.png", "b.png"]
+
+
+@pytest.mark.parametrize("name", ["../a.png", "sub/../../a.png", "/etc/a.png"])
+def test_a_manifest_does_not_reach_outside(tmp_path: Path, put: Any, name: str) -> None:
+    (tmp_path / "list.json").write_text(json.dumps([{"path": name, "label": 0}, {"path": "b.png", "label": 1}]))
+    with pytest.raises(DataError, match="lies outside the folder"):
+        open_source(put(tmp_path / "list.json"), [IMAGE], 2)
+
+
+def test_shards_by_pattern(tmp_path: Path, put: Any) -> None:
+    images = write_folder(tmp_path / "images", ["0.png", "1.png"])
+    for row in range(2):
+        (images / f"{row}.cls").write_text(str(row))
+        with tarfile.open(tmp_path / f"calib-{row}.tar", "w") as archive:
+            for kind in ("png", "cls"):
+                archive.add(images / f"{row}.{kind}", f"{row}.{kind}")
+        url = put(tmp_path / f"calib-{row}.tar")
+    source = open_source(url.replace("-1.tar", "-{0..1}.tar"), [IMAGE], 2)
+    assert source.describe() == "webdataset calib-{0..1}.tar (2 images, 2 classes)"
+
+
+def test_the_copy_lives_as_long_as_it_is_used(tmp_path: Path, put: Any) -> None:
+    source = open_source(put(write_folder(tmp_path / "calib", ["0/a.png", "1/b.png"])), [IMAGE], 2)
+    gc.collect()
+    batches = source.batches(1)
+    next(batches)
+    del source
+    gc.collect()
+    assert len(list(batches)) == 1
+    del batches
+    gc.collect()
+    assert os.listdir(tmp_path / "tmp") == []  # noqa: PTH208
+
+
+def test_errors_name_the_url_and_leave_no_copy(tmp_path: Path, put: Any) -> None:
+    url = put(write_npz(tmp_path / "calib.npz", {"y": X, "labels": LABELS}))
+    with pytest.raises(DataError, match=rf"^{url}: no array for the model's input 'x'"):
+        open_source(url, [spec()], 2)
+    gc.collect()
+    assert os.listdir(tmp_path / "tmp") == []  # noqa: PTH208
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"memory://gone/calib\.npz: there is nothing there"):
+        open_source("memory://gone/calib.npz", [spec()], 2)
+
+
+def test_unknown_schemes() -> None:
+    with pytest.raises(UsageError, match=r"nonsense://a/b\.npz: cannot be opened"):
+        open_source("nonsense://a/b.npz", [spec()], 2)
+
+
+def test_missing_fsspec(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    with pytest.raises(UsageError, match=r"needs fsspec, .* pip install 'tna-onnx\[remote\]'"):
+        open_source("memory://a/b.npz", [spec()], 2)

@@ -1,0 +1,324 @@
+"""Parquet, Arrow and saved data sets: columns, labels, images, and that rows are not all loaded."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.data.samples import gather, noise, spec
+from tna_onnx.data import Recipe, Source, open_source
+from tna_onnx.errors import DataError, UsageError
+
+pa = pytest.importorskip("pyarrow")
+import pyarrow.parquet as pq  # noqa: E402
+
+IMAGE = spec("pixels", (None, 3, 5, 6))
+X = np.random.default_rng(0).random((6, 4), np.float32)
+LABELS = np.array([0, 1, 2, 0, 1, 2])
+WRITERS = ["parquet", "arrow", "feather", "ipc"]
+
+
+def write(path: Path, table: Any) -> Path:
+    if path.suffix == ".parquet":
+        pq.write_table(table, path, row_group_size=4)
+    elif path.suffix == ".feather":  # compressed by default
+        import pyarrow.feather
+
+        pyarrow.feather.write_feather(table, path, chunksize=4)
+    else:
+        make = pa.ipc.new_stream if path.suffix == ".arrow" else pa.ipc.new_file
+        with make(path, table.schema) as writer:
+            writer.write_table(table, max_chunksize=4)
+    return path
+
+
+def rows(values: np.ndarray, kind: Any = None) -> Any:
+    return pa.array(list(values), kind or pa.list_(pa.float32()))
+
+
+def png(seed: int) -> bytes:
+    stream = io.BytesIO()
+    Image.fromarray(noise(5, 6, seed=seed)).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def opened(path: Path, *inputs: Any, n_classes: int = 3, **options: Any) -> Source:
+    return open_source(path, inputs or [spec()], n_classes, **options)
+
+
+def refusal(path: Path, *inputs: Any, **options: Any) -> str:
+    with pytest.raises(DataError) as caught:
+        opened(path, *inputs, **options)
+    assert str(path) in str(caught.value)
+    return str(caught.value)
+
+
+# ---- numbers ----
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+@pytest.mark.parametrize("name", ["x", "embedding"])
+def test_lists(tmp_path: Path, kind: str, name: str) -> None:
+    path = write(tmp_path / f"calib.{kind}", pa.table({name: rows(X), "label": LABELS}))
+    source = opened(path)
+    np.testing.assert_array_equal(gather(source, 4)["x"], X, strict=True)
+    np.testing.assert_array_equal(gather(source, 3, np.array([5, 0, -2, 0]))["x"], X[[5, 0, -2, 0]])
+    np.testing.assert_array_equal(source.labels, LABELS)
+    assert source.describe() == f"table calib.{kind} (6 samples, 3 classes)"
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int8", "uint8", "int64", "bool"])
+def test_types_and_scalars(tmp_path: Path, dtype: str) -> None:
+    values = (10 * X[:, 0]).astype(dtype)
+    path = write(tmp_path / "calib.parquet", pa.table({"x": pa.array(values), "labels": LABELS}))
+    joined = gather(opened(path, spec("x", (None,), dtype)), 4)["x"]
+    np.testing.assert_array_equal(joined, values, strict=True)
+
+
+@pytest.mark.parametrize("form", ["lists", "large lists", "fixed", "tensors"])
+def test_nested_lists(tmp_path: Path, form: str) -> None:
+    cubes = np.random.default_rng(1).random((6, 2, 3, 4)).astype(np.float32)
+    if form == "tensors":
+        column = pa.FixedShapeTensorArray.from_numpy_ndarray(cubes)
+    else:
+        make = {"lists": pa.list_, "large lists": pa.large_list, "fixed": pa.list_}[form]
+        sizes = (4, 3, 2) if form == "fixed" else (-1, -1, -1)
+        kind = pa.float32()
+        for size in sizes:
+            kind = make(kind) if size < 0 else make(kind, size)
+        column = pa.array(cubes.tolist(), kind)
+    path = write(tmp_path / "calib.arrow", pa.table({"x": column, "label": LABELS}))
+    wanted = spec("x", (None, 2, None, 4))
+    np.testing.assert_array_equal(gather(opened(path, wanted), 4)["x"], cubes, strict=True)
+
+
+def test_several_inputs_by_name(tmp_path: Path) -> None:
+    ids = np.random.default_rng(2).integers(0, 99, (6, 5))
+    mask = np.ones((6, 5), np.int32)
+    columns = {"input_ids": rows(ids, pa.list_(pa.int64())), "attention_mask": rows(mask, pa.list_(pa.int32()))}
+    path = write(tmp_path / "calib.parquet", pa.table({"text": ["a"] * 6, **columns, "label": LABELS}))
+    inputs = [spec("input_ids", (None, None), np.int64), spec("attention_mask", (None, None), np.int64)]
+    joined = gather(opened(path, *inputs), 4)
+    np.testing.assert_array_equal(joined["input_ids"], ids, strict=True)
+    np.testing.assert_array_equal(joined["attention_mask"], mask.astype(np.int64), strict=True)
+
+
+def test_a_folder_of_files_in_the_order_of_their_names(tmp_path: Path) -> None:
+    for name, part in {"b.parquet": slice(2, 6), "a.parquet": slice(0, 2)}.items():
+        write(tmp_path / name, pa.table({"x": rows(X[part]), "label": LABELS[part]}))
+    np.testing.assert_array_equal(gather(opened(tmp_path), 3)["x"], X)
+
+
+def test_files_with_other_columns(tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet", pa.table({"x": rows(X), "label": LABELS}))
+    write(tmp_path / "b.parquet", pa.table({"x": rows(X, pa.list_(pa.float64())), "label": LABELS}))
+    assert "b.parquet: its columns differ in type" in refusal(tmp_path)
+
+
+def test_ragged_lists(tmp_path: Path) -> None:
+    ragged = pa.array([[1, 2], [3, 4], [5, 6], [7, 8], [9], [10]], pa.list_(pa.float32()))
+    message = refusal(write(tmp_path / "a.arrow", pa.table({"x": ragged, "label": LABELS})))
+    assert "'x': every row must have the shape of row 0, (2,), but row 4 has (1,); pad or cut" in message
+    ragged = pa.array([[1, 2], [3], [5, 6], [7, 8], [9, 9], [10, 1]], pa.list_(pa.float32()))
+    message = refusal(write(tmp_path / "b.arrow", pa.table({"x": ragged, "label": LABELS})))
+    assert "one list has 2 values and row 1 has 1" in message
+
+
+@pytest.mark.parametrize("cells", [[[1.0], None, [2.0]], [[1.0], [None], [2.0]]])
+def test_empty_cells(tmp_path: Path, cells: list[Any]) -> None:
+    table = pa.table({"x": pa.array(cells, pa.list_(pa.float32())), "label": LABELS[:3]})
+    assert "'x': has empty cells" in refusal(write(tmp_path / "a.parquet", table), spec("x", (None, 1)))
+
+
+@pytest.mark.parametrize(
+    ("columns", "inputs", "pattern"),
+    [
+        ({"x": ["a"] * 6}, [spec()], "expected numbers or lists of numbers, found string"),
+        ({"x": rows(X, pa.list_(pa.float64()))}, [spec()], "expected dtype float32, found float64"),
+        ({"x": rows(X[:, :3])}, [spec()], "expected shape (N, 4), found (6, 3)"),
+        ({"a": rows(X), "b": rows(X)}, [spec()], "no column for the model's input 'x'"),
+        ({"x": rows(X)}, [spec("x"), spec("y")], "no column for the model's input 'y'"),
+    ],
+)
+def test_columns_that_do_not_fit(tmp_path: Path, columns: dict[str, Any], inputs: list[Any], pattern: str) -> None:
+    assert pattern in refusal(write(tmp_path / "a.parquet", pa.table({**columns, "label": LABELS})), *inputs)
+
+
+def test_no_rows(tmp_path: Path) -> None:
+    table = pa.table({"x": rows(X), "label": LABELS}).slice(0, 0)
+    for kind in WRITERS:
+        with pytest.raises(DataError):
+            opened(write(tmp_path / f"a.{kind}", table))
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_broken_files(tmp_path: Path, kind: str) -> None:
+    path = write(tmp_path / f"a.{kind}", pa.table({"x": rows(X), "label": LABELS}))
+    for content in (b"", b"nothing", path.read_bytes()[:200]):
+        path.write_bytes(content)
+        assert "cannot be read as a table" in refusal(path)
+
+
+def test_a_recipe_is_for_images(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", pa.table({"x": rows(X), "label": LABELS}))
+    with pytest.raises(UsageError, match="applies to images only"):
+        opened(path, recipe=Recipe(scale=1.0))
+
+
+def test_no_table_in_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"no files \.parquet"):
+        opened(tmp_path, format="table")
+
+
+def test_missing_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    (tmp_path / "a.parquet").touch()
+    with pytest.raises(UsageError, match=r"needs pyarrow, .* pip install 'tna-onnx\[tables\]'"):
+        opened(tmp_path / "a.parquet")
+
+
+# ---- labels ----
+
+
+@pytest.mark.parametrize("encode", [False, True])
+def test_names(tmp_path: Path, encode: bool) -> None:
+    names = pa.array(["dog", "cat", "cow", "dog", "cat", "cow"])
+    table = pa.table({"x": rows(X), "label": names.dictionary_encode() if encode else names})
+    path = write(tmp_path / "a.parquet", table)
+    np.testing.assert_array_equal(opened(path).labels, [2, 0, 1, 2, 0, 1])
+    np.testing.assert_array_equal(opened(path, class_names=["dog", "cat", "cow"]).labels, LABELS)
+
+
+def test_the_column_can_be_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", pa.table({"x": rows(X), "fine": LABELS, "coarse": LABELS // 2}))
+    assert "no column can hold the labels" in refusal(path)
+    np.testing.assert_array_equal(opened(path, spec("x"), label_column="coarse").labels, LABELS // 2)
+
+
+def test_labels_apart(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", pa.table({"x": rows(X)}))
+    np.testing.assert_array_equal(opened(path, labels=LABELS).labels, LABELS)
+
+
+@pytest.mark.parametrize(
+    ("labels", "pattern"),
+    [
+        (pa.array([0, 1, None, 0, 1, 2]), "has 1 empty cells, first in row 2"),
+        (pa.array([0, 1, -1, 0, 1, 2]), "must lie in 0 to 2"),
+        (pa.array([[0], [1], [2], [0], [1], [2]]), "found [0] in row 0"),
+    ],
+)
+def test_labels_that_cannot_be_used(tmp_path: Path, labels: Any, pattern: str) -> None:
+    assert pattern in refusal(write(tmp_path / "a.parquet", pa.table({"x": rows(X), "label": labels})))
+
+
+def class_labels(folder: Path, names: list[str], labels: np.ndarray, kind: str) -> Path:
+    """A table as `datasets` writes it, with the names of its classes in the schema."""
+    features = {"x": {}, "label": {"names": names, "_type": "ClassLabel"}}
+    metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+    table = pa.table({"x": rows(X), "label": labels}).replace_schema_metadata(metadata)
+    return write(folder / f"calib.{kind}", table)
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_stored_class_names_decide(tmp_path: Path, kind: str) -> None:
+    """The indices of the data set are in its own order; the model's is another."""
+    path = class_labels(tmp_path, ["cow", "cat", "dog"], LABELS, kind)
+    np.testing.assert_array_equal(opened(path, class_names=["cat", "cow", "dog"]).labels, [1, 0, 2, 1, 0, 2])
+    np.testing.assert_array_equal(opened(path).labels, LABELS)
+    assert "1 of 3 labels are not class names of the model: 'cow'" in refusal(path, class_names=["cat", "bee", "dog"])
+    assert "has 3 classes ('cow', 'cat', 'dog'), the model has 5" in refusal(path, n_classes=5)
+
+
+def test_samples_without_a_label(tmp_path: Path) -> None:
+    path = class_labels(tmp_path, ["cow", "cat", "dog"], LABELS - 1, "arrow")
+    assert "but goes from -1 to 1" in refusal(path, class_names=["cat", "cow", "dog"])
+
+
+# ---- images ----
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+@pytest.mark.parametrize("form", ["struct", "binary", "large"])
+@pytest.mark.parametrize("name", ["photo", "pixels"])
+def test_images(tmp_path: Path, kind: str, form: str, name: str) -> None:
+    content = [png(seed) for seed in range(6)]
+    if form == "struct":
+        cells = pa.array([{"bytes": part, "path": None} for part in content])
+    else:
+        cells = pa.array(content, pa.binary() if form == "binary" else pa.large_binary())
+    path = write(tmp_path / f"calib.{kind}", pa.table({name: cells, "label": LABELS, "score": X[:, 0]}))
+    source = opened(path, IMAGE)
+    expected = np.stack([noise(5, 6, seed=seed).transpose(2, 0, 1) for seed in range(6)]) / 255
+    np.testing.assert_allclose(gather(source, 4)["pixels"], expected, rtol=0, atol=1e-6)
+    assert source.describe() == f"table calib.{kind} (6 images, 3 classes)"
+    assert source.recipe() is not None
+
+
+def test_images_by_path(tmp_path: Path) -> None:
+    (tmp_path / "below").mkdir()
+    for seed in range(3):
+        (tmp_path / "below" / f"{seed}.png").write_bytes(png(seed))
+    cells = [{"bytes": None, "path": f"below/{seed}.png"} for seed in range(3)]
+    path = write(tmp_path / "a.parquet", pa.table({"image": cells, "label": LABELS[:3]}))
+    expected = np.stack([noise(5, 6, seed=seed).transpose(2, 0, 1) for seed in range(3)]) / 255
+    np.testing.assert_allclose(gather(opened(path, IMAGE), 3)["pixels"], expected, rtol=0, atol=1e-6)
+
+
+def test_bad_images_are_named_or_skipped(tmp_path: Path) -> None:
+    cells = [{"bytes": png(seed) if seed != 1 else b"broken", "path": None} for seed in range(6)]
+    cells[4] = {"bytes": None, "path": None}
+    path = write(tmp_path / "a.parquet", pa.table({"image": pa.array(cells), "label": LABELS}))
+    with pytest.raises(DataError, match=r"a\.parquet: row 1: cannot be read as an image"):
+        list(opened(path, IMAGE).batches(6))
+    source = opened(path, IMAGE, skip_bad=True)
+    np.testing.assert_array_equal(source.labels, [0, 2, 0, 2])
+    assert "2 unreadable skipped" in source.describe()
+
+
+def test_which_column_holds_the_images(tmp_path: Path) -> None:
+    cells = [png(seed) for seed in range(6)]
+    path = write(tmp_path / "a.parquet", pa.table({"left": cells, "right": cells, "label": LABELS}))
+    assert "no column can be told to hold the images (found 'left', 'right', 'label')" in refusal(path, IMAGE)
+    path = write(tmp_path / "b.parquet", pa.table({"thumb": cells, "image": cells, "label": LABELS}))
+    assert len(opened(path, IMAGE)) == 6
+
+
+# ---- saved data sets ----
+
+
+def saved(root: Path, **state: Any) -> Path:
+    root.mkdir(parents=True)
+    table = pa.table({"x": rows(X), "label": LABELS})
+    write(root / "data-00001-of-00002.arrow", table.slice(0, 4))
+    write(root / "data-00000-of-00002.arrow", table.slice(4))
+    names = ["data-00001-of-00002.arrow", "data-00000-of-00002.arrow"]
+    (root / "state.json").write_text(json.dumps({"_data_files": [{"filename": name} for name in names], **state}))
+    return root
+
+
+def test_a_saved_data_set_is_in_the_order_of_its_state(tmp_path: Path) -> None:
+    np.testing.assert_array_equal(gather(opened(saved(tmp_path / "calib")), 4)["x"], X)
+
+
+def test_a_data_set_with_splits(tmp_path: Path) -> None:
+    saved(tmp_path / "train")
+    saved(tmp_path / "test")
+    (tmp_path / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    assert f"choose one: {tmp_path / 'test'}, {tmp_path / 'train'}" in refusal(tmp_path)
+
+
+def test_a_data_set_with_an_order_of_its_own(tmp_path: Path) -> None:
+    assert "flatten_indices" in refusal(saved(tmp_path / "calib", _indices_data_files=[{"filename": "i.arrow"}]))
+
+
+def test_a_broken_state(tmp_path: Path) -> None:
+    root = saved(tmp_path / "calib")
+    (root / "state.json").write_text("{}")
+    assert "cannot be read" in refusal(root)

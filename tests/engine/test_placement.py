@@ -1,0 +1,144 @@
+"""The search on torch: the same scores, fits and choices as with NumPy; torch's host stands in for a CUDA device."""
+
+import types
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tna_onnx.calibration.strategy import Strategy
+from tna_onnx.engine.logits import HeadLogits, score_all
+from tna_onnx.engine.placement import Host, OnDevice, placement_of
+from tna_onnx.extraction.table import FeatureStore
+from tna_onnx.maps import MAPS
+from tna_onnx.numerics.tilt import TiltParameters, TiltPath
+from tna_onnx.runtime import Device
+from tna_onnx.search.settings import SearchSettings
+
+N, FEATURES, CLASSES = 3000, 32, 7
+
+
+@pytest.fixture(scope="module")
+def torch() -> Any:
+    return pytest.importorskip("torch", reason="torch is in the extra 'gpu'")
+
+
+@pytest.fixture(scope="module")
+def problem() -> tuple[FeatureStore, Any, Any]:
+    rng = np.random.default_rng(0)
+    weight = rng.standard_normal((CLASSES, FEATURES)).astype(np.float32)
+    features = rng.standard_normal((N, FEATURES)).astype(np.float32)
+    labels = np.argmax(features @ weight.T / 2 + rng.gumbel(size=(N, CLASSES)), axis=1)
+    features.setflags(write=False)  # as a mapped file gives them
+    return FeatureStore(features, labels), weight, rng.standard_normal(CLASSES).astype(np.float32) / 10
+
+
+def test_scores_are_those_of_numpy(torch: Any, problem: tuple[FeatureStore, Any, Any]) -> None:
+    store, weight, bias = problem
+    here, there = HeadLogits(store, weight, bias), HeadLogits(store, weight, bias, OnDevice(torch, "cpu"))
+    assert isinstance(next(there.chunks())[0], torch.Tensor)
+    np.testing.assert_array_equal(there.predictions(), here.predictions())
+    np.testing.assert_allclose(there.at(np.arange(5)), here.at(np.arange(5)), rtol=0, atol=1e-4)  # sums of 32 terms
+    for mine, theirs in (
+        (here.scores(), there.scores()),
+        (here.scaled_scores(0.3), there.scaled_scores(0.3)),
+        (*score_all([here]), *score_all([there])),
+    ):
+        np.testing.assert_array_equal(mine.hit, theirs.hit)
+        for name in ("confidence", "nll", "brier"):
+            # logits of size 20 in float32: 32 * 2^-24 * 20
+            np.testing.assert_allclose(getattr(theirs, name), getattr(mine, name), rtol=0, atol=5e-5)
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_maps_are_those_of_numpy(torch: Any, problem: tuple[FeatureStore, Any, Any], name: str) -> None:
+    store, weight, bias = problem
+    rows = np.arange(N) % 3 > 0
+    mapped = []
+    for placement in (Host(), OnDevice(torch, "cpu")):
+        logits = HeadLogits(store, weight, bias, placement)
+        fitted = MAPS[name].fit(logits.reduce(rows, features=MAPS[name].needs_features))
+        mapped.append(logits.mapped_scores(fitted, ~rows))
+    # isotonic steps are up to 1024 steep and magnify the rounding of p
+    atol = 2e-2 if name == "irova" else 2e-4
+    np.testing.assert_allclose(mapped[1].confidence, mapped[0].confidence, rtol=0, atol=atol)
+    assert np.mean(mapped[1].nll) == pytest.approx(np.mean(mapped[0].nll), abs=1e-4)
+
+
+@pytest.mark.parametrize(("search", "name"), [("sparse", "ts"), ("complete", "ets"), ("sparse", "none")])
+def test_the_same_candidate_is_chosen(
+    torch: Any, problem: tuple[FeatureStore, Any, Any], search: str, name: str
+) -> None:
+    store, weight, bias = problem
+    found = []
+    for placement in (Host(), OnDevice(torch, "cpu")):
+        strategy = Strategy(
+            lambda w, placement=placement: HeadLogits(store, w, bias, placement),
+            weight, search, name, SearchSettings(objective="nll", max_ensemble_size=40),
+        )  # fmt: skip
+        found.append(strategy.run(lambda *_: None))
+    one, other = found
+    assert [(c.angle, c.ensemble_size) for c in one.candidates] == [
+        (c.angle, c.ensemble_size) for c in other.candidates
+    ]
+    np.testing.assert_array_equal(one.weight, other.weight, strict=True)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_path_of_torch_tensors_is_that_of_numpy(torch: Any, dtype: str) -> None:
+    weight = np.random.default_rng(0).standard_normal((20, 64)).astype(dtype)
+    for seed in range(3):
+        sequence = np.random.SeedSequence(seed)
+        here = TiltPath(weight, sequence, TiltParameters())
+        there = TiltPath(torch.from_numpy(weight), sequence, TiltParameters())
+        for angle in (0.2, 0.9):
+            assert here.advance(angle) == there.advance(angle)
+            assert here.rotations == there.rotations
+            assert there.angle == pytest.approx(here.angle, abs=1e-5 if dtype == "float32" else 1e-12)
+            np.testing.assert_allclose(there.tilted.numpy(), here.tilted, atol=1e-4 if dtype == "float32" else 1e-12)
+            np.testing.assert_allclose(
+                there.counterpart().numpy(), here.counterpart(), atol=1e-4 if dtype == "float32" else 1e-12
+            )
+
+
+class _FakeCuda:
+    """torch with so many CUDA devices, as far as `placement_of` asks."""
+
+    def __init__(self, count: int) -> None:
+        self.__version__ = "2.0"
+        self.cuda = types.SimpleNamespace(is_available=lambda: count > 0, device_count=lambda: count)
+        self.backends = types.SimpleNamespace(cuda=types.SimpleNamespace(matmul=types.SimpleNamespace(allow_tf32=True)))
+
+    @staticmethod
+    def device(name: str) -> str:
+        return name
+
+
+def test_cuda_is_taken_where_the_session_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = _FakeCuda(2)
+    monkeypatch.setitem(__import__("sys").modules, "torch", fake)
+    placed = placement_of("CUDAExecutionProvider", Device("cuda", 1))
+    assert isinstance(placed, OnDevice)
+    assert placed.name == "torch 2.0 on cuda:1"
+    assert fake.backends.cuda.matmul.allow_tf32 is False  # products of float32 are those of the deployed model
+    assert isinstance(placement_of("CPUExecutionProvider", Device("auto")), Host)
+    assert isinstance(placement_of("CUDAExecutionProvider", Device("cuda", 2)), Host)  # torch does not see that one
+    monkeypatch.setitem(__import__("sys").modules, "torch", _FakeCuda(0))
+    assert isinstance(placement_of("CUDAExecutionProvider", Device("cuda", 0)), Host)
+    monkeypatch.setitem(__import__("sys").modules, "torch", None)  # not installed
+    assert isinstance(placement_of("CUDAExecutionProvider", Device("cuda", 0)), Host)
+
+
+def test_features_are_moved_once(torch: Any, problem: tuple[FeatureStore, Any, Any], monkeypatch: Any) -> None:
+    store, weight, bias = problem
+    device, puts = OnDevice(torch, "cpu"), []
+    put = device.put
+    monkeypatch.setattr(device, "put", lambda array: (puts.append(array.shape), put(array))[1])
+    for _ in range(3):
+        HeadLogits(store, weight, bias, device).scores()
+    assert puts.count((N, FEATURES)) == 1
+    monkeypatch.setattr(device, "_free", lambda: store.features.nbytes)  # less than twice the features
+    device._kept = None
+    for _ in range(3):
+        HeadLogits(store, weight, bias, device).scores()
+    assert puts.count((N, FEATURES)) == 4

@@ -1,0 +1,99 @@
+"""Large mapped files: rows that were read leave memory and keep their values; given features are not copied."""
+
+from __future__ import annotations
+
+import mmap
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tna_onnx
+import tna_onnx.extraction.collect
+import tna_onnx.extraction.store
+from tests.conftest import Small
+from tna_onnx.data.digest import arrays_sha256
+from tna_onnx.errors import DataError
+from tna_onnx.extraction.mapped import ReadOnce, release
+
+
+def resident(array: np.memmap) -> int:
+    """Pages of a mapped array that this process has in memory, from Linux."""
+    start = array.ctypes.data // mmap.PAGESIZE * mmap.PAGESIZE
+    found, there = 0, False
+    for line in Path("/proc/self/smaps").read_text(encoding="ascii").splitlines():
+        first = line.split()[0]
+        if "-" in first and not first.endswith(":"):
+            low, high = (int(part, 16) for part in first.split("-"))
+            there = low <= start < high
+        elif there and first == "Rss:":
+            found += int(line.split()[1]) * 1024
+    return found
+
+
+@pytest.fixture
+def mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> np.memmap:
+    """4 MB of rows of 4 kB, behind an offset that is no whole page; large enough to be released."""
+    monkeypatch.setattr(tna_onnx.extraction.store, "_STAYS", 2**20)
+    rows = np.arange(1024 * 1024, dtype=np.float32).reshape(1024, 1024)
+    np.save(tmp_path / "rows.npy", rows)
+    return np.load(tmp_path / "rows.npy", mmap_mode="r+")
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="Linux tells which pages are there")
+def test_released_rows_leave_memory_and_keep_their_values(mapped: np.memmap) -> None:
+    expected = np.array(mapped)
+    assert resident(mapped) >= 4 * 2**20
+    release(mapped, slice(256, 768))
+    assert resident(mapped) <= 2 * 2**20 + 4 * mmap.PAGESIZE
+    np.testing.assert_array_equal(mapped, expected)
+    mapped[300] = -1
+    release(mapped.reshape(512, 2048), slice(0, 512))
+    assert resident(mapped) <= 2 * mmap.PAGESIZE
+    assert np.all(mapped[300] == -1)  # what was written is in the file
+    np.testing.assert_array_equal(np.delete(mapped, 300, axis=0), np.delete(expected, 300, axis=0))
+
+
+@pytest.mark.parametrize("rows", [slice(0, 0), slice(5, 2), slice(1023, 9999), slice(0, 1), slice(3, 900, 2)])
+def test_any_rows_may_be_released(mapped: np.memmap, rows: slice) -> None:
+    expected = np.array(mapped)
+    for array in (mapped, mapped[:, ::2], mapped.T, np.asarray(mapped), expected):
+        release(array, rows)
+    np.testing.assert_array_equal(mapped, expected)
+
+
+def test_reading_once_is_reading(mapped: np.memmap) -> None:
+    once = ReadOnce(mapped)
+    assert (once.dtype, once.shape, once.nbytes, len(once)) == (mapped.dtype, mapped.shape, mapped.nbytes, 1024)
+    labels = np.arange(1024)
+    assert arrays_sha256({"a": once}, labels) == arrays_sha256({"a": mapped}, labels)
+    part = once[10:20]
+    part[:] = 0
+    assert np.all(mapped[10:20] == np.arange(10 * 1024, 20 * 1024).reshape(10, 1024))
+
+
+# --- features that are there already
+
+
+def test_a_store_is_not_copied(small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is calibrated from a feature store is its own file, and the result is that of a copy."""
+    stored = tna_onnx.features(small.model, small.calib, tmp_path / "cache")
+    outputs = [tmp_path / "mapped.onnx", tmp_path / "copied.onnx"]
+
+    def copied(*_: object) -> None:
+        raise AssertionError("copied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tna_onnx.extraction.collect.TemporaryRows, "array", copied)
+        tna_onnx.calibrate(small.model, stored.folder, output=outputs[0], search="none")
+    monkeypatch.setattr(tna_onnx.extraction.collect._Collector, "given", lambda _: None)
+    tna_onnx.calibrate(small.model, stored.folder, output=outputs[1], search="none")
+    assert outputs[0].read_bytes() == outputs[1].read_bytes()
+
+
+def test_given_features_are_checked(small: Small, tmp_path: Path) -> None:
+    x = np.ones((5000, 32), np.float32)
+    x[4999, 3] = np.nan
+    np.savez(tmp_path / "features.npz", features=x, labels=np.arange(5000) % 5)
+    with pytest.raises(DataError, match=r"sample 4999 hold NaN or infinite values"):
+        tna_onnx.calibrate(small.model, tmp_path / "features.npz", output=tmp_path / "a.onnx")

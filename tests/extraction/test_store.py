@@ -1,0 +1,329 @@
+"""The feature store: whatever happened to its files, a row that was not written for this key is never handed out."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tna_onnx.errors import DataError, UsageError
+from tna_onnx.extraction import store as store_module
+from tna_onnx.extraction.mapped import TemporaryRows
+from tna_onnx.extraction.store import DiskStore, find_stores, labels_digest, open_store, read_stored
+
+N, BATCH, CHUNK = 2500, 100, 1000  # chunks are whole batches, 1024 samples at most for batches up to that
+LABELS = np.arange(N) % 7
+KEY = {"model_sha256": "ab" * 32, "labels_sha256": labels_digest(LABELS), "beside": [], "recipe": None, "batch": BATCH}
+
+
+def rows(name: str, start: int, stop: int) -> np.ndarray:
+    """What a run would compute: `features` (N, 6) float32, `logits` (N, 7) float16."""
+    width, dtype = {"features": (6, np.float32), "logits": (7, np.float16)}[name]
+    at = np.arange(start, stop)[:, None] * width + np.arange(width)
+    return np.sin(at).astype(dtype)
+
+
+def fill(store: DiskStore, stop: int = N) -> None:
+    """Go on from where the store is, in batches."""
+    for start in range(store.done, stop, BATCH):
+        end = min(start + BATCH, N)
+        for name in ("features", "logits"):
+            values = rows(name, start, end)
+            store.array(name, values.shape[1:], values.dtype)[start:end] = values
+        store.finish_up_to(end)
+
+
+def kept(cache: Path, key: dict[str, Any] | None = None, stop: int = N) -> Path:
+    """Fill a store and return its folder."""
+    with open_store(cache, key or KEY, LABELS, BATCH) as store:
+        fill(store, stop)
+        return store.folder
+
+
+def assert_right(folder: Path) -> None:
+    stored = read_stored(folder)
+    for name in ("features", "logits"):
+        np.testing.assert_array_equal(stored.arrays[name], rows(name, 0, N))
+        assert not stored.arrays[name].flags.writeable
+    np.testing.assert_array_equal(stored.labels, LABELS)
+
+
+def edit(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    """Change the manifest as an editor would."""
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_text())
+    change(manifest)
+    path.write_text(json.dumps(manifest))
+
+
+def test_rows_come_back_bit_for_bit(tmp_path: Path) -> None:
+    folder = kept(tmp_path / "deep/cache")
+    assert_right(folder)
+    assert_right(folder.parent)  # a cache with one store is that store
+    np.testing.assert_array_equal(np.load(folder / "labels.npy"), LABELS)
+    assert {p.name for p in folder.iterdir()} == {"features.bin", "logits.bin", "labels.npy", "lock", "manifest.json"}
+
+
+def test_chunks_are_taken_over_and_only_whole_ones(tmp_path: Path) -> None:
+    for stop, done in [(0, 0), (900, 0), (1000, 1000), (1900, 1000), (2400, 2000), (N, N)]:
+        kept(tmp_path, stop=stop)
+        with open_store(tmp_path, KEY, LABELS, BATCH) as store:
+            assert (store.done, store.notes) == (done, [])
+    assert_right(tmp_path)
+
+
+@pytest.mark.parametrize(("batch", "chunk"), [(1, 1024), (64, 1024), (100, 1000), (1024, 1024), (3000, 3000)])
+def test_chunks_are_whole_batches(tmp_path: Path, batch: int, chunk: int) -> None:
+    with open_store(tmp_path, KEY, LABELS, batch) as store:
+        assert store.chunk == chunk
+
+
+def test_another_key_is_another_store(tmp_path: Path) -> None:
+    first, second = kept(tmp_path), kept(tmp_path, {**KEY, "model_sha256": "cd" * 32})
+    assert first != second
+    with pytest.raises(DataError, match=f"expected one feature store, found .*{min(first.name, second.name)}"):
+        read_stored(tmp_path)
+    assert_right(first)
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "cut short": (lambda f: os.truncate(f / "features.bin", 100), "features.bin is damaged"),
+    "too long": (lambda f: os.truncate(f / "logits.bin", N * 14 + 1), "logits.bin is damaged"),
+    "missing rows": (lambda f: (f / "logits.bin").unlink(), "logits.bin is damaged"),
+    "manifest is no JSON": (lambda f: (f / "manifest.json").write_text("{"), "manifest"),
+    "manifest is a list": (lambda f: (f / "manifest.json").write_text("[]"), "manifest"),
+    "manifest is empty": (lambda f: (f / "manifest.json").write_text(""), "manifest"),
+    "manifest is not text": (lambda f: (f / "manifest.json").write_bytes(b"\xff\xfe"), "manifest"),
+    "manifest nests too deep": (lambda f: (f / "manifest.json").write_text("[" * 10**5), "manifest"),
+    "other model in it": (lambda f: edit(f, lambda m: m["key"].update(model_sha256="cd" * 32)), "manifest"),
+    "other head in it": (lambda f: edit(f, lambda m: m["key"].update(head="other")), "manifest"),
+    "other dtype in it": (lambda f: edit(f, lambda m: m["arrays"]["features"].update(dtype="<i4")), "manifest"),
+    "no dtype in it": (lambda f: edit(f, lambda m: m["arrays"]["features"].update(dtype="O")), "manifest"),
+    "other shape in it": (lambda f: edit(f, lambda m: m["arrays"]["features"].update(shape=[3, 2])), "manifest"),
+    "text as shape in it": (lambda f: edit(f, lambda m: m["arrays"]["features"].update(shape=["6"])), "manifest"),
+    "array taken out": (lambda f: edit(f, lambda m: m["arrays"].pop("logits")), "manifest"),
+    "fewer samples in it": (lambda f: edit(f, lambda m: m.update(samples=1000)), "manifest"),
+    "chunk of none": (lambda f: edit(f, lambda m: m.update(chunk=0)), "manifest"),
+    "checksum taken out": (lambda f: edit(f, lambda m: m["checksums"].pop()), "manifest"),
+    "other schema": (lambda f: edit(f, lambda m: m.update(schema=2)), "manifest"),
+    "no digest": (lambda f: edit(f, lambda m: m.pop("sha256")), "manifest"),
+    "labels missing": (lambda f: (f / "labels.npy").unlink(), "labels.npy"),
+    "labels cut short": (lambda f: os.truncate(f / "labels.npy", 5000), "labels.npy"),
+    "labels empty": (lambda f: (f / "labels.npy").write_bytes(b""), "labels.npy"),
+    "other labels": (lambda f: np.save(f / "labels.npy", LABELS[::-1]), "labels.npy"),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGE)
+def test_damage_is_told_and_never_used(tmp_path: Path, case: str) -> None:
+    damage, what = DAMAGE[case]
+    folder = kept(tmp_path)
+    damage(folder)
+    with pytest.raises(DataError, match=what) as refused:
+        read_stored(folder)
+    assert str(folder) in str(refused.value)
+    assert "collect the features again" in str(refused.value)
+    with open_store(tmp_path, KEY, LABELS, BATCH) as store:
+        assert store.done == (N if what == "labels.npy" else 0)
+        assert what in "; ".join(store.notes) or what == "labels.npy"  # those are written again
+        fill(store)
+    assert_right(folder)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.sampled_from(["features.bin", "logits.bin"]), st.integers(0, 10**9), st.integers(0, 7))
+def test_a_flipped_bit_costs_its_chunk_and_those_after_it(
+    tmp_path_factory: pytest.TempPathFactory, name: str, place: int, bit: int
+) -> None:
+    cache = tmp_path_factory.mktemp("flip")
+    folder = kept(cache)
+    content = bytearray((folder / name).read_bytes())
+    place %= len(content)
+    content[place] ^= 1 << bit
+    (folder / name).write_bytes(content)
+    chunk = place // (len(content) // N) // CHUNK
+    with pytest.raises(DataError, match=f"chunk {chunk} is damaged"):
+        read_stored(folder)
+    with open_store(cache, KEY, LABELS, BATCH) as store:
+        assert (store.done, store.notes) == (chunk * CHUNK, [f"chunk {chunk} is damaged: computed anew from there"])
+        fill(store)
+    assert_right(folder)
+    shutil.rmtree(cache)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10**9), st.integers(0, 255))
+def test_no_byte_of_the_manifest_can_change_what_is_used(
+    tmp_path_factory: pytest.TempPathFactory, place: int, value: int
+) -> None:
+    """A changed byte is told, or leaves the manifest's meaning as it was (white space)."""
+    cache = tmp_path_factory.mktemp("manifest")
+    folder = kept(cache)
+    content = bytearray((folder / "manifest.json").read_bytes())
+    content[place % len(content)] = value
+    (folder / "manifest.json").write_bytes(content)
+    try:
+        stored = read_stored(folder)
+    except DataError:
+        with open_store(cache, KEY, LABELS, BATCH) as store:
+            assert store.done == 0
+            fill(store)
+    else:
+        assert stored.key == KEY
+    assert_right(folder)
+    shutil.rmtree(cache)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.integers(0, N), max_size=5), st.integers(1, 1500))
+def test_any_interruptions_give_the_same_files(
+    tmp_path_factory: pytest.TempPathFactory, stops: list[int], batch: int
+) -> None:
+    cache = tmp_path_factory.mktemp("stops")
+    for stop in [*stops, N]:
+        with open_store(cache, KEY, LABELS, batch) as store:
+            assert not store.notes
+            for start in range(store.done, stop, batch):
+                end = min(start + batch, N)
+                for name in ("features", "logits"):
+                    values = rows(name, start, end)
+                    store.array(name, values.shape[1:], values.dtype)[start:end] = values
+                store.finish_up_to(end)
+    assert_right(cache)
+    shutil.rmtree(cache)
+
+
+def test_an_unfinished_store_says_how_much_is_there(tmp_path: Path) -> None:
+    kept(tmp_path, stop=1900)
+    with pytest.raises(DataError, match=r"not complete: 1,000 of 2,500 samples are there; collect the features again"):
+        read_stored(tmp_path)
+    kept(tmp_path, {**KEY, "head": "b"}, stop=0)
+    with pytest.raises(DataError, match="not complete: 0 of 2,500 samples"):
+        read_stored(max(tmp_path.iterdir(), key=lambda p: p.stat().st_mtime_ns))
+
+
+def test_a_store_of_another_run_under_this_name_is_not_used(tmp_path: Path) -> None:
+    """Someone has copied a store into the folder of another key."""
+    folder, other = kept(tmp_path / "a"), kept(tmp_path / "b", {**KEY, "head": "b"})
+    for file in folder.iterdir():
+        shutil.copy(file, other)
+    with open_store(tmp_path / "b", {**KEY, "head": "b"}, LABELS, BATCH) as store:
+        assert store.done == 0
+        assert store.notes == ["the store's manifest does not fit: computed anew"]
+
+
+def test_what_is_a_store(tmp_path: Path) -> None:
+    folder = kept(tmp_path / "cache")
+    assert find_stores(folder) == find_stores(tmp_path / "cache") == [folder]
+    for name in ("features.bin", "labels.npy"):  # one of them may be lost, and the message says so
+        (folder / name).rename(tmp_path / name)
+        assert find_stores(folder) == [folder]
+        (tmp_path / name).rename(folder / name)
+    images = tmp_path / "images/cat"
+    images.mkdir(parents=True)
+    (images / "manifest.json").write_text("{}")  # of another program
+    assert find_stores(tmp_path / "images") == find_stores(tmp_path / "none") == []
+    with pytest.raises(DataError, match="expected one feature store, found none"):
+        read_stored(tmp_path / "images")
+
+
+def _hold(cache: Path, opened: Any, close: Any) -> None:
+    with open_store(cache, KEY, LABELS, BATCH):
+        opened.set()
+        close.wait(60)
+
+
+def test_two_runs_on_one_store_are_kept_apart(tmp_path: Path) -> None:
+    pytest.importorskip("fcntl")
+    kept(tmp_path, stop=1000)
+    context = multiprocessing.get_context("spawn")
+    opened, close = context.Event(), context.Event()
+    other = context.Process(target=_hold, args=(tmp_path, opened, close))
+    other.start()
+    try:
+        assert opened.wait(60)
+        with pytest.raises(UsageError, match="another process is filling this feature store"), _open(tmp_path):
+            pass
+        with _open(tmp_path, {**KEY, "head": "b"}) as store:  # another key is another lock
+            assert store.done == 0
+    finally:
+        close.set()
+        other.join(60)
+    with _open(tmp_path) as store:
+        assert store.done == 1000
+
+
+def _open(cache: Path, key: dict[str, Any] | None = None) -> Any:
+    return open_store(cache, key or KEY, LABELS, BATCH)
+
+
+def no_space(*_: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
+def test_a_disk_that_is_full_from_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "posix_fallocate", no_space, raising=False)
+    with pytest.raises(UsageError, match=r"no room for 60,000 bytes of features \(No space.*choose another --cache"):
+        kept(tmp_path)
+    with pytest.raises(UsageError, match="set TMPDIR to a larger disk"):
+        TemporaryRows(N).array("features", (6,), np.dtype(np.float32))
+    monkeypatch.undo()
+    assert_right(kept(tmp_path))
+
+
+@pytest.mark.parametrize("what", ["fsync", "replace"])
+def test_a_disk_that_fills_up_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    """The manifest of the first chunk stays, and so does the chunk."""
+    folder = kept(tmp_path, stop=1000)
+    before = (folder / "manifest.json").read_bytes()
+    with open_store(tmp_path, KEY, LABELS, BATCH) as store:
+        monkeypatch.setattr(*((os, "fsync", no_space) if what == "fsync" else (Path, "replace", no_space)))
+        with pytest.raises(UsageError, match=r"cannot be written: No space left on device; choose another --cache"):
+            fill(store)
+    assert (folder / "manifest.json").read_bytes() == before
+    with pytest.raises(UsageError, match="No space left on device"), _open(tmp_path):  # the labels cannot be written
+        pass
+    monkeypatch.undo()
+    with open_store(tmp_path, KEY, LABELS, BATCH) as store:
+        assert (store.done, store.notes) == (1000, [])
+        fill(store)
+    assert_right(folder)
+
+
+def test_a_second_array_that_finds_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    allocate = store_module._allocate
+
+    def first_only(path: Path | None, *rest: Any) -> Any:
+        if path is not None and path.name == "logits.bin":
+            raise UsageError("no room")
+        return allocate(path, *rest)
+
+    monkeypatch.setattr(store_module, "_allocate", first_only)
+    with pytest.raises(UsageError, match="no room"):
+        kept(tmp_path)
+    monkeypatch.undo()
+    assert_right(kept(tmp_path))
+
+
+def test_a_cache_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file")
+    with pytest.raises(UsageError, match=r"cannot be written: .*; choose another --cache"):
+        kept(tmp_path / "cache")
+
+
+def test_temporary_rows_leave_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    temporary = TemporaryRows(N)
+    array = temporary.array("features", (6,), np.dtype(np.float32))
+    array[:] = rows("features", 0, N)
+    assert temporary.array("features", (6,), np.dtype(np.float32)) is array
+    assert list(tmp_path.iterdir()) == []

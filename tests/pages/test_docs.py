@@ -1,0 +1,264 @@
+"""README.md and docs/ are true: every command and every Python block runs, in order, page by page; the site builds.
+
+A page runs in a folder of its own that holds what the page takes for granted (`document_worlds.py`). `documents.py`
+says how a page marks what cannot run. A block that begins with `# NAME.py` or `# NAME.toml` is a file.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+import tna_onnx
+from tests.conftest import ROOT
+from tests.pages.documents import PAGES, SHELL, Block, blocks, commands, joined, name_of
+from tests.pages.worlds import QUICK, WORLDS, World
+from tna_onnx.cli.commands import group
+
+# Languages of blocks that hold nothing to run.
+SHOWN = ("text", "json", "yaml", "toml", "{toctree}", "{eval-rst}")
+
+# First line of a block that is a file.
+FILE = re.compile(r"# (\w+\.(?:py|toml))\n")
+
+# Forms of README.md's set-up commands: .ci/run executes them in a fresh environment.
+INSTALL = re.compile(r"python3 -m venv .venv && .venv/bin/pip install (-e )?'\.\[\w+\]' && ")
+
+NOT_RUN = {
+    "README.md": ["python3 -m venv .venv && .venv/bin/pip install -e '.[test]' && .venv/bin/python -m pytest"],
+    "docs/data.md": [
+        "tna-onnx calibrate model.onnx --calib s3://bucket/photos/ --preset imagenet --classes classes.txt"
+    ],
+    "docs/how-to/ci-gate.md": [
+        "tna-onnx calibrate models/digits/model.onnx --config tna.toml --figures figures/ --mlflow "
+        "-o digits.logged.onnx"
+    ],
+    "docs/how-to/serving.md": [
+        'docker run --rm -p 8000:8000 -v "$PWD/repository:/models" nvcr.io/nvidia/tritonserver:24.08-py3 '
+        "tritonserver --model-repository=/models",
+        "trtexec --onnx=model.tna.onnx --saveEngine=model.plan --fp16",
+    ],
+    "docs/tutorial.md": ["python3 -m venv .venv && .venv/bin/pip install '.[cpu]'", ". .venv/bin/activate"],
+}
+"""All commands that no test executes; each is marked on its page, with the reason."""
+
+
+@dataclass
+class Run:
+    """A page while it is executed: what it takes for granted, its Python names, what its last block printed."""
+
+    world: World
+    names: dict[str, Any] = field(default_factory=dict)
+    printed: str = ""
+
+    def block(self, block: Block, *, shown: bool = False) -> None:
+        """Execute a block, or compare it with what the one before it printed; exactly as written if that is `shown`."""
+        if block.remark.startswith("output"):
+            assert shape(block.text) == shape(self.printed), f"{block.where}: prints now\n{self.printed}"
+            if "within 5 %" in block.remark:
+                assert numbers(self.printed) == pytest.approx(numbers(block.text), rel=0.05), f"{block.where}"
+        elif re.match(FILE, block.text):
+            Path(re.match(FILE, block.text)[1]).write_text(block.text, encoding="utf-8")
+        elif block.language in SHELL:
+            self.shell(block, shown)
+        elif block.language == "python":
+            self.python(block)
+
+    def shell(self, block: Block, shown: bool) -> None:
+        """Run each line: in this process if it is `tna-onnx` and nothing else, in bash otherwise."""
+        lines = [INSTALL.sub("", line).removeprefix(".venv/bin/") for line in commands(block.text)]
+        for k, line in enumerate(lines):
+            expected = int(block.remark_after("exit code") or 0) if k == len(lines) - 1 else 0
+            if re.search(r"[|&;<>$]", line) or not line.startswith("tna-onnx "):
+                self.bash(line, expected, block)
+                continue
+            words = shlex.split(line)
+            result = CliRunner().invoke(group, (words if shown else self.world.adapt(words))[1:], prog_name="tna-onnx")
+            if result.exception is not None and not isinstance(result.exception, SystemExit):
+                raise result.exception
+            assert result.exit_code == expected, f"{block.where}: {line}\n{result.output}"
+            self.world.check(line, result.output)
+            self.printed = result.output
+
+    def bash(self, script: str, expected: int, block: Block) -> None:
+        here = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+        done = subprocess.run(
+            ["bash", "-uo", "pipefail", "-e", "-c", script],
+            env={**os.environ, "PATH": here},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == expected, f"{block.where}: {script}\n{done.stdout}"
+        self.printed = done.stdout
+
+    def python(self, block: Block) -> None:
+        """Execute in the names of the page."""
+        self.names.update(self.world.names_for(block.text))
+        with pytest.MonkeyPatch.context() as patch:
+            printed: list[str] = []
+            patch.setitem(self.names, "print", lambda *values: printed.append(" ".join(map(str, values))))
+            exec(compile(block.text, block.where, "exec"), self.names)
+        self.printed = "\n".join(printed)
+
+
+NUMBER = re.compile(r"[+-]?\d[\d,.]*(?:e[+-]?\d+)?")
+
+
+def numbers(text: str) -> list[float]:
+    return [float(number.replace(",", "").rstrip(".")) for number in NUMBER.findall(text)]
+
+
+def shape(text: str) -> list[str]:
+    """Lines of a text with its numbers and the spaces around them left out: last digits differ between machines."""
+    lines = [NUMBER.sub("#", line) for line in text.strip().splitlines()]
+    return [" ".join(line.split()) for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("text", "remark"),
+    [
+        ("tna-onnx evaluate no.onnx --data no.npz", ""),
+        ("false", ""),
+        ("true", "exit code: 1"),
+        ("tna-onnx --help", "exit code: 1"),
+    ],
+)
+def test_a_command_that_ends_otherwise_is_noticed(text: str, remark: str, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(AssertionError):
+        Run(World()).block(Block("page.md", 1, "sh", text, remark))
+
+
+@pytest.mark.parametrize(
+    ("text", "remark"),
+    [("ECE 4.7 %", "output, numbers within 5 %"), ("AdaECE 4.0 %", "output"), ("ECE 4 %\nmore", "output")],
+)
+def test_an_output_that_differs_is_noticed(text: str, remark: str, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = Run(World())
+    run.block(Block("page.md", 1, "python", "print(f'ECE {4.0:.1f} %')", ""))
+    run.block(Block("page.md", 2, "text", "ECE 4.1 %", "output, numbers within 5 %"))
+    with pytest.raises(AssertionError):
+        run.block(Block("page.md", 2, "text", text, remark))
+
+
+def runnable(page: Path) -> bool:
+    return any(block.language in (*SHELL, "python") for block in blocks(page))
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if runnable(page)], ids=name_of)
+def test_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    prepare: Callable[[], World] = WORLDS.get(name_of(page), World)
+    run = Run(prepare())
+    monkeypatch.setattr(tna_onnx, "calibrate", functools.partial(tna_onnx.calibrate, **QUICK))
+    found = [block for block in blocks(page) if block.remark_after("not run") is None]
+    for block, after in itertools.zip_longest(found, found[1:]):
+        run.block(block, shown=after is not None and after.remark.startswith("output"))
+
+
+def test_what_is_not_run_is_listed() -> None:
+    found: dict[str, list[str]] = {}
+    for page in PAGES:
+        for block in blocks(page):
+            if block.remark_after("not run") is not None:
+                assert block.remark_after("not run"), f"{block.where}: say why it is not run"
+                found.setdefault(block.page, []).extend(commands(block.text))
+    assert found == NOT_RUN
+
+
+def test_every_block_says_what_it_is() -> None:
+    for page in PAGES:
+        for block in blocks(page):
+            assert block.language in (*SHELL, "python", *SHOWN), f"{block.where}: how is {block.language!r} to be run?"
+            assert (
+                re.fullmatch(r"|output(, numbers within 5 %)?|not run: .+|exit code: \d+", block.remark)
+                or "generated" in block.remark
+            )
+
+
+def test_every_command_is_in_a_block_that_runs() -> None:
+    """A command elsewhere (indented, or in a configuration file that a page shows) is run by the page as well."""
+    verbs = "|".join(group.commands)
+    for page in PAGES:
+        text, found = joined(page.read_text(encoding="utf-8")), list(blocks(page))
+        known = {line for block in found if block.language in SHELL for line in commands(block.text)}
+        loose = re.findall(rf"^(?:    )?(?:[\s-]*run:\s*)?\s*(?:\$ )?(tna-onnx (?:{verbs}) \S.*)$", text, re.MULTILINE)
+        assert set(loose) <= known, f"{name_of(page)}: {set(loose) - known}"
+
+
+def test_every_flag_exists() -> None:
+    options = [p for command in group.commands.values() for p in command.params if isinstance(p, click.Option)]
+    known = {"--help", "--version", *(name for option in options for name in (*option.opts, *option.secondary_opts))}
+    for page in PAGES:
+        if page.parent.name == "results" or page.name == "compatibility.md":
+            continue  # these are about benchmarks and other programs
+        text = page.read_text(encoding="utf-8")
+        for block in blocks(page):
+            if block.remark_after("not run") is not None:
+                text = text.replace(block.text, "")
+        flags = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*[a-z](?![\w.])", text))
+        assert flags <= known, f"{name_of(page)}: {flags - known}"
+
+
+def test_every_link_leads_somewhere() -> None:
+    for page in PAGES:
+        for target in re.findall(
+            r"\]\(([^)\s]+)\)", re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+        ):
+            if not re.match(r"\w+:|#", target):
+                assert (page.parent / target.partition("#")[0]).exists(), f"{name_of(page)}: {target}"
+
+
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    for name in ("sphinx", "myst_parser", "furo"):
+        pytest.importorskip(name)
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "sphinx",
+            "-W",
+            "--keep-going",
+            "-n",
+            "-E",
+            "-d",
+            tmp_path / "cache",
+            ROOT / "docs",
+            tmp_path / "site",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr
+    pages = {
+        path.relative_to(tmp_path / "site").with_suffix(".md").as_posix()
+        for path in (tmp_path / "site").rglob("*.html")
+    }
+    assert {name_of(page).removeprefix("docs/") for page in PAGES[1:]} <= pages
+    commands_page = (tmp_path / "site/reference/cli.html").read_text(encoding="utf-8")
+    for name, command in group.commands.items():
+        assert f'id="{name}"' in commands_page
+        assert all(option.opts[0] in commands_page for option in command.params if isinstance(option, click.Option))
+    assert "What was applied" not in commands_page
+    python_page = (tmp_path / "site/reference/python.html").read_text(encoding="utf-8")
+    assert all(
+        f'id="tna_onnx.{name}"' in python_page
+        for name in ("calibrate", "compare", "evaluate", "features", "inspect", "verify")
+    )

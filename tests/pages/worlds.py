@@ -1,0 +1,311 @@
+"""What the pages of the documentation take for granted: models, photographs, arrays, a data loader; small stand-ins.
+
+A world is made in the current folder before its page runs there. What a page makes itself, in Python blocks or by
+commands, is left to it, and what one block writes the commands after it read.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from tests.conftest import ROOT
+
+__all__ = ["QUICK", "WORLDS", "World"]
+
+# Where the data are stand-ins, the search is not what is tested: the limit of many members needs no draws.
+QUICK = {"angle_step": 15.0, "ensemble_size": "inf", "device": "cpu"}
+
+N = 60
+MEAN, STD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
+
+
+class World:
+    """The repository's demo model and its data, in the current folder; the search is made quick."""
+
+    def __init__(self) -> None:
+        shutil.copytree(ROOT / "models", "models", ignore=shutil.ignore_patterns("*.tna.onnx"))
+
+    def adapt(self, arguments: list[str]) -> list[str]:
+        """Return the words of a command, whose output the page does not show, as they are to be run."""
+        return arguments + (_quick_flags() if "calibrate" in arguments else [])
+
+    def names_for(self, text: str) -> dict[str, Any]:
+        """Return the names that a Python block takes for granted."""
+        return {}
+
+    def check(self, line: str, output: str) -> None:
+        """Assert what is known of the output of a command."""
+
+
+def _quick_flags() -> list[str]:
+    return [f"--{name.replace('_', '-')}={value}" for name, value in QUICK.items()]
+
+
+class StandIns(World):
+    """Small random models and data under the names that a page uses.
+
+    Attributes:
+        variables: of Python blocks; `calib.npz` holds those of the block that writes this file.
+    """
+
+    def __init__(self, class_names: tuple[str, ...]) -> None:
+        super().__init__()
+        self.variables = stand_ins(class_names)
+
+    def adapt(self, arguments: list[str]) -> list[str]:
+        if "--expect-accuracy" in arguments:  # of our model, not of a ResNet
+            arguments[arguments.index("--expect-accuracy") + 1] = "30"
+        return super().adapt(arguments)
+
+    def names_for(self, text: str) -> dict[str, Any]:
+        return {**self.variables["all"], **(self.variables["calib.npz"] if "calib.npz" in text else {})}
+
+    def check(self, line: str, output: str) -> None:
+        assert "in another order" not in output, line
+        if "--skip-bad" in line:
+            assert f"{N - 1} images, 4 classes), 1 unreadable skipped" in output, line
+
+
+def data_page() -> World:
+    """docs/data.md: class names in another order than the alphabet's."""
+    return StandIns(("dog", "cat", "bird", "cow"))
+
+
+def read_me() -> World:
+    """README.md: the names in its examples; class names in the order of the alphabet, as it does not give them."""
+    world = StandIns(("bird", "cat", "cow", "dog"))
+    shutil.copy("model.onnx", "resnet.onnx")
+    for k, photo in enumerate(sorted(Path("photos").rglob("*.png"))):
+        target = Path("heldout" if k % 2 else "data", *photo.parts[1:])
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(photo, target)
+    return world
+
+
+def models_page() -> World:
+    """docs/models.md: a forest of one tree, that splits two classes at x = 0."""
+    tree = helper.make_node(
+        "TreeEnsembleClassifier",
+        ["x"],
+        ["label", "probabilities"],
+        domain="ai.onnx.ml",
+        nodes_treeids=[0, 0, 0],
+        nodes_nodeids=[0, 1, 2],
+        nodes_featureids=[0, 0, 0],
+        nodes_values=[0.0, 0.0, 0.0],
+        nodes_modes=["BRANCH_LEQ", "LEAF", "LEAF"],
+        nodes_truenodeids=[1, 0, 0],
+        nodes_falsenodeids=[2, 0, 0],
+        class_treeids=[0, 0, 0, 0],
+        class_nodeids=[1, 1, 2, 2],
+        class_ids=[0, 1, 0, 1],
+        class_weights=[0.95, 0.05, 0.05, 0.95],
+        classlabels_int64s=[0, 1],
+        post_transform="NONE",
+    )
+    graph = helper.make_graph(
+        [tree],
+        "forest",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 1])],
+        [helper.make_tensor_value_info("probabilities", TensorProto.FLOAT, ["N", 2])],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), "forest.onnx")
+    rng = np.random.default_rng(8)
+    x = rng.standard_normal((400, 1)).astype(np.float32)
+    np.savez("data.npz", x=x, labels=((x[:, 0] > 0) ^ (rng.random(400) < 0.2)).astype(np.int64))
+    return World()
+
+
+def tabular_page() -> World:
+    """docs/how-to/tabular.md needs what writes the models of scikit-learn."""
+    pytest.importorskip("skl2onnx")
+    return World()
+
+
+def write(path: str, nodes: list[onnx.NodeProto], inputs: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
+    graph = helper.make_graph(
+        nodes,
+        "docs",
+        [helper.make_tensor_value_info(name, *info) for name, info in inputs.items()],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["N", 4])],
+        [numpy_helper.from_array(value, name) for name, value in tensors.items()],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+
+
+def drawn(logits: np.ndarray, seed: int) -> np.ndarray:
+    """Labels for which the model is overconfident."""
+    return np.argmax(logits / 3 + np.random.default_rng(seed).gumbel(size=logits.shape), axis=1)
+
+
+def image_model(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Write a classifier of the mean colour; return its two matrices."""
+    hidden, weight = (rng.standard_normal(s).astype(np.float32) for s in ((3, 16), (16, 4)))
+    nodes = [
+        helper.make_node("GlobalAveragePool", ["input"], ["pooled"]),
+        helper.make_node("Flatten", ["pooled"], ["colour"]),
+        helper.make_node("MatMul", ["colour", "hidden"], ["h"]),
+        helper.make_node("Relu", ["h"], ["features"]),
+        helper.make_node("MatMul", ["features", "weight"], ["logits"], name="head"),
+    ]
+    write(
+        "model.onnx",
+        nodes,
+        {"input": (TensorProto.FLOAT, ["N", 3, "H", "W"])},
+        {"hidden": 2 * hidden, "weight": weight},
+    )
+    return 2 * hidden, weight
+
+
+def text_model(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Write a classifier of the mean of the embeddings; return embedding and weight."""
+    table, weight = (rng.standard_normal(s).astype(np.float32) for s in ((50, 16), (16, 4)))
+    nodes = [
+        helper.make_node("Gather", ["table", "input_ids"], ["embedded"]),
+        helper.make_node("Cast", ["attention_mask"], ["mask"], to=TensorProto.FLOAT),
+        helper.make_node("Unsqueeze", ["mask", "last"], ["wide"]),
+        helper.make_node("Mul", ["embedded", "wide"], ["kept"]),
+        helper.make_node("ReduceMean", ["kept"], ["features"], axes=[1], keepdims=0),
+        helper.make_node("MatMul", ["features", "weight"], ["logits"], name="head"),
+    ]
+    shape = (TensorProto.INT64, ["N", "T"])
+    tensors = {"table": 4 * table, "weight": weight, "last": np.array([-1])}
+    write("text.onnx", nodes, {"input_ids": shape, "attention_mask": shape}, tensors)
+    return 4 * table, weight
+
+
+class SavedDataSet:
+    """What `datasets` writes; that library is not needed to read it."""
+
+    def __init__(self, table: Any, names: list[str]) -> None:
+        self._table, self._names = table, names
+
+    def save_to_disk(self, path: str) -> None:
+        folder = Path(path)
+        folder.mkdir()
+        with pytest.importorskip("pyarrow").ipc.new_stream(
+            folder / "data-00000-of-00001.arrow", self._table.schema
+        ) as writer:
+            writer.write_table(self._table)
+        (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": "data-00000-of-00001.arrow"}]}))
+        info = {"features": {"label": {"names": self._names, "_type": "ClassLabel"}}}
+        (folder / "dataset_info.json").write_text(json.dumps(info))
+
+
+class Reader:
+    def __init__(self, images: np.ndarray) -> None:
+        self._batches = iter([{"input": images[k : k + 30]} for k in range(0, len(images), 30)])
+
+    def get_next(self) -> dict[str, np.ndarray] | None:
+        return next(self._batches, None)
+
+
+def png(colour: np.ndarray) -> bytes:
+    stream = io.BytesIO()
+    pytest.importorskip("PIL.Image").new("RGB", (12, 9), tuple(colour.tolist())).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def write_images(colours: np.ndarray, labels: np.ndarray, names: tuple[str, ...]) -> None:
+    """Write the same images as folders, shards and table."""
+    pa = pytest.importorskip("pyarrow")
+    images = [png(c) for c in colours]
+    for folder in ("photos", "damaged"):
+        for k, (image, y) in enumerate(zip(images, labels, strict=True)):
+            path = Path(folder, names[y], f"{k}.png")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(image)
+    next(Path("damaged").rglob("*.png")).write_bytes(b"damaged")
+    for folder in ("flat", "2024", "shards"):
+        Path(folder).mkdir()
+    for k, image in enumerate(images):
+        Path(f"flat/{k}.png").write_bytes(image)
+        Path(f"2024/{k}.jpg").write_bytes(image)  # the content counts, not the name
+    Path("labels.csv").write_text("path,label\n" + "".join(f"{k}.png,{names[y]}\n" for k, y in enumerate(labels)))
+    Path("list.csv").write_text("path,label\n" + "".join(f"2024/{k}.jpg,{names[y]}\n" for k, y in enumerate(labels)))
+    Path("classes.txt").write_text("\n".join(names))
+    for shard in range(5):
+        with tarfile.open(f"shards/calib-{shard:03}.tar", "w") as archive:
+            for k in range(shard, len(images), 5):
+                for suffix, content in (("jpg", images[k]), ("cls", names[labels[k]].encode())):
+                    member = tarfile.TarInfo(f"{k}.{suffix}")
+                    member.size = len(content)
+                    archive.addfile(member, io.BytesIO(content))
+    import pyarrow.parquet
+
+    table = pa.table({"image": images, "label": [0] * N, "species": [names[y] for y in labels]})
+    pyarrow.parquet.write_table(table, "animals.parquet")
+
+
+def stand_ins(names: tuple[str, ...]) -> dict[str, Any]:
+    """Make what a page takes for granted, and return the variables of its Python blocks."""
+    pa = pytest.importorskip("pyarrow")
+    rng = np.random.default_rng(4)
+    hidden, weight = image_model(rng)
+
+    def logits_of(colour: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        features = np.maximum(colour.astype(np.float32) @ hidden, 0)
+        return features, features @ weight
+
+    colours = rng.integers(0, 256, (N, 3), dtype=np.uint8)
+    image_labels = drawn(logits_of((colours / 255 - MEAN) / STD)[1], 1)
+    write_images(colours, image_labels, names)
+    config = {"image_processor_type": "ViTImageProcessor", "size": 224, "resample": 2}
+    config.update(image_mean=MEAN.tolist(), image_std=STD.tolist())
+    Path("preprocessor_config.json").write_text(json.dumps(config))
+
+    images = rng.standard_normal((N, 3, 6, 6)).astype(np.float32) * 3
+    features, logits = logits_of(images.mean(axis=(2, 3)))
+    labels = drawn(logits, 2)
+    np.save("images.npy", images)
+    np.save("labels.npy", labels)
+    np.savez("arrays.npz", images=images, labels=labels)
+    Path("my_project.py").write_text(
+        "import numpy as np\n\n"
+        "class Tensor:\n    def __init__(self, values):\n        self.numpy = lambda: values\n\n"
+        f"stored = np.load({str(Path('arrays.npz').resolve())!r})\n"
+        "my_data_loader = [(Tensor(stored['images'][k:k + 30]), Tensor(stored['labels'][k:k + 30]))"
+        f" for k in range(0, {N}, 30)]\n"
+    )
+    table, text_weight = text_model(rng)
+    input_ids = rng.integers(0, 50, (N, 7))
+    attention_mask = (np.arange(7) < rng.integers(2, 8, N)[:, None]).astype(np.int64)
+    text_logits = (table[input_ids] * attention_mask[..., None]).mean(axis=1) @ text_weight
+    own = sorted(names)
+    data = {"image": [{"bytes": png(c), "path": None} for c in colours]}
+    data_set = pa.table({**data, "label": [own.index(names[y]) for y in image_labels]})
+    return {
+        "calib.npz": {"input_ids": input_ids, "attention_mask": attention_mask, "labels": drawn(text_logits, 3)},
+        "all": {
+            "np": np,
+            "data_set": SavedDataSet(data_set, own),
+            "features": features,
+            "logits": logits,
+            "labels": labels,
+            "images": images,
+            "torch_data_loader": [(images[k : k + 30], labels[k : k + 30]) for k in range(0, N, 30)],
+            "calibration_data_reader": Reader(images),
+        },
+    }
+
+
+WORLDS: dict[str, Callable[[], World]] = {
+    "README.md": read_me,
+    "docs/data.md": data_page,
+    "docs/how-to/images.md": data_page,
+    "docs/how-to/tabular.md": tabular_page,
+    "docs/models.md": models_page,
+}
+"""Pages that need more than the demo."""

@@ -1,0 +1,332 @@
+"""The HTML report in headless Chromium: it renders, the slider works, nothing is loaded, all is there without script.
+
+Needs Selenium (the extra `browser`), Chromium and its driver (Debian: `apt-get install chromium chromium-driver`).
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import itertools
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tna_onnx
+from tests.conftest import Demo
+from tna_onnx.render.html.calibration import to_html
+
+webdriver = pytest.importorskip("selenium.webdriver")
+WebDriverWait = pytest.importorskip("selenium.webdriver.support.ui").WebDriverWait
+image = pytest.importorskip("PIL.Image")
+
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+Open = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def page(demo: Demo, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write the report of a quick run on the demo."""
+    folder = tmp_path_factory.mktemp("page")
+    report = tna_onnx.calibrate(
+        demo.model,
+        demo.calib,
+        eval=demo.test,
+        output=folder / "o.onnx",
+        angle_step=10.0,
+        max_ensemble_size=40,
+        device="cpu",
+        details=True,
+    )
+    (folder / "report.html").write_text(to_html(report), encoding="utf-8")
+    return folder / "report.html"
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Start Chromium; it serves all tests."""
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if chromium is None or driver is None:
+        pytest.skip("chromium and chromedriver are not installed")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('browser') / 'profile'}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    yield browser
+    browser.quit()
+
+
+@pytest.fixture
+def browse(browser: Any, page: Path) -> Open:
+    """Return a function that opens the report anew."""
+
+    def opened(width: int = 1200, scheme: str = "light", *, script: bool = True) -> Any:
+        command = browser.execute_cdp_cmd
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+        command("Emulation.setDeviceMetricsOverride", size)
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        command("Emulation.setEmulatedMedia", {"media": "", "features": features})
+        command("Emulation.setScriptExecutionDisabled", {"value": not script})
+        for kind in ("browser", "performance"):
+            browser.get_log(kind)  # forgets what was there
+        browser.get("about:blank")  # or the page that is open already may count as loaded
+        browser.get(page.as_uri())
+        WebDriverWait(browser, 30).until(lambda it: it.find_elements("css selector", "footer"))
+        return browser
+
+    return opened
+
+
+def screenshot(browser: Any, whole: bool = True) -> np.ndarray:
+    """Return the pixels of the page, (H, W, 3)."""
+    size = browser.execute_cdp_cmd("Page.getLayoutMetrics", {})["cssContentSize"]
+    clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
+    options = {"captureBeyondViewport": True, "clip": clip} if whole else {}
+    found = browser.execute_cdp_cmd("Page.captureScreenshot", options)["data"]
+    with image.open(io.BytesIO(base64.b64decode(found))) as opened:
+        return np.asarray(opened.convert("RGB"))
+
+
+def shown(browser: Any, selector: str) -> list[Any]:
+    return [element for element in browser.find_elements("css selector", selector) if element.is_displayed()]
+
+
+def accessible(browser: Any) -> list[dict[str, Any]]:
+    """Return what a screen reader gets, once the browser has made it."""
+
+    def nodes(_: Any) -> list[dict[str, Any]] | None:
+        found = browser.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
+        return found if any(n.get("role", {}).get("value") == "contentinfo" for n in found) else None
+
+    browser.execute_cdp_cmd("Accessibility.enable", {})
+    return WebDriverWait(browser, 20).until(nodes)
+
+
+def drag(browser: Any, value: int) -> None:
+    script = "const s = arguments[0]; s.value = arguments[1]; s.dispatchEvent(new Event('input'));"
+    browser.execute_script(script, browser.find_element("id", "angle"), value)
+
+
+@pytest.mark.parametrize(("scheme", "dark"), [("light", False), ("dark", True)])
+@pytest.mark.parametrize("width", [1200, 390])
+def test_it_renders_without_complaint(browse: Open, scheme: str, dark: bool, width: int) -> None:
+    browser = browse(width, scheme)
+    assert browser.get_log("browser") == []
+    pixels = screenshot(browser)
+    assert pixels.shape[0] > 2000
+    assert (np.median(pixels) < 60) == dark  # the paper
+    for part in np.array_split(pixels, 8):
+        assert part.std() > 5  # no eighth of the page is blank
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+
+
+def test_it_loads_nothing(browse: Open, page: Path) -> None:
+    events = [json.loads(entry["message"])["message"] for entry in browse().get_log("performance")]
+    asked = [e["params"] for e in events if e["method"] == "Network.requestWillBeSent"]
+    urls = [a["request"]["url"] for a in asked if a["documentURL"] == page.as_uri()]  # the browser has pages of its own
+    assert page.as_uri() in urls
+    assert [url for url in urls if url != page.as_uri() and not url.startswith("data:")] == []
+
+
+def test_the_slider_moves_the_diagram(browse: Open) -> None:
+    browser = browse()
+    slider = browser.find_element("id", "angle")
+    assert "(chosen)" in browser.find_element("css selector", ".slider output").text
+    seen = set()
+    for value in (0, 3, int(slider.get_attribute("max"))):
+        drag(browser, value)
+        (figure,) = shown(browser, ".steps figure")
+        text = browser.find_element("css selector", ".slider output").text
+        assert text == slider.get_attribute("aria-valuetext") == figure.get_attribute("data-text")
+        bars = figure.find_elements("css selector", "rect.accuracy")
+        seen.add((text, *(bar.get_attribute("height") for bar in bars)))
+    assert len(seen) == 3
+
+
+def test_the_slider_obeys_the_keyboard(browse: Open) -> None:
+    browser = browse()
+    drag(browser, 2)
+    before = browser.find_element("css selector", ".slider output").text
+    browser.find_element("id", "angle").send_keys("\ue014")  # arrow to the right
+    after = browser.find_element("css selector", ".slider output").text
+    assert before != after
+    assert browser.find_element("id", "angle").get_attribute("value") == "3"
+
+
+def test_the_charts_over_the_angle_show_where_the_slider_stands(browse: Open) -> None:
+    browser = browse()
+    looks = "return [...document.querySelectorAll('.cursor')].map((line) => getComputedStyle(line).display)"
+    assert browser.execute_script(looks) == ["inline", "inline"]
+    drag(browser, int(browser.find_element("id", "angle").get_attribute("max")) // 2)
+    text = browser.find_element("css selector", ".slider output").text
+    angle = text.split("°")[0]
+    script = """
+      const chart = document.querySelector("svg.chart:has(.cursor)");
+      const at = (element) => element.getBoundingClientRect().left + element.getBoundingClientRect().width / 2;
+      return [...chart.querySelectorAll(".dot")].filter((dot) => dot.dataset.tip.includes(` degrees ${arguments[0]},`))
+        .map((dot) => at(dot) - at(chart.querySelector(".cursor")));
+    """
+    offsets = browser.execute_script(script, angle)
+    assert offsets
+    assert max(map(abs, offsets)) < 1
+
+
+def test_any_class_is_drawn_as_the_page_draws_it(browse: Open) -> None:
+    """The script's drawing of a class against the one that svg.py wrote into the page."""
+    script = """
+      const select = document.querySelector("#class");
+      const read = (svg) => [...svg.querySelectorAll(".mark")].map((mark) => [mark.dataset.tip, mark.textContent,
+        ...[...mark.querySelectorAll("rect")].flatMap((bar) => [bar.getAttribute("class"),
+          ...["x", "y", "width", "height"].map((name) => Number(bar.getAttribute(name)))])]);
+      const result = [];
+      for (const option of select.options) {
+        select.value = option.value;
+        select.dispatchEvent(new Event("change"));
+        const start = `Class ${option.dataset.name} before:`;
+        const written = [...document.querySelectorAll(".plain .pair")].find((p) => p.textContent.startsWith(start));
+        const pairs = [document.querySelector(".picker .pair"), written];
+        result.push(pairs.map((pair) => [...pair.querySelectorAll("figure")].map((figure) => [
+          figure.querySelector("figcaption").textContent, read(figure.querySelector("svg"))])));
+      }
+      return result;
+    """
+    classes = browse().execute_script(script)
+    assert len(classes) == 10
+    for drawn, written in classes:
+        for (caption, marks), (expected_caption, expected) in zip(drawn, written, strict=True):
+            assert caption.split(":")[0] == expected_caption.split(":")[0]
+            gaps = [float(text.split()[-2]) for text in (caption, expected_caption)]
+            assert gaps[0] == pytest.approx(gaps[1], abs=0.011)  # from numbers of four digits
+            assert [mark[1] for mark in marks] == [mark[1] for mark in expected]  # counts
+            for mark, other in zip(marks, expected, strict=True):
+                numbers = [[v for v in m[2:] if not isinstance(v, str)] for m in (mark, other)]
+                np.testing.assert_allclose(*numbers, atol=0.05)  # pixels
+                assert mark[0].split(":")[0] == other[0].split(":")[0]
+                assert mark[0].split(" (")[0] == other[0].split(" (")[0]
+
+
+def test_the_picker_obeys_the_keyboard(browse: Open) -> None:
+    browser = browse()
+    select = browser.find_element("id", "class")
+    svg = browser.find_element("css selector", ".picker svg")
+    browser.execute_script("arguments[0].focus()", select)
+    select.send_keys("3")
+    name = browser.execute_script("return arguments[0].selectedOptions[0].dataset.name", select)
+    assert name == "3"
+    assert svg.get_attribute("aria-label").startswith("Class 3 before: gap ")
+
+
+def test_the_keyboard_reaches_everything_and_shows_where_it_is(browse: Open) -> None:
+    browser = browse()
+    reached = []
+    for _ in range(60):
+        webdriver.ActionChains(browser).send_keys("\ue004").perform()
+        found = browser.execute_script(
+            "const e = document.activeElement, s = getComputedStyle(e);"
+            "return [e.tagName, e.id || e.className, s.outlineStyle, parseFloat(s.outlineWidth)]"
+        )
+        if found[0] == "BODY":
+            break
+        reached.append(found)
+    assert reached[0][:2] == ["A", "skip"]
+    assert {tag for tag, *_ in reached} >= {"A", "SUMMARY", "INPUT", "SELECT"}
+    assert all(style != "none" and width >= 1 for _, _, style, width in reached)
+
+
+def test_landmarks_and_headings(browse: Open) -> None:
+    browser = browse()
+    tree = accessible(browser)
+    roles = [n["role"]["value"] for n in tree if not n.get("ignored") and "role" in n]
+    for role in ("banner", "navigation", "main", "contentinfo"):
+        assert roles.count(role) == 1
+    named = [n for n in tree if not n.get("ignored") and n.get("role", {}).get("value") in ("region", "slider")]
+    assert all(n["name"]["value"] for n in named)
+    levels = browser.execute_script(
+        "return [...document.querySelectorAll('h1, h2, h3, h4')].map((h) => Number(h.tagName[1]))"
+    )
+    assert levels.count(1) == 1
+    assert all(new <= old + 1 for old, new in itertools.pairwise(levels))  # none is skipped
+    assert browser.execute_script(
+        "return [...document.querySelectorAll('table')].every((t) => t.caption"
+        " && t.querySelector('thead th[scope=col]') && [...t.tBodies[0].rows].every((r) => r.cells[0].scope === 'row'))"
+    )
+
+
+def test_hovering_tells_the_count(browse: Open) -> None:
+    browser = browse()
+    mark = browser.find_element("css selector", "#reliability .mark .hit-area")
+    script = """
+      arguments[0].scrollIntoView({block: "center"});
+      requestAnimationFrame(() => requestAnimationFrame(arguments[1]));
+    """
+    browser.execute_async_script(script, mark)  # scrolling hides what hovering shows, so let it end
+    webdriver.ActionChains(browser).move_to_element(mark).perform()
+    assert "samples" in browser.find_element("id", "tip").text
+
+
+def test_drawings_have_names_and_descriptions(browse: Open) -> None:
+    browser = browse()
+    tree = accessible(browser)
+    images = [n for n in tree if n.get("role", {}).get("value") in ("image", "img") and not n.get("ignored")]
+    assert len(images) > 10
+    assert all(n["name"]["value"] for n in images)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_has_contrast(browse: Open, scheme: str) -> None:
+    script = "return getComputedStyle(document.documentElement).getPropertyValue('--' + arguments[0]).trim()"
+    browser = browse(scheme=scheme)
+    names = ["paper", "panel", "ink", "soft", "before", "after", "third", "good", "bad", "bar", "gap", "slack"]
+    colours = {name: browser.execute_script(script, name) for name in names}
+    for name in ("ink", "soft", "before", "after", "third", "good", "bad"):
+        assert contrast(colours[name], colours["paper"]) >= 4.5, name  # WCAG 2 AA for text
+        assert contrast(colours[name], colours["panel"]) >= 4.5, name
+    for name in ("bar", "gap", "slack"):
+        assert contrast(colours[name], colours["paper"]) >= 3, name  # WCAG 2 AA for graphics
+
+
+def contrast(one: str, other: str) -> float:
+    """Contrast of two colours #rrggbb by WCAG 2."""
+
+    def luminance(colour: str) -> float:
+        parts = np.array([int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)])
+        linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+        return float(linear @ [0.2126, 0.7152, 0.0722])
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_all_is_there_without_script(browse: Open) -> None:
+    browser = browse(script=False)
+    pixels = screenshot(browser)
+    assert all(part.std() > 5 for part in np.array_split(pixels, 8))
+    assert shown(browser, ".slider") == []
+    figures = browser.find_elements("css selector", ".steps figure")
+    assert len(shown(browser, ".steps figure")) == len(figures) > 5
+
+
+def test_it_prints(browse: Open) -> None:
+    browser = browse(scheme="dark")
+    found = base64.b64decode(browser.execute_cdp_cmd("Page.printToPDF", {"printBackground": True})["data"])
+    assert found.startswith(b"%PDF")
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    assert np.median(screenshot(browser)) > 240  # white paper, whatever the screen's scheme
+    assert shown(browser, ".slider") == []
+    assert len(shown(browser, ".steps figure")) == 1

@@ -1,0 +1,663 @@
+"""The HTML report: its numbers against their definitions, and a page that is whole, self-contained and safe."""
+
+from __future__ import annotations
+
+import base64
+import io
+import itertools
+import json
+import re
+from dataclasses import replace
+from html import escape
+from html.parser import HTMLParser
+from importlib.resources import files
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import onnx
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import numpy_helper
+
+import tna_onnx
+from tests.conftest import Demo, Small
+from tna_onnx.calibration.details import angle_counts, class_sums, worst_rows
+from tna_onnx.calibration.thumbnail import png, thumbnails
+from tna_onnx.cli.commands import group
+from tna_onnx.data.source import Source
+from tna_onnx.numerics.metrics import ece
+from tna_onnx.numerics.stats import SampleScores
+from tna_onnx.render.html.calibration import to_html
+from tna_onnx.render.html.svg import Series, confidence_histogram, line_chart, reliability_diagram
+from tna_onnx.results.as_json import to_json
+from tna_onnx.results.details import Bins, Details, RiskCoverage
+from tna_onnx.results.report import Report
+from tna_onnx.search.candidates import Candidate, candidate_weight
+from tna_onnx.search.settings import SearchSettings
+
+FAST = {"angle_step": 9.0, "max_ensemble_size": 40, "device": "cpu"}
+
+
+def scores_of(confidence: list[float], hit: list[bool]) -> SampleScores:
+    zeros = np.zeros(len(hit), np.float32)
+    return SampleScores(np.float32(confidence), np.array(hit), zeros, zeros)
+
+
+@pytest.fixture(scope="module")
+def report(small: Small, tmp_path_factory: pytest.TempPathFactory) -> Report:
+    output = tmp_path_factory.mktemp("report") / "o.onnx"
+    return tna_onnx.calibrate(small.model, small.calib, eval=small.test, output=output, details=True, **FAST)
+
+
+@pytest.fixture(scope="module")
+def page(report: Report) -> str:
+    return to_html(report, "tna-onnx calibrate 'a b.onnx'")
+
+
+def details_of(report: Report) -> Details:
+    assert report.details is not None
+    return report.details
+
+
+# Numbers
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 1, width=32), st.booleans()), min_size=20, max_size=60),
+    st.integers(1, 20),
+)
+def test_bins_give_the_ece(samples: list[tuple[float, bool]], bins: int) -> None:
+    confidence, hit = zip(*samples, strict=True)
+    scores = scores_of(list(confidence), list(hit))
+    found = Bins.of(scores.confidence, scores.hit, bins)
+    assert sum(found.count) == len(samples)
+    assert found.ece == pytest.approx(ece(scores, bins), abs=1e-12)  # the same float64 sums, divided and multiplied
+
+
+def test_bins_by_hand() -> None:
+    found = Bins.of(np.array([0.0, 0.25, 0.26, 0.5, 1.0]), np.array([False, True, True, False, True]), 4)
+    assert found.count == (2, 2, 0, 1)  # borders belong to the bin below, 0 to the first
+    assert found.confidence == (0.125, 0.38, 0.0, 1.0)
+    assert found.accuracy == (0.5, 0.5, 0.0, 1.0)
+
+
+def test_risk_coverage_by_hand() -> None:
+    curve = RiskCoverage.of(scores_of([0.5, 0.9, 0.9, 0.7], [False, True, False, True]))
+    assert curve.coverage == (0.5, 0.75, 1.0)  # the two samples of one confidence come together
+    assert curve.risk == pytest.approx((1 / 2, 1 / 3, 2 / 4))
+    assert curve.area == pytest.approx(0.5 * 1 / 2 + 0.25 * 1 / 3 + 0.25 * 2 / 4)
+
+
+def test_a_long_risk_coverage_curve_keeps_its_ends_and_its_area() -> None:
+    rng = np.random.default_rng(0)
+    scores = scores_of(rng.uniform(size=5000).tolist(), (rng.uniform(size=5000) < 0.8).tolist())
+    curve = RiskCoverage.of(scores)
+    assert len(curve.coverage) <= 200
+    assert curve.coverage[-1] == 1
+    assert curve.risk[-1] == pytest.approx(1 - scores.hit.mean())
+    order = np.argsort(-scores.confidence)
+    assert curve.area == pytest.approx(np.mean(np.cumsum(~scores.hit[order]) / np.arange(1, 5001)), abs=1e-3)
+
+
+def test_class_sums_are_those_of_a_loop_however_the_samples_are_split() -> None:
+    rng = np.random.default_rng(1)
+    logits, labels, bins = 3 * rng.standard_normal((40, 3)), rng.integers(0, 3, 40), 5
+    whole = class_sums(logits, labels, bins)
+    parts = class_sums(logits[:7], labels[:7], bins) + class_sums(logits[7:], labels[7:], bins)
+    p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    for c in range(3):
+        expected = Bins.of(p[:, c], labels == c, bins)
+        for found in (whole.bins(c), parts.bins(c)):
+            assert found.count == expected.count
+            np.testing.assert_allclose(found.confidence, expected.confidence, atol=1e-12)
+            np.testing.assert_allclose(found.accuracy, expected.accuracy, atol=1e-12)
+
+
+def test_angles_by_hand() -> None:
+    features = np.array([[1.0, 0.0], [1.0, 1.0], [0.0, 0.0]])  # the last has no direction
+    weight = np.array([[2.0, 0.0], [0.0, 1.0], [0.0, 0.0]])  # neither has the last class
+    predicted, others = angle_counts(features, weight, np.array([0.0, 0.0, -1.0]))
+    assert {2 * k: n for k, n in enumerate(predicted) if n} == {0: 1, 44: 1}  # 0 and 45 degrees
+    assert {2 * k: n for k, n in enumerate(others) if n} == {44: 1, 90: 1}
+
+
+def test_worst_rows() -> None:
+    over, under = worst_rows(scores_of([0.9, 0.8, 0.2, 0.99, 0.1], [False, True, True, False, True]), 2)
+    assert (over.tolist(), under.tolist()) == ([3, 0], [4, 2])
+    over, under = worst_rows(scores_of([0.9], [True]))
+    assert (over.tolist(), under.tolist()) == ([], [0])
+
+
+def test_details_agree_with_the_report(report: Report) -> None:
+    details = details_of(report)
+    assert details.held_out
+    assert details.before.ece == pytest.approx(report.comparison.before.ece, abs=1e-12)
+    assert details.after.ece == pytest.approx(report.comparison.after.ece, abs=1e-12)
+    assert details.risk_before.risk[-1] == pytest.approx(1 - report.comparison.before.accuracy)
+    original = details.steps[0]
+    assert original.angle == 0
+    assert original.held_out is not None
+    # features times weight in place of the file: logits to about 60 in float32, a sample may cross a border of bins
+    assert original.held_out.objective == pytest.approx(report.comparison.before.ece, abs=2e-3)
+    assert details.steps[details.chosen].angle == report.angle
+    assert [s.calibration.objective for s in details.steps] == [point.objective for point in report.curve]
+    for k in details.classes:
+        assert sum(k.before.count) == sum(k.after.count) == report.comparison.before.n
+    assert sum(k.samples for k in details.classes) == report.comparison.before.n
+    for angles in details.angles:
+        assert sum(angles.predicted) == pytest.approx(1)
+        assert sum(angles.others) == pytest.approx(1)
+    assert all(change.explained for change in details.changes)
+    assert {change.name for change in details.changes} >= {"weight"}
+
+
+def test_held_out_steps_are_those_of_a_run_on_the_file(small: Small, tmp_path: Path) -> None:
+    report = tna_onnx.calibrate(
+        small.model, small.calib, eval=small.test, output=tmp_path / "o", map="none", details=True, **FAST
+    )
+    details = details_of(report)
+    assert details.steps[details.chosen].shown.accuracy == pytest.approx(report.comparison.after.accuracy, abs=1e-3)
+    assert details.steps[details.chosen].shown.objective == pytest.approx(report.comparison.after.ece, abs=2e-3)
+
+
+def test_samples_are_what_their_lists_say(report: Report, small: Small) -> None:
+    details, labels = details_of(report), np.load(small.test)["labels"]
+    assert all(s.label == str(labels[s.row]) for s in (*details.overconfident, *details.underconfident))
+    assert all(s.label != s.predicted for s in details.overconfident)
+    assert all(s.label == s.predicted for s in details.underconfident)
+    assert not any(s.thumbnail for s in details.overconfident)  # eight numbers are no picture
+
+
+def test_details_change_nothing_else(report: Report, small: Small, tmp_path: Path) -> None:
+    plain = tna_onnx.calibrate(small.model, small.calib, eval=small.test, output=tmp_path / "o.onnx", **FAST)
+    assert plain.details is None
+    assert replace(report, output=plain.output, changes=plain.changes) == plain
+    assert Path(report.output).read_bytes() == (tmp_path / "o.onnx").read_bytes()
+    assert "details" not in json.loads(to_json(report))
+    assert json.loads(to_json(report, details=True))["details"]["chosen"] == details_of(report).chosen
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"search": "none"},
+        {"search": "complete", "max_accuracy_drop": 5.0},
+        {"map": "aar"},
+        {"map": "irova"},
+        {"ensemble_size": "inf"},
+        {"map": "none", "objective": "nll"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("held_out", [True, False])
+def test_every_kind_of_run_has_a_page(small: Small, tmp_path: Path, options: dict[str, object], held_out: bool) -> None:
+    data = small.test if held_out else None
+    report = tna_onnx.calibrate(
+        small.model, small.calib, eval=data, output=tmp_path / "o", details=True, **{**FAST, **options}
+    )
+    page = to_html(report)
+    check_page(page)
+    assert ('id="search"' in page) == (options.get("search") != "none")
+    assert details_of(report).held_out == held_out
+
+
+def test_the_model_in_memory_has_details(small: Small) -> None:
+    report = tna_onnx.calibrate(small.model.read_bytes(), small.calib, details=True, **FAST)
+    assert report.recalibrated is not None
+    check_page(to_html(report))
+
+
+# Pictures
+
+
+def test_png_holds_the_pixels() -> None:
+    image = pytest.importorskip("PIL.Image")
+    rng = np.random.default_rng(2)
+    for shape in ((5, 7), (5, 7, 3)):
+        pixels = rng.integers(0, 256, shape).astype(np.uint8)
+        head, data = png(pixels).split(",")
+        assert head == "data:image/png;base64"
+        with image.open(io.BytesIO(base64.b64decode(data))) as opened:
+            np.testing.assert_array_equal(np.asarray(opened), pixels)
+
+
+class Pictures:
+    """A source of a few arrays, with a recipe."""
+
+    def __init__(self, values: np.ndarray, recipe: dict[str, object] | None) -> None:
+        self._values, self._recipe = values, recipe
+
+    def recipe(self) -> dict[str, object] | None:
+        return self._recipe
+
+    def batches(self, size: int, rows: np.ndarray) -> list[dict[str, np.ndarray]]:
+        return [{"x": self._values[rows]}]
+
+
+def pixels_of(source: object, rows: list[int]) -> np.ndarray:
+    image = pytest.importorskip("PIL.Image")
+    found = thumbnails(source, np.array(rows))  # type: ignore[arg-type]
+    opened = [image.open(io.BytesIO(base64.b64decode(found[row].split(",")[1]))) for row in rows]
+    return np.stack([np.asarray(one) for one in opened])
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("color", ["RGB", "BGR"])
+def test_thumbnails_undo_the_recipe(layout: str, color: str) -> None:
+    rng = np.random.default_rng(3)
+    pixels = rng.integers(0, 256, (4, 8, 9, 3)).astype(np.uint8)
+    mean, std = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+    values = pixels if color == "RGB" else pixels[..., ::-1]
+    values = ((values / 255 - mean) / std).astype(np.float32)
+    recipe = {"layout": layout, "color": color, "mean": mean, "std": std, "scale": 1 / 255}
+    source = Pictures(values if layout == "NHWC" else np.moveaxis(values, -1, 1), recipe)
+    np.testing.assert_array_equal(pixels_of(source, [1, 3]), pixels[[1, 3]])
+
+
+def test_thumbnails_without_a_recipe() -> None:
+    grey = np.linspace(-1, 1, 2 * 64).reshape(2, 1, 8, 8).astype(np.float32)
+    found = pixels_of(Pictures(grey, None), [0, 1])
+    assert (found.min(), found.max()) == (0, 255)
+    stored = np.full((1, 3, 8, 8), 7, np.uint8)
+    assert np.unique(pixels_of(Pictures(stored, None), [0])).tolist() == [7]
+    large = np.zeros((1, 3, 200, 300), np.uint8)
+    assert pixels_of(Pictures(large, None), [0]).shape == (1, 50, 75, 3)  # blocks of four, 96 at most
+
+
+@pytest.mark.parametrize("shape", [(3, 8), (3, 16, 8, 8), (3, 1, 2, 2), (3, 4, 3)])
+def test_what_is_no_picture_has_none(shape: tuple[int, ...]) -> None:
+    source: Source = Pictures(np.zeros(shape, np.float32), None)  # type: ignore[assignment]
+    assert thumbnails(source, np.array([0])) == {}
+
+
+# Drawings
+
+
+@pytest.mark.parametrize(
+    "bins",
+    [Bins((0, 3), (0.0, 0.9), (0.0, 1.0)), Bins((1,), (1.0,), (0.0,)), Bins((0,) * 50, (0.0,) * 50, (0.0,) * 50)],
+)
+def test_diagrams_are_well_formed(bins: Bins) -> None:
+    for text in (reliability_diagram(bins, "<a & b>"), confidence_histogram(bins, "<a & b>", 100.0)):
+        drawing = ElementTree.fromstring(text)
+        assert drawing.find("title").text == "<a & b>"
+        assert drawing.find("desc").text
+
+
+def test_heights_are_the_numbers() -> None:
+    drawing = ElementTree.fromstring(reliability_diagram(Bins((10, 30), (0.4, 0.9), (0.3, 0.95)), "t"))
+    bars: dict[str, list[float]] = {}
+    for bar in drawing.iter("rect"):
+        bars.setdefault(bar.get("class", ""), []).append(float(bar.get("height", "nan")))
+    full = bars["accuracy"][0] / 0.3
+    assert bars["accuracy"][1] == pytest.approx(0.95 * full, abs=0.02)
+    assert bars["over"] == pytest.approx([0.1 * full], abs=0.02)
+    assert bars["under"] == pytest.approx([0.05 * full], abs=0.02)
+    assert bars["count"][0] == pytest.approx(bars["count"][1] / 3, abs=0.02)
+    assert "10 samples (25.0%)" in next(drawing.iter("g")).find("title").text
+
+
+@pytest.mark.parametrize("points", [((0.0, 0.0),), ((1.0, 5.0), (1.0, 5.0)), ((0.0, 1e-9), (90.0, 1e9))])
+def test_charts_of_odd_numbers(points: tuple[tuple[float, float], ...]) -> None:
+    text = line_chart([Series("s", points, "before", marker="circle")], "t", "x", "y")
+    assert "nan" not in text
+    assert "inf" not in text
+    ElementTree.fromstring(text)
+
+
+# The page
+
+
+class Checker(HTMLParser):
+    """Collects what a page must not have."""
+
+    VOID = ("meta", "link", "br", "img", "input")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.problems: list[str] = []
+        self.ids: list[str] = []
+        self.links: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        if tag not in self.VOID:
+            self.open.append(tag)
+        self.ids += [found["id"] or ""] if "id" in found else []
+        for name in ("src", "href"):
+            value = found.get(name) or "data:"
+            self.links += [value[1:]] if value.startswith("#") else []
+            if not value.startswith(("data:", "#")):
+                self.problems.append(f"loads {value}")
+        if tag == "img" and not found.get("alt"):
+            self.problems.append("an image without alt")
+        self.problems += [f"handler {name}" for name in found if name.startswith("on")]
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        pass
+
+    def handle_endtag(self, tag: str) -> None:
+        if not self.open or self.open.pop() != tag:
+            self.problems.append(f"</{tag}> closes nothing")
+
+
+def check_page(page: str) -> None:
+    checker = Checker()
+    checker.feed(page)
+    checker.close()
+    assert checker.problems == []
+    assert checker.open == []
+    assert len(set(checker.ids)) == len(checker.ids)
+    assert set(checker.links) <= set(checker.ids)
+    assert not re.search(r"https?://|@import|url\(|\bnan\b|\bNone\b", re.sub(r"data:[^\"]*", "", page))
+    for drawing in re.findall(r'<svg class="chart".*?</desc>', page, re.DOTALL):
+        assert re.search("<title>.+</title><desc>.+</desc>", drawing)
+
+
+def test_the_page_is_whole(page: str, report: Report) -> None:
+    check_page(page)
+    details = details_of(report)
+    for key in ("result", "reliability", "confidence", "search", "angles", "samples", "changes", "run"):
+        assert f'<section id="{key}"' in page
+    angles = {step.angle for step in details.steps}
+    steps = page[page.index('<div class="steps"') :]
+    assert steps[: steps.index("</div>")].count("<figure") == len(angles)  # all of them without JavaScript, too
+    assert "tna-onnx calibrate &#x27;a b.onnx&#x27;" in page
+    for text in (report.model_sha256, report.provider, *report.versions.values(), "Seed", "held-out"):
+        assert text in page
+    assert to_html(report, "tna-onnx calibrate 'a b.onnx'") == page
+
+
+def test_text_from_outside_is_escaped(report: Report) -> None:
+    evil = "<script>alert(1)</script>\"'&"
+    details = details_of(report)
+    classes = tuple(replace(k, name=evil) for k in details.classes)
+    samples = tuple(replace(s, label=evil, predicted=evil, file=evil) for s in details.overconfident)
+    data = replace(report.comparison, data=evil)
+    page = to_html(
+        replace(
+            report,
+            model=evil,
+            head=evil,
+            output=evil,
+            notes=(evil,),
+            provider=evil,
+            comparison=data,
+            preprocessing={evil: evil},
+            details=replace(details, classes=classes, overconfident=samples, data=evil),
+        ),
+        evil,
+    )
+    assert page.count("<script>") == 1
+    check_page(page)
+
+
+def test_any_class_can_be_chosen_and_the_page_stays_small(report: Report) -> None:
+    details = details_of(report)
+    classes = tuple(replace(details.classes[k % 5], name=f"class {k}") for k in range(1000))
+    page = to_html(replace(report, details=replace(details, classes=classes)))
+    check_page(page)
+    assert page.count("<figcaption>Class class ") == 2 * (1 + 10)  # the one chosen first, and ten that need no script
+    data = re.findall(r'<script type="application/json">(.*?)</script>', page)
+    numbers = json.loads(data[0])
+    assert numbers["bins"] == len(classes[0].before.count)
+    for k, (before, after) in enumerate(numbers["classes"]):
+        assert f'<option value="{k}"' in page
+        assert f'<th scope="row">class {k}</th>' in page
+        for flat, bins in ((before, classes[k].before), (after, classes[k].after)):
+            filled = [j for j, n in enumerate(bins.count) if n]
+            assert flat[0::4] == filled
+            assert flat[1::4] == [bins.count[j] for j in filled]
+            np.testing.assert_allclose(np.array(flat[2::4]) / 1e4, [bins.confidence[j] for j in filled], atol=5.1e-5)
+            np.testing.assert_allclose(np.array(flat[3::4]) / 1e4, [bins.accuracy[j] for j in filled], atol=5.1e-5)
+    few = to_html(report)
+    assert (len(page) - len(few)) / 995 < 1000  # bytes a class: all of its bins, its row and its option
+
+
+def test_the_accuracy_of_fewer_members_is_that_of_their_average(report: Report, small: Small) -> None:
+    details = details_of(report)
+    counts = [a.members for a in details.averages]
+    assert counts[0] == 1
+    assert counts[-1] == report.ensemble_size
+    assert all(few == many // 2 for few, many in itertools.pairwise(counts))
+    tensors = {t.name: numpy_helper.to_array(t) for t in onnx.load(small.model).graph.initializer}
+    data, settings = np.load(small.test), SearchSettings(angle_step=9.0, max_ensemble_size=40)
+    features = np.maximum(data["x"] @ tensors["hidden"], 0)
+    for found in details.averages:
+        average = Candidate(report.angle, found.members, 0.0, scores_of([1.0], [True]))
+        logits = features @ candidate_weight(tensors["weight"], average, settings).T + tensors["bias"]
+        accuracy = np.mean(np.argmax(logits, axis=1) == data["labels"])
+        assert found.accuracy == pytest.approx(accuracy, abs=1.5e-3)  # two samples at a tie
+    assert len({a.accuracy for a in details.averages}) > 2
+    assert f"at {report.angle:g} degrees" in to_html(report)
+    assert "members averaged" not in to_html(replace(report, details=replace(details, averages=())))
+
+
+def test_many_numbers_of_members_share_a_look(report: Report) -> None:
+    details = details_of(report)
+    sizes = [10, 10, 20, 30, 40, 50, 60, 70, 70]
+    steps = (details.steps[0], *(replace(details.steps[1], members=m, angle=1.0 + k) for k, m in enumerate(sizes)))
+    page = to_html(replace(report, details=replace(details, steps=steps, chosen=1)))
+    start = page.index('<section id="search"')
+    legend = page[page.index('<ul class="legend">', start) :].split("</ul>")[0]
+    named = [text for text in re.findall(r"</svg>([^<]+)</li>", legend) if "members" in text]
+    assert named == ["10 members", "20 members", "30 members", "70 members", "other numbers of members"]
+    assert len(set(re.findall(r'class="dot (m[0-9])"', legend))) == 5
+
+
+def test_the_number_of_members_of_the_choice_has_its_own_look(report: Report) -> None:
+    details = details_of(report)
+    sizes = [10, 10, 20, 20, 30, 30, 40, 40, 50, 50, 512]
+    steps = (details.steps[0], *(replace(details.steps[1], members=m, angle=1.0 + k) for k, m in enumerate(sizes)))
+    page = to_html(replace(report, details=replace(details, steps=steps, chosen=len(sizes))))
+    start = page.index('<section id="search"')
+    legend = page[page.index('<ul class="legend">', start) :].split("</ul>")[0]
+    named = [text for text in re.findall(r"</svg>([^<]+)</li>", legend) if "members" in text]
+    assert named == ["10 members", "20 members", "30 members", "512 members", "other numbers of members"]
+
+
+def test_settings_say_what_was_asked_for_and_where_it_ran(page: str) -> None:
+    settings = page[page.index("<dt>Settings</dt>") :].split("</dd>", maxsplit=1)[0]
+    for words in ("ensemble-size auto (from 10), max-ensemble-size 40", "map ts", "fold yes", "ets-loss squared",
+                  "quantized-head requantize"):  # fmt: skip
+        assert words in settings
+    assert "objective ECE, on NumPy on the CPU</dd>" in page
+    assert "From files and the environment" not in page
+
+
+def test_one_spelling_of_held_out_on_the_page(page: str) -> None:
+    assert "held-out" in page
+    assert "held out" not in page
+
+
+def test_the_verdict_has_the_digits_of_the_table(report: Report) -> None:
+    c, d = report.comparison, report.comparison.differences["ece"]
+    large = replace(
+        report, comparison=replace(c, before=replace(c.before, ece=0.123456), after=replace(c.after, ece=0.00004))
+    )
+    assert "ECE 12.35 % -> 0.00 % on 1,500 held-out samples" in large.verdict
+    assert f"difference {100 * d.low:+.2f} to {100 * d.high:+.2f} points)" in large.verdict
+    nll = replace(report, objective="nll").verdict
+    assert f"NLL {c.before.nll:.4f} -> {c.after.nll:.4f} on" in nll
+
+
+def test_bad_candidates_do_not_flatten_the_curve(report: Report) -> None:
+    details = details_of(report)
+    worst = replace(details.steps[0].calibration, objective=0.9)  # as accurate as the original
+    steps = (*details.steps, replace(details.steps[-1], angle=85.0, calibration=worst, held_out=worst))
+    page = to_html(replace(report, details=replace(details, steps=steps)))
+    chart = page[page.index("<figcaption>ECE against angle") :]
+    ticks = re.findall(r'text-anchor="end">([0-9.]+)</text>', chart[: chart.index("</figure>")])
+    assert max(map(float, ticks)) <= 2 * 1.15 * 100 * details.steps[0].calibration.objective
+    assert '<th scope="row">85</th>' in page
+
+
+def test_a_refusal_says_so_and_why(report: Report) -> None:
+    why = ("--max-ece 1 missed: <ECE> is 2 %", "--max-nll 1 missed: NLL is 2 nats")
+    page = to_html(replace(report, missed=why, output=""))
+    check_page(page)
+    assert "Refused: no file was written, 2 gates were missed." in page
+    assert all(f"<li>{escape(line)}</li>" in page for line in why)
+    assert "refused, not written: " in page
+    assert "What changed in the file" not in page
+    assert "Refused" not in to_html(report)
+    dry = to_html(replace(report, dry_run=True, output=""))
+    assert "Dry run: no file was written." in dry
+    assert "dry run, not written: " in dry
+
+
+def style() -> str:
+    return files("tna_onnx.render.html").joinpath("page.css").read_text("utf-8")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark", "print"])
+def test_colours_have_contrast(scheme: str) -> None:
+    block = style().split(":root {")[1 + ["light", "dark", "print"].index(scheme)].split("}")[0]
+    colours = dict(re.findall(r"--([a-z]+): (#[0-9a-f]{6});", block))
+    for name in ("ink", "soft", "before", "after", "third", "good", "bad"):
+        for ground in ("paper", "panel"):
+            assert contrast(colours[name], colours[ground]) >= 4.5, name  # WCAG 2 AA for text
+    for name in ("bar", "gap", "slack"):
+        assert contrast(colours[name], colours["paper"]) >= 3, name  # and for graphics
+
+
+def contrast(one: str, other: str) -> float:
+    """Contrast of two colours #rrggbb by WCAG 2."""
+
+    def luminance(colour: str) -> float:
+        parts = np.array([int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)])
+        linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+        return float(linear @ [0.2126, 0.7152, 0.0722])
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_contrast_by_hand() -> None:
+    assert contrast("#ffffff", "#000000") == pytest.approx(21)
+    assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.005)  # as WCAG's examples have it
+
+
+def test_nothing_moves_by_itself() -> None:
+    assert not re.search("transition|animation|scroll-behavior", style())  # nothing for prefers-reduced-motion to stop
+
+
+def test_a_report_without_details_has_no_page(report: Report) -> None:
+    with pytest.raises(ValueError, match="details=True"):
+        to_html(replace(report, details=None))
+
+
+# The command
+
+
+def test_the_command_writes_the_page(small: Small, tmp_path: Path) -> None:
+    options = ["--calib", small.calib, "-o", tmp_path / "o.onnx", "--report", tmp_path / "r.html", "--device", "cpu"]
+    fast = ["--angle-step", 6, "--max-ensemble-size", 40, "--quiet"]
+    result = CliRunner().invoke(group, ["calibrate", *map(str, [small.model, *options, *fast])])
+    assert result.exit_code == 0, result.output
+    check_page((tmp_path / "r.html").read_text("utf-8"))
+
+
+def test_the_page_says_what_came_from_files_and_the_environment(
+    small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tna.toml").write_text('[calibrate]\nmax-nll = 50\nsearch = "complete"\n')
+    monkeypatch.setenv("TNA_ONNX_SEED", "4")
+    monkeypatch.setenv("TNA_ONNX_MAP", "ets")
+    options = ["--calib", small.calib, "-o", tmp_path / "o.onnx", "--report", tmp_path / "r.html", "--device", "cpu"]
+    flags = ["--config", tmp_path / "tna.toml", "--search", "none", "--map", "ts", "-q"]
+    result = CliRunner().invoke(group, ["calibrate", *map(str, [small.model, *options, *flags])])
+    assert result.exit_code == 0, result.output
+    page = (tmp_path / "r.html").read_text("utf-8")
+    check_page(page)
+    listed = page[page.index("<dt>From files and the environment</dt>") :].split("</dd>")[0]
+    said = listed.split("<dd>")[1].split(", ")
+    assert set(said) == {f"max-nll 50 ({tmp_path / 'tna.toml'} [calibrate])", "seed 4 (TNA_ONNX_SEED)"}  # no flag won
+
+
+@pytest.mark.parametrize("flags", [[], ["--preset", "clip"], ["--preprocessing", "p.json"]], ids=str)
+def test_a_setting_that_a_flag_replaces_is_not_said(
+    report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tna_onnx.api.calibrate.calibrate", lambda **_: report)
+    processor = {"image_processor_type": "ViTImageProcessor", "do_resize": False, "size": 8}
+    Path("p.json").write_text(json.dumps({**processor, "do_normalize": False}))
+    Path("tna.toml").write_text('preset = "imagenet"\nfigure-format = ["svg", "png"]\n')
+    command = ["calibrate", "m.onnx", "--calib", "c", "--report", "r.html", "--config", "tna.toml", "-q", *flags]
+    result = CliRunner().invoke(group, command)
+    assert result.exit_code == 0, result.output
+    page = Path("r.html").read_text("utf-8")
+    listed = page[page.index("<dt>From files and the environment</dt>") :].split("</dd>", maxsplit=1)[0]
+    assert "figure-format svg,png (tna.toml)" in listed
+    assert ("preset imagenet (tna.toml)" in listed) == (not flags)
+
+
+def test_the_command_writes_the_page_of_a_refused_result(small: Small, tmp_path: Path) -> None:
+    options = ["--calib", small.calib, "-o", tmp_path / "o.onnx", "--report", tmp_path / "r.html", "--search", "none"]
+    result = CliRunner().invoke(group, ["calibrate", *map(str, [small.model, *options, "--max-ece", "0.01", "-q"])])
+    assert result.exit_code == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["r.html"]
+    page = (tmp_path / "r.html").read_text("utf-8")
+    check_page(page)
+    assert "Refused: no file was written, a gate was missed." in page
+    assert "<li>--max-ece 0.01 missed: ECE is " in page
+
+
+@pytest.mark.parametrize("name", ["missing/r.html", "o.onnx", "j.json"])
+def test_a_path_that_cannot_be_the_page_is_refused_before_the_work(small: Small, tmp_path: Path, name: str) -> None:
+    options = ["--calib", small.calib, "-o", tmp_path / "o.onnx", "--report", tmp_path / name]
+    options += ["--json", tmp_path / "j.json"]
+    result = CliRunner().invoke(group, ["calibrate", *map(str, [small.model, *options])])
+    assert result.exit_code == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_digits_have_thumbnails(demo: Demo, tmp_path: Path) -> None:
+    report = tna_onnx.calibrate(demo.model, demo.calib, output=tmp_path / "o.onnx", details=True, **FAST)
+    samples = details_of(report).overconfident + details_of(report).underconfident
+    assert samples
+    assert all(s.thumbnail.startswith("data:image/png") for s in samples)
+    check_page(to_html(report))
+
+
+def test_classes_are_called_as_the_folders_of_their_images(demo: Demo, tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    arrays = np.load(demo.test)
+    names = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+    order = sorted(names)  # that of the model, as far as anyone can tell
+    for k, label in enumerate(arrays["labels"][:200]):
+        folder = tmp_path / "images" / order[label]
+        folder.mkdir(parents=True, exist_ok=True)
+        image.fromarray(np.round(arrays["image"][k, 0] * 255).astype(np.uint8)).save(folder / f"{k}.png")
+    output = tmp_path / "o.onnx"
+    report = tna_onnx.calibrate(demo.model, tmp_path / "images", output=output, search="none", details=True)
+    assert [k.name for k in details_of(report).classes] == order
+    assert all(s.file.startswith(f"{s.label}/") for s in details_of(report).overconfident)
+
+
+def test_images_have_thumbnails_names_and_their_recipe(demo: Demo, tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    arrays = np.load(demo.test)
+    pixels = np.round(arrays["image"][:200, 0] * 255).astype(np.uint8)
+    for k, label in enumerate(arrays["labels"][:200]):
+        (tmp_path / "images" / str(label)).mkdir(parents=True, exist_ok=True)
+        image.fromarray(pixels[k]).save(tmp_path / "images" / str(label) / f"<{k}>.png")
+    report = tna_onnx.calibrate(
+        demo.model, demo.calib, eval=tmp_path / "images", output=tmp_path / "o.onnx", search="none", details=True
+    )
+    details = details_of(report)
+    assert [k.name for k in details.classes] == list(map(str, range(10)))
+    sample = details.underconfident[0]
+    folder, name = sample.file.split("/")
+    assert folder == sample.label
+    with image.open(io.BytesIO(base64.b64decode(sample.thumbnail.split(",")[1]))) as opened:
+        np.testing.assert_array_equal(np.asarray(opened), pixels[int(name.strip("<>.png"))])
+    page = to_html(report)
+    check_page(page)
+    assert "Preprocessing, held-out" in page
+    assert "interpolation bilinear" in page

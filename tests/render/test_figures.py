@@ -1,0 +1,300 @@
+"""`--figures`: files that show the report's numbers, whole and the same each time, and refusals before the work."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+import tna_onnx
+from tests.conftest import Demo, Small
+from tna_onnx.cli.commands import group
+from tna_onnx.render import figures
+from tna_onnx.render.figures import write_figures
+from tna_onnx.results.report import Report
+
+FAST = {"angle_step": 9.0, "max_ensemble_size": 40, "device": "cpu"}
+FLAGS = ["--angle-step", "9", "--max-ensemble-size", "40", "--device", "cpu", "--quiet"]
+ALL = {"reliability", "confidence", "risk-coverage", "search", "members", "angles"}
+SVG = "{http://www.w3.org/2000/svg}"
+
+needs_matplotlib = pytest.mark.skipif(
+    importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed"
+)
+
+
+@pytest.fixture(scope="module")
+def report(small: Small, tmp_path_factory: pytest.TempPathFactory) -> Report:
+    output = tmp_path_factory.mktemp("figures") / "o.onnx"
+    return tna_onnx.calibrate(small.model, small.calib, eval=small.test, output=output, details=True, **FAST)
+
+
+def calibrate(small: Small, folder: Path, *flags: object) -> Result:
+    command = ["calibrate", small.model, "--calib", small.calib, "-o", folder / "o.onnx", *FLAGS, *flags]
+    return CliRunner().invoke(group, list(map(str, command)))
+
+
+def texts(path: Path) -> list[str]:
+    """All words of an SVG file."""
+    return ["".join(node.itertext()) for node in ElementTree.fromstring(path.read_bytes()).iter(f"{SVG}text")]
+
+
+# The files
+
+
+@needs_matplotlib
+def test_the_command_writes_every_figure_in_every_format(small: Small, tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "figures"
+    result = calibrate(small, tmp_path, "--figures", folder)
+    assert result.exit_code == 0, result.output
+    endings = {".svg", ".png", ".pdf"}
+    assert {path.name for path in folder.iterdir()} == {f"{name}{ending}" for name in ALL for ending in endings}
+    for path in folder.iterdir():
+        start = {".svg": b"<?xml", ".png": b"\x89PNG", ".pdf": b"%PDF"}[path.suffix]
+        assert path.read_bytes().startswith(start)
+
+
+@needs_matplotlib
+def test_formats_can_be_chosen_and_what_was_written_is_said(small: Small, tmp_path: Path) -> None:
+    flags = ["--figures", tmp_path / "f", "--figure-format", "png", "--search", "none"]
+    command = ["calibrate", small.model, "--calib", small.calib, "-o", tmp_path / "o.onnx", *flags]
+    result = CliRunner().invoke(group, list(map(str, command)))
+    assert result.exit_code == 0, result.output
+    assert "f: reliability, confidence, risk-coverage, angles (png)\n" in result.output
+    assert {path.name for path in (tmp_path / "f").iterdir()} == {f"{name}.png" for name in ALL - {"search", "members"}}
+
+
+@needs_matplotlib
+def test_text_is_text_and_says_the_numbers(report: Report, tmp_path: Path) -> None:
+    write_figures(report, tmp_path, ("svg", "pdf"))
+    details = report.details
+    assert details is not None
+    words = texts(tmp_path / "reliability.svg")
+    for bins, name in ((details.before, "before"), (details.after, "after")):
+        assert f"{name}: ECE {100 * bins.ece:.2f} %" in words
+        assert {str(count) for count in bins.count if count} <= set(words)
+    assert {"confidence", "accuracy", "samples", "confidence too high"} <= set(words)
+    assert f"before: mean {100 * details.risk_before.area:.2f} %" in texts(tmp_path / "risk-coverage.svg")
+    assert f"chosen: {report.angle:g}°" in texts(tmp_path / "search.svg")
+    assert "held-out, 10 members" in texts(tmp_path / "search.svg")
+    assert "average of tilted weights" in texts(tmp_path / "angles.svg")
+    for name in ALL:
+        assert b"/FontFile2" in (tmp_path / f"{name}.pdf").read_bytes()  # TrueType: text can be searched and copied
+
+
+@needs_matplotlib
+def test_nothing_is_told_by_colour_alone(report: Report, tmp_path: Path) -> None:
+    write_figures(report, tmp_path, ("svg",))
+    for name in ("risk-coverage", "search", "members", "angles"):
+        drawing = (tmp_path / f"{name}.svg").read_text("utf-8")
+        lines = set(re.findall(r"stroke-dasharray: ?([0-9. ,]+)", drawing))
+        assert lines, name  # dashes beside the solid lines
+    for name in ("reliability", "confidence"):
+        assert "<pattern" in (tmp_path / f"{name}.svg").read_text("utf-8"), name  # hatches
+
+
+def drawn(report: Report, name: str) -> Any:
+    """Draw one of the figures and return it."""
+    details = report.details
+    assert details is not None
+    figure = importlib.import_module("matplotlib.figure").Figure()
+    figures._figures(report, details)[name](figure)
+    return figure
+
+
+def looks_of(axes: Any) -> dict[str, tuple[str, str]]:
+    """Legend entries of the calibration data -> colour and marker."""
+    lines = zip(*axes.get_legend_handles_labels(), strict=True)
+    return {
+        label.removeprefix("calibration, "): (line.get_color(), line.get_marker())
+        for line, label in lines
+        if label.startswith("calibration, ")
+    }
+
+
+@needs_matplotlib
+@pytest.mark.parametrize("chosen", [10, 40, 512])
+def test_many_numbers_of_members_are_told_apart(report: Report, tmp_path: Path, chosen: int) -> None:
+    details = report.details
+    assert details is not None
+    sizes = [10, 10, 10, 20, 40, 80, 160, 160, 320, 320, 512]
+    steps = (details.steps[0], *(replace(details.steps[1], members=m, angle=1.0 + k) for k, m in enumerate(sizes)))
+    many = replace(report, details=replace(details, steps=steps, chosen=1 + sizes.index(chosen)))
+    for axes in drawn(many, "search").axes:
+        found = looks_of(axes)
+        assert list(found)[-1] == "other numbers of members"
+        assert {"10 members", f"{chosen} members"} <= set(found)
+        assert len(found) == len(set(found.values())) == 5
+        shown = [line for line in axes.lines if line.get_linestyle() == "--" and line.get_marker() != "None"]
+        assert len(shown) == len(set(sizes))  # each number has a line, with a name or without
+    write_figures(many, tmp_path, ("png",))
+    image = pytest.importorskip("PIL.Image")
+    with image.open(tmp_path / "search.png") as opened:
+        pixels = np.asarray(opened.convert("L"))
+    assert min(pixels[:, 0].min(), pixels[:, -1].min(), pixels[-1].min()) == 255  # the legend fits
+
+
+@needs_matplotlib
+def test_few_numbers_of_members_have_their_names(report: Report) -> None:
+    details = report.details
+    assert details is not None
+    sizes = {step.members for step in details.steps[1:]}
+    for axes in drawn(report, "search").axes:
+        assert set(looks_of(axes)) == {f"{size} members" if size else "limit of many" for size in sizes}
+
+
+@needs_matplotlib
+def test_the_choice_has_a_ring(report: Report) -> None:
+    details = report.details
+    assert details is not None
+    chosen = details.steps[details.chosen]
+    assert chosen.held_out is not None
+    rings = [
+        {(float(x), float(y)) for line in axes.lines if line.get_markersize() > 6 for x, y in line.get_xydata()}
+        for axes in drawn(report, "search").axes
+    ]
+    scored = (chosen.calibration, chosen.held_out)
+    assert rings[0] == {(chosen.angle, 100 * s.objective) for s in scored}
+    assert rings[1] == {(chosen.angle, 100 * s.accuracy) for s in scored}
+
+
+@needs_matplotlib
+def test_bad_candidates_do_not_flatten_the_curve(report: Report) -> None:
+    details = report.details
+    assert details is not None
+    worst = replace(details.steps[0].calibration, objective=0.9)  # as accurate as the original
+    steps = (*details.steps, replace(details.steps[-1], angle=85.0, calibration=worst, held_out=worst))
+    axes = drawn(replace(report, details=replace(details, steps=steps)), "search").axes[0]
+    original = max(100 * s.objective for s in (details.steps[0].calibration, details.steps[0].shown))
+    assert original < axes.get_ylim()[1] <= 2 * 1.15 * original
+
+
+@needs_matplotlib
+def test_before_and_after_have_the_same_colours_everywhere(report: Report) -> None:
+    def colours(name: str) -> dict[str, str]:
+        handles, labels = drawn(report, name).axes[0].get_legend_handles_labels()
+        return {label.partition(":")[0]: line.get_color() for line, label in zip(handles, labels, strict=True)}
+
+    risk, angles = colours("risk-coverage"), colours("angles")
+    assert angles["original weight"] == risk["before"] == colours("members")["original weight"]
+    assert angles["average of tilted weights"] == risk["after"]
+
+
+@needs_matplotlib
+def test_pictures_are_not_blank_and_large_enough_for_print(report: Report, tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    for path in write_figures(report, tmp_path, ("png",)):
+        with image.open(path) as opened:
+            pixels = np.asarray(opened.convert("L"))
+        assert pixels.shape[1] >= 1300  # 6.6 inches
+        assert np.mean(pixels < 128) > 0.003, path.name
+        assert pixels[0].min() == pixels[:, 0].min() == 255, path.name  # nothing is cut off at the border
+
+
+@needs_matplotlib
+def test_the_same_report_gives_the_same_bytes(report: Report, tmp_path: Path) -> None:
+    first, second = (write_figures(report, tmp_path / name, ("svg", "pdf")) for name in "ab")
+    assert len(first) == 12
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
+
+
+@needs_matplotlib
+def test_matplotlib_is_left_as_it_was(report: Report, tmp_path: Path) -> None:
+    import matplotlib
+
+    before = dict(matplotlib.rcParams)
+    write_figures(report, tmp_path, ("svg",))
+    assert dict(matplotlib.rcParams) == before
+
+
+@needs_matplotlib
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"search": "none"},
+        {"search": "complete", "max_accuracy_drop": 5.0, "map": "ets"},
+        {"ensemble_size": "inf", "map": "none"},
+        {"map": "irova", "objective": "nll"},
+        {"bins": 1},
+        {"bins": 60, "objective": "adaece"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("held_out", [True, False])
+def test_every_kind_of_run_has_figures(
+    small: Small, tmp_path: Path, options: dict[str, object], held_out: bool
+) -> None:
+    data = small.test if held_out else None
+    made = tna_onnx.calibrate(
+        small.model, small.calib, eval=data, output=tmp_path / "o", details=True, **{**FAST, **options}
+    )
+    names = {path.stem for path in write_figures(made, tmp_path / "f", ("svg",))}
+    assert names >= {"reliability", "confidence", "risk-coverage", "angles"}
+    assert ("search" in names) == (options.get("search") != "none")
+
+
+@needs_matplotlib
+def test_a_class_that_is_never_sure_and_bins_without_samples(report: Report, tmp_path: Path) -> None:
+    details = report.details
+    assert details is not None
+    empty = replace(details.before, count=(0,) * 15, confidence=(0.0,) * 15, accuracy=(0.0,) * 15)
+    write_figures(replace(report, details=replace(details, before=empty, after=empty)), tmp_path, ("svg",))
+
+
+# Refusals
+
+
+def test_without_details_there_is_nothing_to_draw(report: Report, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="details=True"):
+        write_figures(replace(report, details=None), tmp_path)
+
+
+def test_a_missing_matplotlib_is_said_before_any_work(
+    small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("matplotlib", "matplotlib.figure"):
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setattr("tna_onnx.api.calibrate.calibrate", lambda **_: pytest.fail("work was done"))
+    result = calibrate(small, tmp_path, "--figures", tmp_path / "f")
+    assert result.exit_code == 2
+    assert "drawing figures needs matplotlib" in result.output
+    assert "pip install 'tna-onnx[plot]'" in result.output
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["file", "file/below", "o.onnx", "j.json"])
+def test_a_folder_that_cannot_be_is_refused_before_any_work(small: Small, tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").write_text("x")
+    result = calibrate(small, tmp_path, "--figures", tmp_path / name, "--json", tmp_path / "j.json")
+    assert result.exit_code == 2
+    assert f"{name}: " in result.output
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_matplotlib_loads_only_for_figures(small: Small, tmp_path: Path) -> None:
+    command = ["calibrate", small.model, "--calib", small.calib, "-o", tmp_path / "o.onnx", "--search", "none", "-q"]
+    code = (
+        "import sys; from tna_onnx.cli.commands import group\n"
+        "try: group(sys.argv[1:])\n"
+        "except SystemExit as end: assert not end.code\n"
+        "print(*{'matplotlib', 'mlflow', 'jsonschema'} & set(sys.modules))"
+    )
+    arguments = [sys.executable, "-c", code, *map(str, command), "--plot"]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
+
+
+def test_digits(demo: Demo, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    report = tna_onnx.calibrate(demo.model, demo.calib, output=tmp_path / "o.onnx", details=True, search="none")
+    assert len(write_figures(report, tmp_path, ("svg",))) == 4

@@ -1,0 +1,163 @@
+"""`--mlflow` with a real local store: what a run holds, and what happens where there is no store to log to."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from click.testing import CliRunner
+
+from tests.conftest import Small
+from tna_onnx.cli.commands import group
+from tna_onnx.render.mlflow import TrackingError
+
+FAST = ["--angle-step", "9", "--max-ensemble-size", "40", "--device", "cpu"]
+
+needs_mlflow = pytest.mark.skipif(
+    not all(importlib.util.find_spec(name) for name in ("mlflow", "sqlalchemy")), reason="MLflow is not installed"
+)
+
+
+def command(small: Small, folder: Path, *flags: object) -> list[str]:
+    files = [small.model, "--calib", small.calib, "--eval", small.test, "-o", folder / "o.onnx"]
+    return ["calibrate", *map(str, files), *FAST, *map(str, flags)]
+
+
+def run(arguments: list[str], folder: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line in a process of its own, in `folder`: MLflow keeps state in the process and writes there."""
+    settings = {k: v for k, v in os.environ.items() if not k.startswith("MLFLOW_")}
+    settings |= {"MLFLOW_TRACKING_URI": f"sqlite:///{folder}/runs.db", "MLFLOW_DISABLE_TELEMETRY": "true"} | env
+    start = [sys.executable, "-m", "tna_onnx", *arguments]
+    return subprocess.run(start, capture_output=True, text=True, cwd=folder, env=settings, check=False)
+
+
+QUERY = """
+import json, sys, mlflow
+client = mlflow.MlflowClient()
+[experiment] = [e for e in client.search_experiments() if e.name == sys.argv[1]]
+[found] = client.search_runs([experiment.experiment_id])
+id = found.info.run_id
+def walk(path=None):
+    for f in client.list_artifacts(id, path):
+        yield from walk(f.path) if f.is_dir else [f.path]
+history = {name: [(m.step, m.value) for m in client.get_metric_history(id, name)] for name in found.data.metrics}
+print(json.dumps({"id": id, "status": found.info.status, "name": found.info.run_name, "params": found.data.params,
+    "metrics": found.data.metrics, "tags": found.data.tags, "history": history, "files": sorted(walk()),
+    "folder": client.download_artifacts(id, "", dst_path=sys.argv[2])}))
+"""
+
+
+def stored(folder: Path, experiment: str = "Default") -> dict[str, Any]:
+    """Read the only run of an experiment back through MLflow, and download its files."""
+    (folder / "back").mkdir()
+    env = {**os.environ, "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/runs.db", "MLFLOW_DISABLE_TELEMETRY": "true"}
+    start = [sys.executable, "-c", QUERY, experiment, str(folder / "back")]
+    done = subprocess.run(start, capture_output=True, text=True, cwd=folder, env=env, check=True)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@needs_mlflow
+def test_a_run_holds_everything(small: Small, tmp_path: Path) -> None:
+    flags = ["--mlflow-experiment", "digits", "--json", "j.json", "--report", "r.html", "--seed", 3]
+    done = run(command(small, tmp_path, *flags), tmp_path)
+    assert done.returncode == 0, done.stderr
+    found, report = stored(tmp_path, "digits"), json.loads((tmp_path / "j.json").read_text("utf-8"))
+    assert f"mlflow   run {found['id']} in sqlite:///" in done.stdout
+    assert done.stdout.startswith("arrays test.npz")  # MLflow's own words are not on stdout
+    assert not re.search("INFO|database|alembic", done.stderr), done.stderr  # nor what it does to a new database
+    assert (found["status"], found["name"]) == ("FINISHED", "model")
+
+    parameters = found["params"]
+    assert parameters["settings.seed"] == "3"
+    assert parameters["settings.tilt.theta_s"] == "0.9"
+    assert parameters["map"] == "ts"
+    assert json.loads(parameters["fitted.temperature"]) == report["parameters"]["temperature"]
+    assert parameters["model_sha256"] == report["model_sha256"]
+
+    metrics = found["metrics"]
+    for name, interval in report["comparison"]["differences"].items():
+        assert metrics[f"before.{name}"] == report["comparison"]["before"][name]
+        assert metrics[f"after.{name}"] == report["comparison"]["after"][name]
+        ends = [metrics[f"difference.{name}{end}"] for end in ("", ".low", ".high")]
+        assert ends == [interval["difference"], interval["low"], interval["high"]]
+        assert metrics[f"calibration.after.{name}"] == report["calibration"]["after"][name]
+    for name in ("angle", "objective", "accuracy"):
+        assert found["history"][f"curve.{name}"] == [[k, point[name]] for k, point in enumerate(report["curve"])]
+
+    assert found["tags"]["tna_onnx.verdict"] == report["verdict"]
+    assert found["tags"]["tna_onnx.version.onnxruntime"] == report["versions"]["onnxruntime"]
+    assert found["files"] == ["model/o.onnx", "r.html", "report.json"]
+    folder = Path(found["folder"])
+    assert (folder / "model/o.onnx").read_bytes() == (tmp_path / "o.onnx").read_bytes()
+    assert json.loads((folder / "report.json").read_text("utf-8"))["comparison"] == report["comparison"]
+
+
+@needs_mlflow
+@pytest.mark.slow
+def test_external_data_go_with_the_model_and_figures_with_the_run(small: Small, tmp_path: Path) -> None:
+    model = onnx.load(small.model)
+    source = tmp_path / "source"
+    source.mkdir()
+    onnx.save(model, source / "m.onnx", save_as_external_data=True, size_threshold=0, location="m.bin")
+    flags = ["--calib", small.calib, "-o", "o.onnx", "--mlflow", "--search", "none", "--device", "cpu", "--quiet"]
+    figures = ["--figures", "f", "--figure-format", "svg"] if importlib.util.find_spec("matplotlib") else []
+    done = run(["calibrate", str(source / "m.onnx"), *map(str, flags), *figures], tmp_path)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    files = stored(tmp_path)["files"]
+    assert {"model/o.onnx", "model/o.onnx.data", "report.json"} <= set(files)
+    assert ("figures/reliability.svg" in files) == bool(figures)
+
+
+@needs_mlflow
+@pytest.mark.slow
+def test_a_missed_gate_is_logged_without_a_model(small: Small, tmp_path: Path) -> None:
+    done = run(command(small, tmp_path, "--mlflow", "--max-ece", "0.001"), tmp_path)
+    assert done.returncode == 1
+    found = stored(tmp_path)
+    assert found["tags"]["tna_onnx.missed"]
+    assert found["files"] == ["report.json"]
+    assert not (tmp_path / "o.onnx").exists()
+
+
+@needs_mlflow
+@pytest.mark.parametrize(("flags", "code"), [([], 6), (["--max-ece", "0.001"], 1)])
+def test_a_store_that_fails_costs_nothing_but_the_log(
+    small: Small, tmp_path: Path, flags: list[str], code: int
+) -> None:
+    broken = {"MLFLOW_TRACKING_URI": "http://127.0.0.1:9", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
+    outputs = ["--mlflow", "--json", "j.json", *flags]
+    done = run(command(small, tmp_path, *outputs), tmp_path, **broken)
+    assert done.returncode == code
+    assert re.search(r"^Error: MLflow did not take the run: .*127\.0\.0\.1", done.stderr, re.M)
+    assert "Traceback" not in done.stderr
+    assert "ECE, %" in done.stdout
+    assert (tmp_path / "j.json").is_file()
+    assert (tmp_path / "o.onnx").is_file() == (code == 6)
+    if code == 6:
+        onnx.checker.check_model(tmp_path / "o.onnx")
+        assert f"{tmp_path / 'o.onnx'} is written" in done.stderr
+
+
+def test_a_missing_mlflow_is_said_before_any_work(
+    small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    monkeypatch.setattr("tna_onnx.api.calibrate.calibrate", lambda **_: pytest.fail("work was done"))
+    result = CliRunner().invoke(group, command(small, tmp_path, "--mlflow"))
+    assert result.exit_code == 2
+    assert "pip install 'tna-onnx[mlflow]'" in result.output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_exit_code_is_documented() -> None:
+    assert TrackingError.exit_code == 6
+    assert "6 MLflow" in CliRunner().invoke(group, ["--help"]).output

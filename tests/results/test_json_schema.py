@@ -1,0 +1,300 @@
+"""What `--json` writes, against the schema that is shipped: every key of every kind of result, with its unit."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import tna_onnx
+from tests.conftest import Demo, Small
+from tna_onnx.cli.commands import group
+from tna_onnx.data.images.preprocess import ResolvedRecipe
+from tna_onnx.graph.difference import Difference
+from tna_onnx.graph.readout import Refusal
+from tna_onnx.numerics.metrics import Interval, Metrics
+from tna_onnx.numerics.reliability import Reliability
+from tna_onnx.numerics.tilt import TiltParameters
+from tna_onnx.results import details
+from tna_onnx.results.as_json import json_schema, to_json
+from tna_onnx.results.collection import Collection
+from tna_onnx.results.comparison import ComparedModel, ModelComparison
+from tna_onnx.results.difference import ModelDifference, OtherOutput, OutputDifference
+from tna_onnx.results.evaluation import Evaluation
+from tna_onnx.results.gates import Gates
+from tna_onnx.results.inspection import HeadInfo, Inspection
+from tna_onnx.results.report import Changes, Comparison, CurvePoint, Report
+from tna_onnx.results.verification import Verification
+from tna_onnx.search.settings import SearchSettings
+
+jsonschema = pytest.importorskip("jsonschema")
+
+FAST = ["--angle-step", "9", "--max-ensemble-size", "40", "--device", "cpu", "--quiet"]
+KINDS = ["report", "evaluation", "collection", "inspection", "modeldifference", "modelcomparison"]
+
+
+def valid(text: str) -> dict[str, Any]:
+    """Parse a result and hold it against the schema of its own kind."""
+
+    def refuse(word: str) -> None:
+        raise AssertionError(f"bare {word}")
+
+    data: dict[str, Any] = json.loads(text, parse_constant=refuse)
+    assert data["schema"] == f"tna-onnx/{data['kind']}/1"
+    jsonschema.Draft202012Validator(json_schema(data["kind"])).validate(data)
+    return data
+
+
+def written(folder: Path, *arguments: object, code: int = 0) -> dict[str, Any]:
+    """Run a command with --json and return what it wrote."""
+    file = folder / "result.json"
+    result = CliRunner().invoke(group, [*map(str, arguments), "--json", str(file)])
+    assert result.exit_code == code, result.output
+    return valid(file.read_text("utf-8"))
+
+
+# The schema
+
+
+def test_the_schema_is_one_and_each_kind_has_its_own() -> None:
+    assert [choice["$ref"].rpartition("/")[2] for choice in json_schema()["oneOf"]] == KINDS
+    for schema in (json_schema(), *map(json_schema, KINDS)):
+        jsonschema.Draft202012Validator.check_schema(schema)
+    assert len({json_schema(kind)["$id"] for kind in KINDS}) == len(KINDS)
+    with pytest.raises(ValueError, match="no result of kind 'nonsense'; expected report, evaluation"):
+        json_schema("nonsense")
+
+
+def parts(schema: Any, name: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every sub-schema with the key that it describes."""
+    if isinstance(schema, dict):
+        yield name, schema
+        for key, value in schema.items():
+            if key in ("properties", "$defs"):
+                for word, part in value.items():
+                    yield from parts(part, word)
+            else:
+                yield from parts(value, name)
+    elif isinstance(schema, list):
+        for part in schema:
+            yield from parts(part, name)
+
+
+UNITS = ("fraction", "per cent", "percentage points", "nats", "degrees", "radians", "no unit", "unit of the metric",
+         "units of", "number of rotations", "lengths of")  # fmt: skip
+
+
+def test_every_key_has_a_description_and_every_number_its_unit() -> None:
+    for name, schema in parts(json_schema()):
+        if "properties" in schema:
+            assert schema["additionalProperties"] is False, name
+            assert set(schema["required"]) <= set(schema["properties"])
+            for key, part in schema["properties"].items():
+                assert part["description"].endswith("."), (name, key)
+        kinds = schema.get("type", ())
+        if "number" in ([kinds] if isinstance(kinds, str) else kinds) and "description" in schema:
+            assert any(unit in schema["description"].lower() for unit in UNITS), (name, schema["description"])
+
+
+def fields(cls: type) -> set[str]:
+    return {field.name for field in dataclasses.fields(cls)}
+
+
+HEAD = {"schema", "kind"}
+CLASSES = {
+    "report": fields(Report) - {"recalibrated"} | HEAD | {"verdict"},
+    "evaluation": fields(Evaluation) | HEAD,
+    "collection": fields(Collection) | HEAD,
+    "inspection": fields(Inspection) | HEAD,
+    "modeldifference": fields(ModelDifference) | HEAD | {"verdict"},
+    "modelcomparison": fields(ModelComparison) | HEAD,
+    "compared_model": fields(ComparedModel),
+    "metrics": fields(Metrics),
+    "interval": fields(Interval),
+    "comparison": fields(Comparison),
+    "curve_point": fields(CurvePoint),
+    "verification": fields(Verification),
+    "changes": fields(Changes),
+    "settings": fields(SearchSettings)
+    | {"batch_size", "computed_on", "confidence_level", "device", "ensemble_size_asked", "ets_loss", "fold", "gates"}
+    | {"map", "quantized_head", "search"},
+    "preprocessing": fields(ResolvedRecipe),
+    "change": fields(Difference),
+    "head": fields(HeadInfo),
+    "refusal": fields(Refusal),
+    "outputs": fields(OutputDifference),
+    "other_output": fields(OtherOutput),
+    "details": fields(details.Details),
+    "bins": fields(details.Bins),
+    "reliability": fields(Reliability),
+    "scored": fields(details.Scored),
+    "step": fields(details.Step),
+    "averaged": fields(details.Averaged),
+    "class_bins": fields(details.ClassBins),
+    "angles": fields(details.Angles),
+    "risk_coverage": fields(details.RiskCoverage),
+    "sample": fields(details.Sample),
+}
+
+
+def test_the_schema_follows_the_dataclasses() -> None:
+    defined = json_schema()["$defs"]
+    assert {name: set(defined[name]["properties"]) for name in CLASSES} == CLASSES
+    assert set(defined) - set(CLASSES) == {"differences"}
+    settings = defined["settings"]["properties"]
+    assert set(settings["tilt"]["properties"]) == fields(TiltParameters)
+    assert set(settings["gates"]["properties"]) == fields(Gates)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"surprise": 1}, "'surprise' was unexpected"),
+        ({"opset": "17"}, "is not of type 'integer'"),
+        ({"schema": "tna-onnx/inspection/2"}, "was expected"),
+    ],
+)
+def test_a_validator_can_fail(small: Small, change: dict[str, Any], message: str) -> None:
+    data = valid(to_json(tna_onnx.inspect(small.model)))
+    with pytest.raises(jsonschema.ValidationError, match=message):
+        jsonschema.validate(data | change, json_schema("inspection"))
+
+
+# Results
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--map", "ts"],
+        ["--search", "none", "--map", "auto"],
+        ["--search", "complete", "--map", "ets", "--max-accuracy-drop", "5"],
+        ["--map", "irova"],
+        ["--map", "aar", "--objective", "nll"],
+        ["--map", "none", "--ensemble-size", "inf", "--dry-run"],
+    ],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("held_out", [True, False])
+def test_calibrate(small: Small, tmp_path: Path, flags: list[str], held_out: bool) -> None:
+    data = ["--eval", small.test] if held_out else []
+    command = ["calibrate", small.model, "--calib", small.calib, *data, "-o", tmp_path / "o.onnx"]
+    report = written(tmp_path, *command, *FAST, *flags)
+    assert report["kind"] == "report"
+    for side in ("before", "after"):
+        bins, metrics = report["reliability"][side], report["comparison"][side]
+        assert sum(bins["count"]) == metrics["n"] == 1500
+        assert len(bins["count"]) == len(bins["confidence"]) == len(bins["accuracy"]) == metrics["bins"]
+        gaps = zip(bins["count"], bins["confidence"], bins["accuracy"], strict=True)
+        assert sum(n * abs(c - a) for n, c, a in gaps) / metrics["n"] == pytest.approx(metrics["ece"], abs=1e-12)
+    assert "details" not in report
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ([], {"search": "sparse", "map": "ts", "fold": True, "ensemble_size_asked": "auto", "ensemble_size": 10}),
+        (
+            ["--map", "auto", "--no-fold", "--ensemble-size", "7"],
+            {"map": "auto", "fold": False, "ensemble_size_asked": 7, "ensemble_size": 7},
+        ),
+        (
+            ["--ensemble-size", "inf", "--ets-loss", "nll", "--quantized-head", "float"],
+            {"ensemble_size_asked": "inf", "ensemble_size": 0, "ets_loss": "nll", "quantized_head": "float"},
+        ),
+        (["--search", "none"], {"search": "none"}),
+    ],
+    ids=str,
+)
+def test_settings_are_those_asked_for(
+    small: Small, tmp_path: Path, flags: list[str], expected: dict[str, object]
+) -> None:
+    command = ["calibrate", small.model, "--calib", small.calib, "-o", tmp_path / "o.onnx", *FAST, *flags]
+    settings = written(tmp_path, *command)["settings"]
+    expected = {"device": "cpu", "computed_on": "NumPy on the CPU", **expected}
+    assert {key: settings[key] for key in expected} == expected
+
+
+def test_calibrate_with_details(small: Small, tmp_path: Path) -> None:
+    command = ["calibrate", small.model, "--calib", small.calib, "--eval", small.test, "-o", tmp_path / "o.onnx"]
+    report = written(tmp_path, *command, *FAST, "--report", tmp_path / "r.html")
+    assert report["details"]["steps"][report["details"]["chosen"]]["angle"] == report["angle"]
+    assert len(report["details"]["classes"]) == 5
+
+
+def test_missed_gates(small: Small, tmp_path: Path) -> None:
+    command = ["calibrate", small.model, "--calib", small.calib, "-o", tmp_path / "o.onnx", "--max-ece", "0.001"]
+    report = written(tmp_path, *command, *FAST, code=1)
+    assert len(report["missed"]) == 1
+    assert report["settings"]["gates"]["max_ece"] == 0.001
+    command = ["evaluate", small.model, "--data", small.test, "--max-ece", "0.001", "--quiet", "--device", "cpu"]
+    assert len(written(tmp_path, *command, code=1)["missed"]) == 1
+
+
+def test_evaluate(small: Small, tmp_path: Path) -> None:
+    found = written(tmp_path, "evaluate", small.model, "--data", small.test, "--bins", "10", "--device", "cpu")
+    bins, metrics = found["reliability"], found["metrics"]
+    gaps = list(zip(bins["count"], bins["confidence"], bins["accuracy"], strict=True))
+    assert len(gaps) == 10
+    assert sum(n * abs(c - a) for n, c, a in gaps) / metrics["n"] == pytest.approx(metrics["ece"], abs=1e-12)
+    assert sum(n * a for n, _, a in gaps) / metrics["n"] == pytest.approx(metrics["accuracy"], abs=1e-12)
+
+
+def test_the_schema_is_public() -> None:
+    assert tna_onnx.json_schema("report") == json_schema("report")
+
+
+def test_images_and_their_preprocessing(demo: Demo, tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    arrays = np.load(demo.test)
+    for k, label in enumerate(arrays["labels"][:100]):
+        (tmp_path / "images" / str(label)).mkdir(parents=True, exist_ok=True)
+        pixels = np.round(arrays["image"][k, 0] * 255).astype(np.uint8)
+        image.fromarray(pixels).save(tmp_path / "images" / str(label) / f"{k}.png")
+    flags = ["--data", tmp_path / "images", "--crop", "28", "--quiet", "--device", "cpu"]
+    evaluation = written(tmp_path, "evaluate", demo.model, *flags)
+    assert evaluation["preprocessing"]["crop"] == [28, 28]
+    assert evaluation["preprocessing"]["dtype"] == "float32"
+    cache = tmp_path / "cache"
+    collection = written(tmp_path, "features", demo.model, *flags, "--cache", cache)
+    assert collection["shape"] == [100, 256]
+
+
+def test_verify(small: Small, tmp_path: Path) -> None:
+    output = tmp_path / "o.onnx"
+    written(tmp_path, "calibrate", small.model, "--calib", small.calib, "-o", output, *FAST, "--no-fold")
+    flags = ["--quiet", "--device", "cpu"]
+    found = written(tmp_path, "verify", small.model, output, "--data", small.test, *flags)
+    assert found["recalibrated"].endswith("o.onnx")
+    assert found["outputs"]["samples"] == 1500
+    assert written(tmp_path, "verify", small.model, output, *flags)["outputs"] is None
+    assert written(tmp_path, "verify", output, small.model, *flags, code=1)["only_head_and_block"] is False
+
+
+def test_inspect(small: Small, demo: Demo, tmp_path: Path) -> None:
+    output = tmp_path / "o.onnx"
+    written(tmp_path, "calibrate", small.model, "--calib", small.calib, "-o", output, *FAST)
+    for model in (small.model, demo.model, output):
+        valid(CliRunner().invoke(group, ["inspect", str(model), "--json"]).stdout)
+
+
+def test_compare(small: Small, tmp_path: Path) -> None:
+    if "compare" not in group.commands:
+        pytest.skip("no such command yet")
+    found = written(tmp_path, "compare", small.model, small.model, "--data", small.test, "--quiet", "--device", "cpu")
+    assert [sum(model["reliability"]["count"]) for model in found["models"]] == [1500, 1500]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_numbers_that_are_not_finite_are_null(small: Small, value: float) -> None:
+    found = tna_onnx.verify(small.model, small.model)
+    change = Difference("tensor", "w", "values", largest=value, relative=value)
+    data = valid(to_json(dataclasses.replace(found, differences=(change,))))
+    assert data["differences"][0]["largest"] is None

@@ -1,0 +1,567 @@
+"""Runtimes and conversions that a written file has to survive, and the models that it is written from.
+
+`SOURCES` build classifiers, `FILES` say what `tna_onnx.calibrate` does to them, `RUNTIMES` run a file, `CONVERSIONS`
+turn a file into another one. `test_runtimes.py` asserts on them; `benchmarks/runtimes.py` prints the matrix.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from importlib import import_module, metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import TensorProto, helper, numpy_helper
+
+import tna_onnx
+
+HERE = Path(__file__).resolve().parent
+DIGITS = HERE.parent.parent / "models/digits"
+
+BATCH = 33
+
+
+# Models
+
+
+@dataclass(frozen=True)
+class Source:
+    """A classifier with calibration and held-out data, `.npz` each."""
+
+    model: Path
+    calib: Path
+    test: Path
+
+
+def digits(folder: Path) -> Source:
+    """Return the embedded demo: convolutions, ten logits, opset 17."""
+    return Source(DIGITS / "model.onnx", DIGITS / "calib.npz", DIGITS / "test.npz")
+
+
+def small(folder: Path) -> Source:
+    """Write x (N, 8) -> Relu(x A) (32) -> `logits` (N, 5), opset 17."""
+    rng = np.random.default_rng(5)
+    tensors = {
+        "hidden": rng.standard_normal((8, 32)),
+        "weight": rng.standard_normal((5, 32)),
+        "bias": rng.standard_normal(5),
+    }
+    nodes = [
+        helper.make_node("MatMul", ["x", "hidden"], ["h"], "hidden"),
+        helper.make_node("Relu", ["h"], ["features"], "relu"),
+        helper.make_node("Gemm", ["features", "weight", "bias"], ["logits"], "head", transB=1),
+    ]
+    _save(folder / "model.onnx", nodes, tensors, ("x", ["N", 8]), ("logits", ["N", 5]), opset=17)
+    return _with_data(folder, lambda n: rng.standard_normal((n, 8)), rng)
+
+
+def binary(folder: Path) -> Source:
+    """Write x (N, 8) -> Relu(x A) (32) -> one logit -> Sigmoid, `p` (N, 1), opset 9: bounds of Clip are attributes."""
+    rng = np.random.default_rng(11)
+    tensors = {"hidden": rng.standard_normal((8, 32)), "weight": rng.standard_normal((32, 1)), "bias": np.array([0.4])}
+    nodes = [
+        helper.make_node("MatMul", ["x", "hidden"], ["h"], "hidden"),
+        helper.make_node("Relu", ["h"], ["features"], "relu"),
+        helper.make_node("Gemm", ["features", "weight", "bias"], ["s"], "head"),
+        helper.make_node("Sigmoid", ["s"], ["p"], "sigmoid"),
+    ]
+    _save(folder / "model.onnx", nodes, tensors, ("x", ["N", 8]), ("p", ["N", 1]), opset=9)
+    return _with_data(folder, lambda n: rng.standard_normal((n, 8)), rng)
+
+
+def cnn(folder: Path) -> Source:
+    """Export image (N, 3, 12, 12) -> convolutions, pixel means (64) -> Softmax, `p` (N, 6), opset 18, with torch."""
+    import torch
+    from torch import nn
+
+    generator = torch.random.get_rng_state()
+    torch.manual_seed(3)
+    net = nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        nn.Conv2d(16, 64, 3, stride=2),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(64, 6),
+        nn.Softmax(1),
+    ).eval()
+    torch.random.set_rng_state(generator)
+    with torch.no_grad():  # random layers hardly tell images apart; a steep head makes the classifier sure of itself
+        net[7].weight *= 150
+        net[7].bias *= 0
+    names = {0: "N"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # the other exporter needs onnxscript
+        torch.onnx.export(
+            net, (torch.zeros(2, 3, 12, 12),), folder / "model.onnx", dynamo=False, opset_version=18,
+            input_names=["image"], output_names=["p"], dynamic_axes={"image": names, "p": names},
+        )  # fmt: skip
+    rng = np.random.default_rng(13)
+
+    def images(n: int) -> np.ndarray:
+        """Noise with a mean and a contrast of its own per channel."""
+        mean, contrast = rng.standard_normal((n, 3, 1, 1)), rng.uniform(0.1, 2, (n, 3, 1, 1))
+        return mean + contrast * rng.standard_normal((n, 3, 12, 12))
+
+    return _with_data(folder, images, rng)
+
+
+SOURCES: dict[str, Callable[[Path], Source]] = {"digits": digits, "small": small, "binary": binary, "cnn": cnn}
+
+
+def _save(
+    path: Path, nodes: list[Any], tensors: dict[str, Any], given: tuple[Any, Any], result: tuple[Any, Any], opset: int
+) -> None:
+    graph = helper.make_graph(
+        nodes,
+        path.parent.name,
+        [helper.make_tensor_value_info(given[0], TensorProto.FLOAT, given[1])],
+        [helper.make_tensor_value_info(result[0], TensorProto.FLOAT, result[1])],
+        [numpy_helper.from_array(np.asarray(value, np.float32), name) for name, value in tensors.items()],
+    )
+    opsets, ir_version = [helper.make_opsetid("", opset)], 4 if opset < 11 else 8
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=ir_version), path)
+
+
+def _with_data(folder: Path, draw: Callable[[int], np.ndarray], rng: np.random.Generator) -> Source:
+    """Write 4,000 samples a split; labels are drawn from the model's probabilities at temperature 3."""
+    model = folder / "model.onnx"
+    for name in ("calib", "test"):
+        x = draw(4000).astype(np.float32)
+        (y,) = ort_session(model).run(None, {onnx.load(model).graph.input[0].name: x})
+        logits = np.log(np.maximum(as_probabilities(model, y), 1e-12))
+        labels = np.argmax(logits / 3 + rng.gumbel(size=logits.shape), axis=1)
+        np.savez(folder / f"{name}.npz", labels=labels, **{onnx.load(model).graph.input[0].name: x})
+    return Source(model, folder / "calib.npz", folder / "test.npz")
+
+
+def as_probabilities(model: Path, y: np.ndarray) -> np.ndarray:
+    """Return (N, C) probabilities of what one of these models, or a file written from it, gives."""
+    y = np.asarray(y, np.float64).reshape(len(y), -1)
+    if y.shape[1] == 1:
+        return np.concatenate([1 - y, y], axis=1)
+    if onnx.load(model).graph.output[0].name == "p":
+        return y
+    weights = np.exp(y - y.max(axis=1, keepdims=True))
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+# Files
+
+
+# Every map on every model but ts twice: folded and as a node; half of them on a tilted weight.
+FILES: dict[str, dict[str, Any]] = {
+    "digits none tilted": {"map": "none", "search": "sparse"},
+    "digits ts tilted": {"map": "ts", "search": "sparse"},
+    "digits ts-node": {"map": "ts", "search": "none", "fold": False},
+    "digits ets": {"map": "ets", "search": "none"},
+    "digits irova tilted": {"map": "irova", "search": "sparse"},
+    "digits aar": {"map": "aar", "search": "none"},
+    "small ts-node tilted": {"map": "ts", "search": "sparse", "fold": False},
+    "small irova": {"map": "irova", "search": "none"},
+    "small aar tilted": {"map": "aar", "search": "sparse"},
+    "binary ts": {"map": "ts", "search": "none"},
+    "binary ets tilted": {"map": "ets", "search": "sparse"},
+    "binary irova": {"map": "irova", "search": "none"},
+    "binary aar": {"map": "aar", "search": "none"},
+    "cnn none tilted": {"map": "none", "search": "sparse"},
+    "cnn ts-node": {"map": "ts", "search": "none", "fold": False},
+    "cnn ets tilted": {"map": "ets", "search": "sparse"},
+    "cnn irova": {"map": "irova", "search": "none"},
+    "cnn aar tilted": {"map": "aar", "search": "sparse"},
+}
+
+
+@dataclass
+class Matrix:
+    """Builds sources and files on demand, in one folder, and compares on the first held-out samples."""
+
+    folder: Path
+    n_samples: int = 199  # the first one is run alone, the others in batches of 33
+    _sources: dict[str, Source] = field(default_factory=dict)
+    _expected: dict[Path, np.ndarray] = field(default_factory=dict)
+
+    def source(self, name: str) -> Source:
+        """Return the source of a file."""
+        kind = name.split(maxsplit=1)[0]
+        if kind not in self._sources:
+            place = self.folder / kind
+            place.mkdir()
+            self._sources[kind] = SOURCES[kind](place)
+        return self._sources[kind]
+
+    def file(self, name: str) -> Path:
+        """Return the path of a file of `FILES`, written on first use."""
+        source, path = self.source(name), self.folder / f"{name.replace(' ', '-')}.onnx"
+        if not path.exists():
+            settings = {"angle_step": 10.0, "max_ensemble_size": 160, "device": "cpu", **FILES[name]}
+            tna_onnx.calibrate(source.model, source.calib, eval=source.test, output=path, **settings)
+        return path
+
+    def samples(self, name: str) -> np.ndarray:
+        """Return the held-out samples that a file is compared on."""
+        arrays = np.load(self.source(name).test)
+        return arrays[next(key for key in arrays.files if key != "labels")][: self.n_samples]
+
+    def expected(self, name: str, path: Path) -> np.ndarray:
+        """Return the probabilities of an unconverted file by ONNX Runtime at its default settings, (N, C)."""
+        if path not in self._expected:
+            self._expected[path] = probabilities(run_ort, path, self.samples(name))
+        return self._expected[path]
+
+    def ran(self, runtime: Runtime, name: str, path: Path) -> Drift:
+        """Run a file, or its source, in a runtime and compare.
+
+        Raises:
+            DoesNotRun: the runtime refuses the file.
+        """
+        return Drift.between(probabilities(runtime.run, path, self.samples(name)), self.expected(name, path))
+
+    def converted(self, conversion: Conversion, name: str, path: Path) -> Drift:
+        """Convert a file, or its source, and compare the result with the unconverted one, both by ONNX Runtime."""
+        target = self.folder / "converted.onnx"
+        conversion.convert(path, target)
+        return Drift.between(probabilities(run_ort, target, self.samples(name)), self.expected(name, path))
+
+
+@dataclass(frozen=True)
+class Drift:
+    """Largest and mean difference of two sets of probabilities, and the share of equal predictions."""
+
+    largest: float
+    mean: float
+    agreement: float
+
+    @classmethod
+    def between(cls, found: np.ndarray, expected: np.ndarray) -> Drift:
+        """Compare (N, C) with (N, C)."""
+        apart = np.abs(found - expected)
+        same = found.argmax(axis=1) == expected.argmax(axis=1)
+        return cls(float(apart.max()), float(apart.mean()), float(same.mean()))
+
+
+def probabilities(run: Run, path: Path, x: np.ndarray) -> np.ndarray:
+    """Run the first sample alone and the others in batches, and return (N, C) probabilities."""
+    batches = [x[:1], *(x[i : i + BATCH] for i in range(1, len(x), BATCH))]
+    results = run(path, batches)
+    assert [len(y) for y in results] == [len(b) for b in batches]
+    return as_probabilities(path, np.concatenate(results))
+
+
+# Runtimes
+
+
+class DoesNotRun(Exception):
+    """A runtime refuses a file; the message is its own."""
+
+
+Run = Callable[[Path, list[np.ndarray]], list[np.ndarray]]
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """What runs a file.
+
+    Attributes:
+        run: (path, batches) -> results of the first output.
+        package: distribution that it comes from.
+        module: what Python imports, or None for a package of Node.js.
+        attribute: what a module has only in a version that has this runtime.
+    """
+
+    run: Run
+    package: str
+    module: str | None = None
+    attribute: str | None = None
+
+    def missing(self) -> str | None:
+        """Say what is not installed."""
+        return missing_module(self.module, self.attribute) if self.module else missing_node_package(self.package)
+
+    def version(self) -> str:
+        """Return the version of the package."""
+        if self.module:
+            return metadata.version(self.package)
+        return json.loads((node_modules() / self.package / "package.json").read_text())["version"]
+
+
+def missing_module(name: str, attribute: str | None = None) -> str | None:
+    """Say that a module cannot be imported, or is of a version without an attribute."""
+    try:
+        with quiet():
+            module = import_module(name)
+    except (ImportError, RuntimeError) as error:  # RuntimeError: torchvision beside a torch of another build
+        return f"{name} cannot be imported: {error}"
+    return f"this {name} has no {attribute}" if attribute and not hasattr(module, attribute) else None
+
+
+def node_modules() -> Path:
+    """Return the folder of the Node.js packages; TNA_ONNX_NODE_MODULES names another one."""
+    return Path(os.environ.get("TNA_ONNX_NODE_MODULES") or HERE / "web/node_modules").resolve()
+
+
+def missing_node_package(name: str) -> str | None:
+    """Say that Node.js or a package of it is not installed."""
+    if shutil.which("node") is None:
+        return f"{name}: node is not installed"
+    if not (node_modules() / name / "package.json").exists():
+        return f"{name} is not installed; run `npm install --ignore-scripts` in tests/runtimes/web"
+    return None
+
+
+def ends(path: Path) -> tuple[str, str]:
+    """Return the names of the first input and the first output of a file."""
+    graph = onnx.load(path).graph
+    return graph.input[0].name, graph.output[0].name
+
+
+def ort_session(path: Path, level: str = "ENABLE_ALL", optimized: Path | None = None) -> onnxruntime.InferenceSession:
+    """Open a file at a graph optimisation level; write the optimised graph, if asked to."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, f"ORT_{level}")
+    if optimized is not None:
+        options.optimized_model_filepath = str(optimized)
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def run_ort(path: Path, batches: list[np.ndarray], level: str = "ENABLE_ALL") -> list[np.ndarray]:
+    """Run with ONNX Runtime."""
+    session, (given, result) = ort_session(path, level), ends(path)
+    return [session.run([result], {given: x})[0] for x in batches]
+
+
+def run_reference(path: Path, batches: list[np.ndarray]) -> list[np.ndarray]:
+    """Run with the reference evaluator of the onnx package."""
+    from onnx.reference import ReferenceEvaluator
+
+    evaluator, (given, result) = ReferenceEvaluator(str(path)), ends(path)
+    return [evaluator.run([result], {given: x})[0] for x in batches]
+
+
+def run_openvino(path: Path, batches: list[np.ndarray]) -> list[np.ndarray]:
+    """Run with OpenVINO on the CPU, in float32 also where the processor is faster in bfloat16."""
+    import openvino
+
+    core = openvino.Core()
+    model = core.compile_model(core.read_model(path), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    return [np.array(model(x)[0]) for x in batches]
+
+
+def run_opencv(path: Path, batches: list[np.ndarray], engine: str) -> list[np.ndarray]:
+    """Run with OpenCV's dnn module; a net per shape, as the classic engine infers shapes once."""
+    import cv2
+
+    chosen = [getattr(cv2.dnn, engine)] if hasattr(cv2.dnn, engine) else []  # OpenCV 4 has the classic one only
+    try:
+        nets = {shape: cv2.dnn.readNetFromONNX(str(path), *chosen) for shape in {x.shape for x in batches}}
+        results = []
+        for x in batches:
+            nets[x.shape].setInput(x)
+            results.append(np.array(nets[x.shape].forward()))
+    except cv2.error as error:
+        raise DoesNotRun(str(error)) from error
+    return results
+
+
+def run_node(path: Path, batches: list[np.ndarray], package: str) -> list[np.ndarray]:
+    """Run in Node.js."""
+    given, result = ends(path)
+    job = {
+        "model": str(path),
+        "input": given,
+        "output": result,
+        "batches": [{"shape": x.shape, "data": x.ravel().tolist()} for x in batches],
+    }
+    done = subprocess.run(
+        ["node", HERE / "web/run.mjs", package, node_modules()],
+        input=json.dumps(job), capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    if done.returncode:
+        raise DoesNotRun(done.stderr)
+    return [np.array(y, np.float32).reshape(len(x), -1) for x, y in zip(batches, json.loads(done.stdout), strict=True)]
+
+
+def run_tvm(path: Path, batches: list[np.ndarray]) -> list[np.ndarray]:
+    """Compile with TVM for this processor and run."""
+    with quiet():
+        import tvm
+        from tvm.relax.frontend.onnx import from_onnx
+
+        module = tvm.relax.build(from_onnx(onnx.load(path)), target=tvm.target.Target("llvm"))
+        machine = tvm.relax.VirtualMachine(module, tvm.cpu())
+        return [machine["main"](tvm.runtime.tensor(x)).numpy() for x in batches]
+
+
+def run_onnx2torch(path: Path, batches: list[np.ndarray]) -> list[np.ndarray]:
+    """Convert to a torch module and run that."""
+    import onnx2torch
+    import torch
+
+    try:
+        module = onnx2torch.convert(str(path)).eval()
+    except NotImplementedError as error:
+        raise DoesNotRun(str(error)) from error
+    with torch.no_grad():
+        return [module(torch.from_numpy(x)).numpy() for x in batches]
+
+
+def _ort_runtime(level: str) -> Runtime:
+    return Runtime(lambda path, batches: run_ort(path, batches, level), "onnxruntime", "onnxruntime")
+
+
+def _opencv_runtime(engine: str, needs: str | None) -> Runtime:
+    def run(path: Path, batches: list[np.ndarray]) -> list[np.ndarray]:
+        return run_opencv(path, batches, engine)
+
+    return Runtime(run, "opencv-python-headless", "cv2.dnn", needs)
+
+
+def _node_runtime(package: str) -> Runtime:
+    return Runtime(lambda path, batches: run_node(path, batches, package), package)
+
+
+ORT_LEVELS = [
+    name.removeprefix("ORT_")
+    for name in ("ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_LAYOUT", "ORT_ENABLE_ALL")
+    if hasattr(onnxruntime.GraphOptimizationLevel, name)
+]
+
+RUNTIMES: dict[str, Runtime] = {
+    **{f"ONNX Runtime {level}": _ort_runtime(level) for level in ORT_LEVELS},
+    "onnx reference evaluator": Runtime(run_reference, "onnx", "onnx"),
+    "OpenVINO": Runtime(run_openvino, "openvino", "openvino"),
+    "OpenCV classic engine": _opencv_runtime("ENGINE_CLASSIC", None),
+    "OpenCV new engine": _opencv_runtime("ENGINE_NEW", "ENGINE_NEW"),
+    "ONNX Runtime for Node.js": _node_runtime("onnxruntime-node"),
+    "ONNX Runtime Web (WASM)": _node_runtime("onnxruntime-web"),
+    "TVM": Runtime(run_tvm, "apache-tvm", "tvm"),
+    "onnx2torch": Runtime(run_onnx2torch, "onnx2torch", "onnx2torch"),
+}
+
+
+# Conversions
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What turns a file into another one that ONNX Runtime runs.
+
+    Attributes:
+        convert: (source, target) writes the target.
+        package: distribution that it comes from.
+        module: what Python imports.
+        exact: keeps float32; otherwise the drift is compared with that of the original model.
+    """
+
+    convert: Callable[[Path, Path], None]
+    package: str
+    module: str
+    exact: bool
+
+    def missing(self) -> str | None:
+        """Say what is not installed."""
+        return missing_module(self.module)
+
+    def version(self) -> str:
+        """Return the version of the package."""
+        return metadata.version(self.package)
+
+
+def to_optimized(source: Path, target: Path) -> None:
+    """Save the graph as ONNX Runtime optimises it; the layout level would tie it to this processor."""
+    ort_session(source, "ENABLE_EXTENDED", target)
+
+
+def to_float16(source: Path, target: Path, *, module: str, exclude: bool = False) -> None:
+    """Convert to float16 inside; inputs and outputs stay float32, with `exclude` the appended nodes too."""
+    with quiet():
+        convert = import_module(module).convert_float_to_float16
+        blocked = appended_nodes(source) if exclude else []
+        onnx.save(convert(onnx.load(source), keep_io_types=True, node_block_list=blocked), target)
+
+
+def to_simplified(source: Path, target: Path) -> None:
+    """Simplify with onnxsim, which also runs both files on random input."""
+    import onnxsim
+
+    model, same = onnxsim.simplify(onnx.load(source))
+    assert same
+    onnx.save(model, target)
+
+
+def to_slim(source: Path, target: Path) -> None:
+    """Simplify with onnxslim."""
+    import onnxslim
+
+    onnx.save(onnxslim.slim(onnx.load(source)), target)
+
+
+def to_int8(source: Path, target: Path, *, exclude: bool) -> None:
+    """Quantise weights to 8 bits, activations as they come; with `exclude` not in the appended nodes."""
+    with quiet():
+        from onnxruntime.quantization import quantize_dynamic
+
+        quantize_dynamic(source, target, nodes_to_exclude=appended_nodes(source) if exclude else [])
+
+
+def appended_nodes(path: Path) -> list[str]:
+    """Return the names of the nodes that tna-onnx appended."""
+    return [node.name for node in onnx.load(path).graph.node if node.name.startswith("tna_onnx")]
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence what other packages warn of when they are imported or clip values for float16."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+_ORT_HALF = "onnxruntime.transformers.float16"
+_ORT_INT8 = "onnxruntime.quantization"
+_COMMON_HALF = "onnxconverter_common.float16"
+CONVERSIONS: dict[str, Conversion] = {
+    "ONNX Runtime, optimised graph saved": Conversion(to_optimized, "onnxruntime", "onnxruntime", exact=True),
+    "onnxsim": Conversion(to_simplified, "onnxsim", "onnxsim", exact=True),
+    "onnxslim": Conversion(to_slim, "onnxslim", "onnxslim", exact=True),
+    "float16 by ONNX Runtime": Conversion(partial(to_float16, module=_ORT_HALF), "onnxruntime", _ORT_HALF, exact=False),
+    "float16 by onnxconverter-common": Conversion(
+        partial(to_float16, module=_COMMON_HALF), "onnxconverter-common", _COMMON_HALF, exact=False
+    ),
+    # its namesake in ONNX Runtime gives two casts one name where a tensor feeds two nodes that are left out
+    "float16 by onnxconverter-common, map left out": Conversion(
+        partial(to_float16, module=_COMMON_HALF, exclude=True), "onnxconverter-common", _COMMON_HALF, exact=False
+    ),
+    "dynamic int8": Conversion(partial(to_int8, exclude=False), "onnxruntime", _ORT_INT8, exact=False),
+    "dynamic int8, map left out": Conversion(partial(to_int8, exclude=True), "onnxruntime", _ORT_INT8, exact=False),
+}
+
+
+# Known limits of others, by tool and file: why the comparison fails there.
+_OPENCV = (
+    "this engine of OpenCV 5.0.0 cannot reduce a 2-D tensor whose batch is dynamic; the new one and OpenCV 4.14 can"
+)
+_ONNX2TORCH = "version 1.5.15 has no reductions of opset 18"
+LIMITS: dict[tuple[str, str], str] = {
+    ("OpenCV classic engine", "small irova"): _OPENCV,
+    ("OpenCV classic engine", "small aar tilted"): _OPENCV,
+    ("OpenCV classic engine", "binary irova"): _OPENCV,
+    ("OpenCV classic engine", "binary aar"): _OPENCV,
+    ("onnx2torch", "cnn irova"): _ONNX2TORCH,
+    ("onnx2torch", "cnn aar tilted"): _ONNX2TORCH,
+    ("dynamic int8", "digits aar"): "8 bits are too few for the n x n product of aar; leave the map out",
+}

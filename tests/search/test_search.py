@@ -1,0 +1,596 @@
+"""The search over angles and ensemble sizes: what is tried, what is chosen, and that a candidate can be made again."""
+
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from tna_onnx.engine.logits import HeadLogits, score_all
+from tna_onnx.extraction.table import FeatureStore
+from tna_onnx.maps import Temperature
+from tna_onnx.numerics.averages import averages
+from tna_onnx.numerics.metrics import Objective, objective_value
+from tna_onnx.numerics.stats import SampleScores
+from tna_onnx.numerics.tilt import TiltParameters, TiltPath, tilted_sums
+from tna_onnx.search.candidates import Candidate, candidate_weight, choose
+from tna_onnx.search.complete import search_complete
+from tna_onnx.search.settings import SearchSettings
+from tna_onnx.search.sparse import LIMIT, search_sparse
+
+Array = NDArray[Any]
+QUICK = SearchSettings(angle_step=6.0, max_ensemble_size=40)
+
+
+@dataclass(frozen=True, eq=False)
+class Classifier:
+    """Gaussian features under a linear head whose logits are `temperature` times too large for its labels."""
+
+    features: Array
+    labels: NDArray[np.int64]
+    weight: Array
+    bias: Array
+
+    @classmethod
+    def make(
+        cls, n: int = 64, classes: int = 5, samples: int = 900, temperature: float = 1.8, seed: int = 0
+    ) -> "Classifier":
+        rng = np.random.default_rng([n, classes, samples, seed])
+        features = rng.normal(size=(samples, n))
+        honest = 2 * rng.normal(size=(classes, n)) / math.sqrt(n)
+        bias = 0.02 * rng.normal(size=classes)
+        labels = (features @ honest.T + bias + rng.gumbel(size=(samples, classes))).argmax(axis=1)
+        f32 = np.float32
+        return cls(features.astype(f32), labels, (temperature * honest).astype(f32), (temperature * bias).astype(f32))
+
+    def logits(self, weight: Array) -> HeadLogits:
+        return HeadLogits(FeatureStore(self.features, self.labels), weight, self.bias)
+
+    def score(self, weight: Array) -> SampleScores:
+        return self.logits(weight).scores()
+
+    def score_all(self, weights: Sequence[Array]) -> list[SampleScores]:
+        return score_all([self.logits(weight) for weight in weights])
+
+    def search(self, settings: SearchSettings) -> tuple[Candidate, ...]:
+        return search_sparse(self.weight, self.score_all, settings, lambda *_: None)
+
+
+class Recorder:
+    """Scores with a classifier and keeps every weight that was asked for."""
+
+    def __init__(self, classifier: Classifier) -> None:
+        self._classifier = classifier
+        self.seen: list[tuple[Array, SampleScores]] = []
+
+    def __call__(self, weights: Sequence[Array]) -> list[SampleScores]:
+        scores = self._classifier.score_all(weights)
+        self.seen += zip(weights, scores, strict=True)
+        return scores
+
+
+@functools.cache
+def searched(
+    n: int, settings: SearchSettings
+) -> tuple[Classifier, tuple[Candidate, ...], list[tuple[Array, SampleScores]]]:
+    classifier = Classifier.make(n)
+    score = Recorder(classifier)
+    limit = classifier.logits(classifier.weight).scaled_scores
+    return classifier, search_sparse(classifier.weight, score, settings, lambda *_: None, limit), score.seen
+
+
+def equal(one: SampleScores, other: SampleScores) -> bool:
+    return all(np.array_equal(a, b) for a, b in zip(vars(one).values(), vars(other).values(), strict=True))
+
+
+def value(candidate: Candidate, settings: SearchSettings) -> float:
+    return objective_value(candidate.scores, settings.objective, settings.bins)
+
+
+def drop(candidates: Sequence[Candidate], chosen: Candidate) -> float:
+    return float(np.mean(candidates[0].scores.hit)) - float(np.mean(chosen.scores.hit))
+
+
+OBJECTIVES: tuple[Objective, ...] = ("ece", "adaece", "nll")
+
+
+# ---- what is tried ----
+
+
+@pytest.mark.parametrize(
+    ("step", "grid"),
+    [
+        (30.0, [30, 60]),
+        (45.0, [45]),
+        (7.0, [7, 14, 21, 28, 35, 42, 49, 56, 63, 70, 77, 84]),
+        (40.0, [40, 80]),
+        (44.9, [44.9, 89.8]),
+        (89.0, [89]),
+        (90 / 7, [90 / 7 * k for k in range(1, 7)]),
+    ],
+)
+def test_grid_holds_the_multiples_of_the_step_below_90(step: float, grid: list[float]) -> None:
+    assert SearchSettings(angle_step=step).grid == pytest.approx(grid, rel=1e-15)  # one product each
+
+
+@given(step=st.floats(0.05, 89.9))
+@hypothesis_settings(deadline=None)
+def test_any_grid_ascends_between_0_and_90(step: float) -> None:
+    grid = SearchSettings(angle_step=step).grid
+    assert all(a < b for a, b in itertools.pairwise([0, *grid, 90]))
+    # the next multiple would be 90 or more, up to rounding of one product
+    assert grid[-1] + step >= 90 * (1 - 1e-15)
+    assert len(grid) == math.ceil(90 / step) - 1 or math.isclose(len(grid) * step, 90, rel_tol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"ensemble_size": -1},
+        {"max_ensemble_size": 9},
+        {"angle_step": 0.0},
+        {"angle_step": 90.0},
+        {"angle_step": math.nan},
+        {"objective": "brier"},
+        {"bins": 0},
+        {"max_accuracy_drop": -0.001},
+        {"seed": -1},
+    ],
+)
+def test_settings_out_of_range(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"{next(iter(wrong))} is out of its range"):
+        SearchSettings(**wrong)
+
+
+@pytest.mark.parametrize("n", [8, 64])
+def test_the_original_weight_and_the_whole_grid_are_candidates(n: int) -> None:
+    settings = dataclasses.replace(QUICK, adaptive=False)
+    classifier, candidates, _ = searched(n, settings)
+    assert (candidates[0].angle, candidates[0].rotations) == (0, 0)
+    assert equal(candidates[0].scores, classifier.score(classifier.weight))
+    assert [c.angle for c in candidates[1 : 1 + len(QUICK.grid)]] == pytest.approx(QUICK.grid)
+    assert all(c.ensemble_size == QUICK.ensemble_size for c in candidates[1 : 1 + len(QUICK.grid)])
+    assert len({(c.angle, c.ensemble_size) for c in candidates}) == len(candidates)  # nothing is scored twice
+    assert all(a.rotations <= b.rotations for a, b in itertools.pairwise(candidates[: 1 + len(QUICK.grid)]))
+
+
+@pytest.mark.parametrize(
+    ("step", "coarse"), [(2.0, 16), (1.0, 32), (0.5, 64), (3.0, 8), (4.0, 8), (5.0, 4), (8.0, 4), (30.0, 4)]
+)
+def test_an_adaptive_search_starts_with_steps_of_at_most_8_degrees(step: float, coarse: int) -> None:
+    """Quarters of the grid step, a power of two; a grid that is coarser itself is taken as it is."""
+    assert SearchSettings(angle_step=step).coarse == coarse
+    assert SearchSettings(angle_step=step, adaptive=False).coarse == 4
+
+
+@pytest.mark.parametrize("n", [64, 128])
+def test_an_adaptive_search_goes_from_coarse_to_fine(n: int) -> None:
+    settings = SearchSettings(angle_step=1.0, max_ensemble_size=10, max_accuracy_drop=0.1)
+    _, candidates, _ = searched(n, settings)
+    angles = [c.angle for c in candidates]
+    assert len(set(angles)) == len(angles)
+    coarse = [a for a in angles if a % 8 == 0]
+    assert angles[: len(coarse)] == [8.0 * k for k in range(len(coarse))]  # from below, without a gap
+    chosen = candidates[choose(candidates, settings)]
+    assert coarse[-1] > chosen.angle > 8
+    assert {chosen.angle - 0.25, chosen.angle + 0.25} <= set(angles)  # as fine as it gets, on both sides
+    full = searched(n, dataclasses.replace(settings, adaptive=False))[1]
+    assert len(candidates) < len(full) / 2
+    # one ECE bin of 900 samples holds 60: the curves jump by about a percent, and both searches see some jumps only
+    assert value(chosen, settings) < value(full[choose(full, settings)], settings) + 0.005
+
+
+@pytest.mark.parametrize("temperature", [1.1, 1.4, 1.8, 2.5, 4.0])
+def test_a_smooth_curve_has_its_minimum_found(temperature: float) -> None:
+    """In the limit of many members the NLL is a smooth curve with one minimum: both searches end at the same angle."""
+    classifier = Classifier.make(64, temperature=temperature)
+    settings = SearchSettings(objective="nll", ensemble_size=LIMIT, max_ensemble_size=LIMIT)
+    some, every = (classifier.search(dataclasses.replace(settings, adaptive=a)) for a in (True, False))
+    assert some[choose(some, settings)].angle == every[choose(every, settings)].angle > 0
+    assert len(some) < len(every) / 2
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("n", [6, 24, 128])
+@pytest.mark.parametrize("max_accuracy_drop", [0.0, 0.003, 0.5])
+def test_the_choice_is_better_and_keeps_the_constraint(n: int, objective: Objective, max_accuracy_drop: float) -> None:
+    settings = SearchSettings(
+        angle_step=6.0, objective=objective, max_accuracy_drop=max_accuracy_drop, max_ensemble_size=160, seed=2
+    )
+    _, candidates, _ = searched(n, settings)
+    chosen = candidates[choose(candidates, settings)]
+    assert value(chosen, settings) <= value(candidates[0], settings)
+    assert drop(candidates, chosen) <= max_accuracy_drop + 1e-12  # a difference of two means
+    if n == 128:  # room enough to be better
+        assert value(chosen, settings) < (1.0 if objective == "nll" else 0.8) * value(candidates[0], settings)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_of_the_largest_ensembles_the_best_is_chosen(objective: Objective) -> None:
+    settings = SearchSettings(angle_step=6.0, objective=objective, max_ensemble_size=160)
+    _, candidates, _ = searched(24, settings)
+    chosen = candidates[choose(candidates, settings)]
+    largest = max(c.ensemble_size for c in candidates)
+    allowed = [c for c in candidates if drop(candidates, c) <= settings.max_accuracy_drop + 1e-12]
+    if chosen.ensemble_size == largest and chosen.angle > 0:
+        allowed = [c for c in allowed if c.ensemble_size == largest or c.angle == 0]
+    assert value(chosen, settings) == min(value(c, settings) for c in allowed)
+
+
+def make_scores(hit: Sequence[bool], confidence: float) -> SampleScores:
+    n = len(hit)
+    c = np.full(n, confidence, np.float32)
+    return SampleScores(c, np.array(hit), np.full(n, 1 - confidence, np.float32), np.zeros(n, np.float32))
+
+
+def hits(right: int) -> list[bool]:
+    return [True] * right + [False] * (100 - right)
+
+
+SMALL = SearchSettings(bins=1, max_accuracy_drop=0.02)
+
+
+def test_the_constraint_includes_its_border() -> None:
+    """Accuracy 0.80; 0.78 is a drop of exactly 0.02, 0.77 is too much."""
+    original = Candidate(0, 1, 0, make_scores(hits(80), 0.95))
+    at, past = Candidate(10, 10, 5, make_scores(hits(78), 0.80)), Candidate(20, 10, 9, make_scores(hits(77), 0.77))
+    assert choose([original, at, past], SMALL) == 1
+    assert choose([original, past], SMALL) == 0
+
+
+def test_equals_go_to_the_first() -> None:
+    scores = make_scores(hits(80), 0.9)
+    assert choose([Candidate(0, 1, 0, scores), Candidate(10, 10, 5, scores)], SMALL) == 0
+    better = make_scores(hits(80), 0.82)
+    pool = [Candidate(0, 1, 0, scores), Candidate(10, 10, 5, better), Candidate(20, 10, 5, better)]
+    assert choose(pool, SMALL) == 1
+
+
+def test_the_largest_ensemble_goes_first_while_it_is_better_than_the_original() -> None:
+    original = Candidate(0, 1, 0, make_scores(hits(80), 0.95))
+    lucky = Candidate(20, 10, 9, make_scores(hits(80), 0.80))
+    large = Candidate(20, 40, 9, make_scores(hits(80), 0.85))
+    worse = Candidate(20, 40, 9, make_scores(hits(80), 0.99))
+    costly = Candidate(20, 40, 9, make_scores(hits(60), 0.60))
+    assert choose([original, lucky, large], SMALL) == 2
+    assert choose([original, lucky, worse], SMALL) == 1
+    assert choose([original, lucky, costly], SMALL) == 1
+    assert choose([original, worse, costly], SMALL) == 0
+    assert choose([original], SMALL) == 0
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_choosing_by_rows_uses_no_other_row(objective: Objective) -> None:
+    settings = SearchSettings(angle_step=6.0, objective=objective, max_ensemble_size=40)
+    _, candidates, _ = searched(24, settings)
+    rng = np.random.default_rng(0)
+    mask = rng.random(len(candidates[0].scores)) < 0.6
+    expected = choose(candidates, settings, mask)
+    assert choose(candidates, settings, np.flatnonzero(mask)) == expected
+    assert choose([_alone(c, mask) for c in candidates], settings) == expected
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        assert choose([_mutated(c, ~mask, rng) for c in candidates], settings, mask) == expected
+
+
+def _alone(candidate: Candidate, rows: Array) -> Candidate:
+    return Candidate(candidate.angle, candidate.ensemble_size, candidate.rotations, candidate.scores.take(rows))
+
+
+def _mutated(candidate: Candidate, rows: NDArray[np.bool_], rng: np.random.Generator) -> Candidate:
+    s, n = candidate.scores, len(candidate.scores)
+    scores = SampleScores(
+        np.where(rows, rng.uniform(0.2, 1, n), s.confidence).astype(np.float32),
+        np.where(rows, rng.random(n) < 0.5, s.hit),
+        np.where(rows, rng.uniform(0, 9, n), s.nll).astype(np.float32),
+        np.where(rows, np.nan, s.brier).astype(np.float32),
+    )
+    return Candidate(candidate.angle, candidate.ensemble_size, candidate.rotations, scores)
+
+
+# ---- more members ----
+
+
+def test_short_features_get_more_members_up_to_the_cap() -> None:
+    """n = 6: ten members cost accuracy, so the search asks for twice as many, and again, never past the cap."""
+    for cap in (10, 25, 40, 100, 640):
+        settings = SearchSettings(angle_step=6.0, max_ensemble_size=cap, max_accuracy_drop=0.0, seed=1)
+        _, candidates, _ = searched(6, settings)
+        sizes = sorted({c.ensemble_size for c in candidates[1:]})
+        allowed = sorted({10, *(min(32 * 2**k, cap) for k in range(6))})
+        assert sizes == allowed[: len(sizes)]
+        assert max(sizes) <= cap
+        assert cap == 10 or len(sizes) > 1
+
+
+def test_more_members_cost_less_accuracy_and_reach_further() -> None:
+    limited, free = (
+        SearchSettings(angle_step=6.0, max_ensemble_size=cap, max_accuracy_drop=0.0, seed=1) for cap in (10, 640)
+    )
+    _, few, _ = searched(6, limited)
+    _, many, _ = searched(6, free)
+    few_chosen, many_chosen = few[choose(few, limited)], many[choose(many, free)]
+    assert many_chosen.ensemble_size > 10
+    assert value(many_chosen, free) < value(few_chosen, limited)
+    assert {c.ensemble_size for c in many if c.angle % 3} == {many_chosen.ensemble_size}  # the finest angles
+    assert drop(many, many_chosen) <= 1e-12
+
+
+def test_wide_features_stay_with_the_members_asked_for() -> None:
+    settings = SearchSettings(angle_step=6.0, ensemble_size=80, max_accuracy_drop=0.05)
+    _, candidates, _ = searched(128, settings)
+    assert {c.ensemble_size for c in candidates[1:]} == {80}
+    assert candidates[choose(candidates, settings)].angle > 20
+
+
+def test_a_level_of_more_members_lies_near_the_target() -> None:
+    """Two grid steps to either side of the best angle of the limit, W' = cos(angle) W."""
+    settings = SearchSettings(angle_step=6.0, max_ensemble_size=40, max_accuracy_drop=0.0, seed=1)
+    classifier, candidates, _ = searched(6, settings)
+    scaled = classifier.logits(classifier.weight).scaled_scores
+    quarters = np.arange(1.5, 90, 1.5)
+    limits = [candidates[0], *(Candidate(a, LIMIT, 0, scaled(math.cos(math.radians(a)))) for a in quarters)]
+    target = limits[choose(limits, settings)].angle
+    assert target > 12
+    (check,) = (c.angle for c in candidates if c.ensemble_size == 32)  # more members are asked for at one angle
+    level = [c.angle for c in candidates if c.ensemble_size == 40]
+    assert level[0] == check  # and once they are enough, or as many as may be, at the others
+    assert abs(check - target) <= 1.5  # the limit was looked at from coarse to fine
+    near = [check + k for k in (-12, -6, -3, -1.5, 1.5, 3, 6, 12)]
+    assert level[1 : 1 + len(near)] == [a for a in near if 0 < a < 90]
+    assert all(a < near[0] or abs(a - check) < 12 for a in level[1 + len(near) :])  # smaller ones, or finer ones
+
+
+# ---- candidates made again ----
+
+
+@pytest.mark.parametrize(
+    ("n", "settings"),
+    [
+        (64, QUICK),
+        (6, SearchSettings(angle_step=12.0, max_ensemble_size=100, max_accuracy_drop=0.0, seed=1)),
+        (24, SearchSettings(angle_step=12.0, ensemble_size=16, max_ensemble_size=17, max_accuracy_drop=0.0)),
+        (24, SearchSettings(angle_step=12.0, ensemble_size=1, max_ensemble_size=33, tilt=TiltParameters(n_t=7))),
+        (24, SearchSettings(angle_step=12.0, ensemble_size=LIMIT, max_ensemble_size=LIMIT)),
+        (24, SearchSettings(angle_step=12.0, ensemble_size=10, max_ensemble_size=10, antithetic=True)),
+        (24, SearchSettings(angle_step=12.0, ensemble_size=37, max_ensemble_size=37, antithetic=True)),
+    ],
+)
+def test_a_candidate_can_be_made_again_bit_for_bit(n: int, settings: SearchSettings) -> None:
+    classifier, candidates, seen = searched(n, settings)
+    assert n > 6 or max(c.ensemble_size for c in candidates) > 16  # sums kept per group of 16 paths
+    for candidate in candidates:
+        again = candidate_weight(classifier.weight, candidate, settings)
+        scored = next(weight for weight, scores in seen if scores is candidate.scores)
+        np.testing.assert_array_equal(again, scored, strict=True)
+    assert candidate_weight(classifier.weight, candidates[0], settings) is classifier.weight
+
+
+@pytest.mark.parametrize("members", [1, 16, 17, 40])
+def test_a_weight_is_the_mean_of_its_members(members: int) -> None:
+    weight, settings = Classifier.make(24).weight, SearchSettings(seed=5)
+    seeds = np.random.SeedSequence(5).spawn(members)
+    made = candidate_weight(weight, Candidate(40, members, 0, make_scores([True], 1)), settings)
+    assert made.dtype == np.float32
+    # sums of 16 float32 terms, and then of float64 ones; each of up to 16 roundings is 2^-24 of a partial sum
+    exact = tilted_sums(weight.astype(np.float64), [math.radians(40)], seeds, settings.tilt)
+    np.testing.assert_allclose(made, next(exact)[1] / members, rtol=0, atol=16 * 2.0**-24 * np.abs(weight).max() * 4)
+
+
+@pytest.mark.parametrize("members", [1, 2, 5, 33, 40])
+def test_antithetic_members_come_in_pairs_and_one_alone(members: int) -> None:
+    weight, settings = Classifier.make(24).weight, SearchSettings(seed=5, antithetic=True)
+    seeds, pairs = np.random.SeedSequence(5).spawn(members - members // 2), members // 2
+    total, exact = np.zeros(weight.shape), weight.astype(np.float64)
+    for antithetic, group in ((True, seeds[:pairs]), (False, seeds[pairs:])):
+        if not group:
+            continue
+        for _, part, _ in tilted_sums(exact, [math.radians(40)], group, settings.tilt, antithetic=antithetic):
+            total += part
+    made = candidate_weight(weight, Candidate(40, members, 0, make_scores([True], 1)), settings)
+    np.testing.assert_allclose(made, total / members, rtol=0, atol=64 * 2.0**-24 * np.abs(weight).max())  # as above
+
+
+@pytest.mark.parametrize("antithetic", [False, True])
+@pytest.mark.parametrize("members", [5, 37])
+def test_rotations_are_the_mean_over_members(members: int, antithetic: bool) -> None:
+    settings = SearchSettings(
+        angle_step=30.0, ensemble_size=members, max_ensemble_size=members, antithetic=antithetic, seed=5
+    )
+    classifier, candidates, _ = searched(24, settings)
+    pairs = members // 2 if antithetic else 0
+    seeds = np.random.SeedSequence(5).spawn(members - pairs)
+    for candidate in candidates[1:3]:
+        total = 0
+        for k, seed in enumerate(seeds):
+            path = TiltPath(classifier.weight, seed, settings.tilt)
+            assert path.advance(math.radians(candidate.angle))
+            total += path.rotations * (2 if k < pairs else 1)
+        assert candidate.rotations == pytest.approx(total / members, rel=1e-14)  # a few float64 operations
+
+
+# ---- the limit of many members ----
+
+
+@pytest.mark.parametrize("cap", [LIMIT, 2560])
+def test_in_the_limit_the_weight_is_scaled(cap: int) -> None:
+    settings = SearchSettings(ensemble_size=LIMIT, max_ensemble_size=cap, angle_step=6.0)
+    classifier, candidates, _ = searched(6, settings)
+    assert {c.ensemble_size for c in candidates[1:]} == {LIMIT}
+    assert {c.rotations for c in candidates} == {0.0}
+    chosen = candidates[choose(candidates, settings)]
+    assert chosen.angle > 0
+    assert value(chosen, settings) == min(value(c, settings) for c in candidates if drop(candidates, c) <= 0.003)
+    scaled = candidate_weight(classifier.weight, chosen, settings)
+    expected = classifier.weight.astype(np.float64) * math.cos(math.radians(chosen.angle))
+    np.testing.assert_allclose(scaled, expected, rtol=2.0**-22)  # the factor and the product are rounded to float32
+    assert scaled.dtype == np.float32
+
+
+def test_many_members_come_near_the_limit() -> None:
+    weight, settings = Classifier.make(24).weight, SearchSettings()
+    none = make_scores([True], 1)
+    limit, many = (candidate_weight(weight, Candidate(30, size, 0, none), settings) for size in (LIMIT, 1000))
+    # tan(30 degrees) / sqrt(1000) = 0.018, and the angle is passed by up to a rotation
+    assert np.linalg.norm(many - limit) < 0.05 * np.linalg.norm(limit)
+
+
+# ---- the complete search ----
+
+
+class Fitting:
+    """Fits a temperature for a weight and scores with it; keeps what it was asked for."""
+
+    def __init__(self, classifier: Classifier) -> None:
+        self._classifier = classifier
+        self.calls: list[tuple[Array, Any, SampleScores, Temperature]] = []
+
+    def __call__(self, weight: Array, start: Any) -> tuple[SampleScores, Temperature]:
+        logits = self._classifier.logits(weight)
+        fitted = Temperature.fit(logits.reduce(), start=start)
+        scores = logits.mapped_scores(fitted)
+        self.calls.append((weight, start, scores, fitted))
+        return scores, fitted
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_the_complete_search_scores_pairs(objective: Objective) -> None:
+    classifier = Classifier.make(64)
+    settings = SearchSettings(angle_step=12.0, objective=objective, max_accuracy_drop=0.01)
+    fit, progress = Fitting(classifier), []
+    candidates = search_complete(classifier.weight, fit, settings, lambda *call: progress.append(call))
+    assert len(fit.calls) == len(candidates)
+    for candidate, (weight, _, scores, fitted) in zip(candidates, fit.calls, strict=True):
+        np.testing.assert_array_equal(candidate_weight(classifier.weight, candidate, settings), weight, strict=True)
+        assert equal(candidate.scores, scores)
+        assert candidate.fitted is fitted
+    assert candidates[0].angle == 0
+    assert [c.angle for c in candidates[1:]][: len(settings.grid)] == pytest.approx(settings.grid)  # coarse enough
+    # the ensemble keeps its size, and nothing is said about more
+    assert {c.ensemble_size for c in candidates[1:]} == {settings.ensemble_size}
+    chosen = candidates[choose(candidates, settings)]
+    assert value(chosen, settings) <= value(candidates[0], settings)
+    assert drop(candidates, chosen) <= settings.max_accuracy_drop + 1e-12  # a difference of two means
+    assert progress[-1] == (len(candidates), len(candidates))
+    assert [done for done, _ in progress] == sorted(done for done, _ in progress)
+
+
+def test_fits_start_from_a_neighbour() -> None:
+    classifier, settings = Classifier.make(64), SearchSettings(angle_step=12.0, max_accuracy_drop=0.1, seed=1)
+    fit = Fitting(classifier)
+    candidates = search_complete(classifier.weight, fit, settings, lambda *_: None)
+    assert fit.calls[0][1] is None
+    for k, (_, start, _, fitted) in enumerate(fit.calls[1:], start=1):
+        nearest = min(abs(c.angle - candidates[k].angle) for c in candidates[:k])
+        assert any(start is c.fitted and abs(c.angle - candidates[k].angle) == nearest for c in candidates[:k])
+        assert candidates[k].fitted is fitted
+    assert len(candidates) > 1 + len(settings.grid)  # finer angles too
+
+
+def test_the_complete_search_repeats_itself() -> None:
+    classifier, settings = Classifier.make(24), SearchSettings(angle_step=15.0, seed=3)
+    one, two = (search_complete(classifier.weight, Fitting(classifier), settings, lambda *_: None) for _ in range(2))
+    for a, b in zip(one, two, strict=True):
+        assert (a.angle, a.rotations, a.fitted) == (b.angle, b.rotations, b.fitted)
+        assert equal(a.scores, b.scores)
+
+
+def test_the_seed_decides() -> None:
+    classifier = Classifier.make(24)
+    first, again, other = (
+        classifier.search(SearchSettings(angle_step=12.0, max_ensemble_size=40, seed=seed)) for seed in (3, 3, 4)
+    )
+    assert [(c.angle, c.ensemble_size, c.rotations) for c in first] == [
+        (c.angle, c.ensemble_size, c.rotations) for c in again
+    ]
+    assert all(equal(a.scores, b.scores) for a, b in zip(first, again, strict=True))
+    assert equal(first[0].scores, other[0].scores)
+    assert not any(equal(a.scores, b.scores) for a, b in zip(first[1:], other[1:], strict=False))
+
+
+def test_nothing_is_modified() -> None:
+    classifier = Classifier.make(24)
+    before = classifier.weight.copy()
+    for array in (classifier.weight, classifier.features, classifier.labels, classifier.bias):
+        array.setflags(write=False)
+    classifier.search(QUICK)
+    np.testing.assert_array_equal(classifier.weight, before, strict=True)
+
+
+def test_the_limit_of_many_members_may_come_from_logits_that_are_there() -> None:
+    """scaled_scores gives what scoring the scaled weight gives, so the search is the same with either."""
+    classifier = Classifier.make(24)
+    logits = classifier.logits(classifier.weight)
+    for scale in (0.99, 0.5, 0.05):
+        quick = logits.scaled_scores(scale)
+        full = classifier.score((classifier.weight * np.float32(scale)).astype(np.float32))
+        np.testing.assert_array_equal(quick.hit, full.hit)
+        # logits of about 10, each a float32 sum of 24 terms or such a sum scaled: 24 * 10 * 2^-24 = 1.4e-5
+        np.testing.assert_allclose(quick.nll, full.nll, rtol=0, atol=5e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_weights_keep_their_dtype(dtype: Any) -> None:
+    weight: Array = Classifier.make(24).weight.astype(dtype)
+    scored: list[Any] = []
+
+    def score(candidates: Sequence[Array]) -> list[SampleScores]:
+        scored.extend(candidate.dtype for candidate in candidates)
+        return [make_scores(hits(80), 0.9) for _ in candidates]
+
+    search_sparse(weight, score, QUICK, lambda *_: None)
+    assert set(scored) == {np.dtype(dtype)}
+
+
+def test_paths_that_end_early_leave_the_angles_they_reached() -> None:
+    """89.9 degrees is past the end of many a path."""
+    weight = Classifier.make(24).weight
+    settings = SearchSettings(ensemble_size=40, max_ensemble_size=40, angle_step=29.97)
+    assert settings.grid[-1] == pytest.approx(89.91)
+    score: Callable[[Sequence[Array]], list[SampleScores]] = lambda w: [make_scores(hits(80), 0.9)] * len(w)  # noqa: E731
+    angles = [c.angle for c in search_sparse(weight, score, settings, lambda *_: None)]
+    assert angles[:3] == pytest.approx([0, 29.97, 59.94])
+    assert max(angles) < 89.9
+
+
+def test_large_weights_are_averaged_one_path_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the same bits: only what is in memory together differs."""
+    weight, draws = Classifier.make(24).weight, SearchSettings(seed=3).draws
+    for members in (1, 10, 20):
+        together = list(averages(weight, [10, 30, 50], members, draws))
+        with monkeypatch.context() as patch:
+            patch.setattr("tna_onnx.numerics.averages._TOGETHER", weight.nbytes // 2)
+            apart = list(averages(weight, [10, 30, 50], members, draws))
+        for one, other in zip(together, apart, strict=True):
+            assert (one.angle, one.rotations, one.reached) == (other.angle, other.rotations, other.reached)
+            np.testing.assert_array_equal(one.weight, other.weight, strict=True)
+
+
+@pytest.mark.parametrize("adaptive", [True, False])
+def test_a_search_ends_where_paths_do(adaptive: bool) -> None:
+    """More tilt is better and better here, and the next coarse angle is past the end of the paths."""
+    weight = Classifier.make(8, classes=3).weight
+    scores = itertools.count()
+
+    def score(weights: Sequence[Array]) -> list[SampleScores]:
+        return [make_scores(hits(80), 0.99 - 0.001 * next(scores)) for _ in weights]
+
+    for step in (2.0, 89.9):
+        settings = SearchSettings(angle_step=step, adaptive=adaptive, ensemble_size=10, max_ensemble_size=10)
+        assert search_sparse(weight, score, settings, lambda *_: None)
+
+
+def test_the_window_around_the_target_does_not_shrink_with_the_step() -> None:
+    settings = SearchSettings(angle_step=0.1, max_ensemble_size=40, max_accuracy_drop=0.0, seed=1)
+    _, candidates, _ = searched(6, settings)
+    level = [c.angle for c in candidates if c.ensemble_size == 40]
+    assert max(level) - min(level) > 4

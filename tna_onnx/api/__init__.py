@@ -1,0 +1,1 @@
+"""What can be called: one typed function a file, each named like its command."""

@@ -1,0 +1,292 @@
+"""`compare`: several models on the same samples, one after the other, each against a baseline.
+
+Only one ONNX Runtime session is open at a time. The data are opened once for all models with the same inputs and class
+names (labels, list of files, arrays); images are decoded anew for each model, so that memory holds no decoded data set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tna_onnx.api.arguments import HIGHEST_LEVEL, check_level, check_numbers
+from tna_onnx.api.named_models import GivenModel, named_models, position_of
+from tna_onnx.calibration.provenance import versions
+from tna_onnx.data import Format, InputSpec, Recipe, Source
+from tna_onnx.data.enough import require_samples
+from tna_onnx.data.options import DataOptions
+from tna_onnx.engine.outputs import score_models
+from tna_onnx.errors import DataError, UsageError
+from tna_onnx.extraction.batch_size import BatchSize, batch_size_notes, check_batch_size, choose_batch_size
+from tna_onnx.extraction.sessions import input_specs, open_model
+from tna_onnx.graph.load import Model, ModelSource, load_model
+from tna_onnx.graph.outputs import ClassOutput, class_output
+from tna_onnx.numerics.metrics import Interval, Metrics, differences_to
+from tna_onnx.numerics.stats import SampleScores
+from tna_onnx.progress import Progress, silent
+from tna_onnx.results.comparison import ComparedModel, ModelComparison, verdict_text
+from tna_onnx.results.details import Bins
+from tna_onnx.runtime import Device, parse_device
+
+__all__ = ["compare"]
+
+
+def compare(
+    models: Sequence[ModelSource] | Mapping[str, ModelSource],
+    data: Any,
+    *,
+    baseline: str | int = 1,
+    confidence_level: float = 95.0,
+    head: str | None = None,
+    output_name: str | None = None,
+    output_kind: Literal["logits", "probabilities"] | None = None,
+    bins: int = 15,
+    preprocessing: Recipe | str | Path | None = None,
+    format: Format | None = None,  # noqa: A002 - the word of the command line
+    labels: Any = None,
+    classes: Sequence[str] | str | Path | None = None,
+    label_column: str | None = None,
+    skip_bad: bool = False,
+    expect_accuracy: float | None = None,
+    device: str = "auto",
+    batch_size: BatchSize = 64,
+    progress: Progress | None = None,
+) -> ModelComparison:
+    """Measure classifiers on the same labelled data, with paired differences to one of them.
+
+    The models may differ in names, sizes and dtypes of their inputs, as far as the data fit all of them; they must have
+    the same number of classes. Intervals are not corrected for the number of models; a note says so.
+
+    Args:
+        models: two or more ONNX models, as for `calibrate`; a mapping gives them names. One may be given twice.
+        data: labelled data, as for `calibrate`. For models with different inputs they are opened several times and must
+            give the same samples in the same order.
+        baseline: model that the others are compared with: its name, its path, or its position from 1.
+        confidence_level: of each interval, per cent.
+        head: node of the head, where models have several.
+        output_name: graph output, where models have several.
+        output_kind: what it holds, where the graph does not tell.
+        bins: bins of ECE and AdaECE.
+        preprocessing: recipe for images, or the path of a `preprocessor_config.json` or timm `config.json`; what it
+            leaves open is settled for each model's input.
+        format: what the path of the data is; found out by default.
+        labels: labels that stand apart from the samples: values, or the path of a file.
+        classes: the models' class names in the order of their outputs, or the path of a file with them.
+        label_column: column of a manifest or table that holds the labels.
+        skip_bad: leave out images that cannot be read, and count them.
+        expect_accuracy: accuracy in per cent that the baseline is known to have.
+        device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
+        batch_size: samples per run; `auto` finds them for each model by a short probe.
+        progress: called with (model, done, total).
+
+    Raises:
+        UsageError: a path or setting that cannot be used, fewer than two models, or different numbers of classes.
+        UnsupportedModel: a file is no classifier that can be read.
+        DataError: the data do not fit a model, or models read different samples.
+        CheckFailed: the baseline's accuracy is more than two standard errors below the expected one.
+        DeviceError: ONNX Runtime or the device is missing.
+    """
+    level = check_level(confidence_level)
+    check_numbers("a whole number", bins=bins)
+    check_numbers("a number or None", expect_accuracy=expect_accuracy)
+    check_batch_size(batch_size)
+    given = named_models(models)
+    first = position_of(baseline, given)
+    where = parse_device(device)
+    options = DataOptions(preprocessing, format, classes, label_column, skip_bad, expect_accuracy)
+
+    def read(g: GivenModel) -> tuple[Model, ClassOutput]:
+        model = load_model(g.source)
+        return model, class_output(model, head, output_name, output_kind)
+
+    _check_classes([(g, read(g)[1]) for g in given])  # all of them before the first one runs; none is kept
+    samples, show = _Samples(data, labels, options, bins), progress or silent
+    runs = [_run(g, read(g), samples, where, batch_size, show, expected=k == first) for k, g in enumerate(given)]
+    return ModelComparison(
+        data=samples.description,
+        baseline=given[first].name,
+        confidence_level=confidence_level,
+        models=_compared(runs, runs[first], bins, level),
+        versions=versions(),
+        notes=_notes(given, runs, runs[first], confidence_level),
+    )
+
+
+def _check_classes(read: Sequence[tuple[GivenModel, ClassOutput]]) -> None:
+    """Refuse models with different numbers of classes.
+
+    Raises:
+        UsageError: two of them differ.
+    """
+    (one, first), *others = read
+    for other, output in others:
+        if output.n_classes != first.n_classes:
+            raise UsageError(
+                f"{other.name} has {output.n_classes:,} classes (output '{output.name}') and {one.name} has "
+                f"{first.n_classes:,} (output '{first.name}'); only models of the same classes can be compared"
+            )
+
+
+class _Samples:
+    """The data as each model reads them, and the check that these are the same samples."""
+
+    def __init__(self, data: Any, labels: Any, options: DataOptions, bins: int) -> None:
+        self._data, self._labels, self._bins = data, labels, bins
+        self.options = options
+        self._opened: dict[tuple[tuple[InputSpec, ...], tuple[str, ...] | None], Source] = {}
+
+    def open(
+        self, model: Model, inputs: tuple[InputSpec, ...], n_classes: int, names: tuple[str, ...] | None
+    ) -> Source:
+        """Open the data for a model, or return what was opened for one with the same inputs and class names.
+
+        Raises:
+            UsageError, DataError: see `DataOptions.open`; or other samples than the first model's.
+        """
+        key = inputs, names
+        if key not in self._opened:
+            source = self.options.open(self._data, inputs, n_classes, names, self._labels)
+            require_samples(source, self._bins)
+            if self._opened and not _same_samples(source.labels, self._first.labels):
+                raise DataError(
+                    f"{model.name}: reads other samples than the first model ({len(source):,} and "
+                    f"{len(self._first):,}, or with other labels); models with different inputs can only be compared "
+                    "on data that come in the same order each time they are opened"
+                )
+            self._opened[key] = source
+        return self._opened[key]
+
+    @property
+    def _first(self) -> Source:
+        return next(iter(self._opened.values()))
+
+    @property
+    def description(self) -> str:
+        """The samples in one line."""
+        return self._first.describe()
+
+
+def _same_samples(labels: NDArray[np.int64], first: NDArray[np.int64]) -> bool:
+    """Whether two lists of labels are one, up to how the classes are numbered."""
+    pairs = {*zip(labels.tolist(), first.tolist(), strict=False)}
+    return len(labels) == len(first) and len(pairs) == len({a for a, _ in pairs}) == len({b for _, b in pairs})
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """What is left of a run when its session and model are gone; (N,) classes are as the model numbers them."""
+
+    name: str
+    model: str
+    model_sha256: str
+    output: ClassOutput
+    scores: SampleScores
+    predicted: NDArray[np.int64]
+    labels: NDArray[np.int64]
+    preprocessing: dict[str, object] | None
+    provider: str
+    notes: tuple[str, ...]
+
+
+def _run(
+    g: GivenModel,
+    read: tuple[Model, ClassOutput],
+    samples: _Samples,
+    device: Device,
+    batch_size: BatchSize,
+    progress: Progress,
+    *,
+    expected: bool,
+) -> _Run:
+    """Run one model over the samples; its session is closed with this call."""
+    model, output = read
+    options = samples.options if expected else replace(samples.options, expect_accuracy=None)
+    names = options.class_names(model.metadata, output.labels, output.n_classes)
+    session = open_model(model, device)
+    source = samples.open(model, input_specs(session), output.n_classes, names)
+    predicted: list[NDArray[np.int64]] = []
+
+    def advance(_: str, done: int, total: int) -> None:
+        progress(g.name, done, total)
+
+    size = choose_batch_size(batch_size, session, [output.name], source)
+    scores = score_models([(session, output)], source, size, advance, predicted)[0]
+    found = np.concatenate(predicted)
+    warning = options.check(found, source.labels, names, output.n_classes)
+    return _Run(
+        name=g.name,
+        model=model.name,
+        model_sha256=model.sha256,
+        output=output,
+        scores=scores,
+        predicted=found,
+        labels=source.labels,
+        preprocessing=source.recipe(),
+        provider=session.provider,
+        notes=(*batch_size_notes(batch_size, size), *((warning,) if warning else ())),
+    )
+
+
+def _compared(runs: Sequence[_Run], first: _Run, bins: int, level: float) -> tuple[ComparedModel, ...]:
+    """Reduce runs, and hold them against the baseline's; all of them under the same resamples."""
+    differences = iter(differences_to(first.scores, [r.scores for r in runs if r is not first], bins, level=level))
+    return tuple(_reduced(run, first, {} if run is first else next(differences), bins) for run in runs)
+
+
+def _reduced(run: _Run, first: _Run, differences: dict[str, Interval], bins: int) -> ComparedModel:
+    agreement = _agreement(run, first)
+    return ComparedModel(
+        name=run.name,
+        model=run.model,
+        model_sha256=run.model_sha256,
+        output=run.output.name,
+        output_kind=run.output.kind,
+        metrics=Metrics.of(run.scores, bins),
+        reliability=Bins.of(run.scores.confidence, run.scores.hit, bins),
+        agreement=agreement,
+        differences=differences,
+        verdict=verdict_text(first.name, differences, agreement) if differences else "",
+        preprocessing=run.preprocessing,
+        provider=run.provider,
+    )
+
+
+def _agreement(run: _Run, first: _Run) -> float:
+    """Share of samples with the same predicted class.
+
+    Models that number the classes differently (their class names stand in another order) have their classes matched by
+    the labels of the samples; classes without samples then count as different.
+    """
+    number = np.arange(run.output.n_classes)
+    if not np.array_equal(run.labels, first.labels):
+        number[:] = -1
+        number[run.labels] = first.labels
+    return float(np.mean(number[run.predicted] == first.predicted))
+
+
+def _notes(given: Sequence[GivenModel], runs: Sequence[_Run], first: _Run, level: float) -> tuple[str, ...]:
+    notes = [f"{run.name}: {note}" for run in runs for note in run.notes]
+    resolved = [g.path.resolve() for g in given if g.path is not None]
+    if len(set(resolved)) < len(resolved):
+        notes.append("a file was given more than once")
+    notes += [
+        f"{run.name} numbers the classes in another order than {first.name}; they were matched by the labels"
+        for run in runs
+        if not np.array_equal(run.labels, first.labels)
+    ]
+    if (others := len(runs) - 1) > 1:
+        together = 100 - (100 - level) / others
+        notes.append(
+            f"each {level:g}% interval stands for itself; they are not corrected for {others} comparisons"
+            + (
+                f": with --confidence-level {together:.4g} those of one metric hold together at {level:g}% (Bonferroni)"
+                if together <= HIGHEST_LEVEL
+                else ""
+            )
+        )
+    return tuple(notes)

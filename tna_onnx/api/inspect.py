@@ -1,0 +1,62 @@
+"""`inspect`: which node is the head, or why none is."""
+
+from __future__ import annotations
+
+from tna_onnx.graph.head import find_heads
+from tna_onnx.graph.load import Model, ModelSource, load_model, tensor_types
+from tna_onnx.graph.readout import Head
+from tna_onnx.graph.rewrite import provenance
+from tna_onnx.results.inspection import HeadInfo, Inspection
+
+__all__ = ["inspect"]
+
+
+def inspect(model: ModelSource) -> Inspection:
+    """Find the heads of an ONNX file; nothing is run.
+
+    Raises:
+        UsageError: no such file.
+        UnsupportedModel: not an ONNX file, or a damaged one.
+    """
+    loaded = load_model(model)
+    heads, refusals = find_heads(loaded)
+    by_node = {head.node: head for head in reversed(heads)}
+    return Inspection(
+        model=loaded.name,
+        sha256=loaded.sha256,
+        ir_version=loaded.proto.ir_version,
+        opset=loaded.opset,
+        inputs=tuple(_input_lines(loaded)),
+        heads=tuple(_info(head) for head in by_node.values()),
+        refusals=refusals,
+        provenance=provenance(loaded),
+    )
+
+
+def _info(head: Head) -> HeadInfo:
+    return HeadInfo(
+        node=head.node,
+        op_type=head.op_type,
+        weight=head.stored_weight.name,
+        weight_type=_type(head),
+        classes=head.n_classes,
+        n_features=head.n_features,
+        bias=head.stored_bias.name if head.stored_bias else None,
+        features=head.features,
+        logits=head.logits,
+        logits_type=head.logits_type,
+        activation=head.activation,
+        follows=head.follows,
+        output=head.output,
+    )
+
+
+def _type(head: Head) -> str:
+    """Element type in which the weight is stored."""
+    quantized = head.stored_weight.quantized
+    return quantized.dtype.name if quantized else head.stored_weight.float_type
+
+
+def _input_lines(model: Model) -> list[str]:
+    types = tensor_types(model)
+    return [f"{name}: {types[name]}" for name in model.inputs]

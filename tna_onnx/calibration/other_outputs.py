@@ -1,0 +1,132 @@
+"""The outputs beside the one that classifies: what held between them in the source must hold in the written file.
+
+A label output is the first class of the probabilities; a second output may be their logits. Where the graph computes
+them around the layer that was changed (a layer that is called twice, a bias moved into a threshold), they would stay as
+they were and contradict the new probabilities. Both files are run, and every such relation is looked at.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tna_onnx.calibration.task import Task
+from tna_onnx.calibration.written import sample_rows
+from tna_onnx.engine.outputs import Runs
+from tna_onnx.errors import CheckFailed
+from tna_onnx.extraction.sessions import open_model
+from tna_onnx.graph.outputs import tensor_outputs
+from tna_onnx.numerics.ops import softmax
+
+__all__ = ["check_other_outputs", "relation"]
+
+# |difference| of probabilities up to which two outputs say the same.
+_SAME = 1e-3
+# Labels may differ from the first class where the first two are this close.
+_TIE = 1e-2
+# Share of samples on which labels must be the first class to be taken for it: ties may go either way.
+_MOST = 0.99
+
+
+def check_other_outputs(task: Task, session: Runs, path: Path, tolerance: float) -> None:
+    """Run both files with all outputs on calibration samples and compare what their outputs say of one another.
+
+    Args:
+        task: with the source model and the samples.
+        session: on the written file.
+        path: of the written file; messages name the final one.
+        tolerance: to which probabilities of the written file are known.
+
+    Raises:
+        CheckFailed: an output that followed the probabilities does not any more.
+    """
+    others = [name for name in tensor_outputs(task.model) if name != task.class_output.name]
+    if task.samples.given or not others:
+        return
+    names = [task.class_output.name, *others]
+    old, new = (_outputs(runs, names, task) for runs in (open_model(task.model, task.device), session))
+    p, q = (task.class_output.probabilities(values[names[0]]) for values in (old, new))
+    for name in others:
+        if name not in old or name not in new:
+            continue
+        kind = relation(old[name], p, _SAME)
+        if kind and not _holds(kind, old[name], p, new[name], q, max(5 * _SAME, 2 * tolerance)):
+            raise CheckFailed(
+                f"verification: output '{name}' gives the {kind} of '{names[0]}' in {task.model.name}, and would not "
+                f"in {path.name}: it is computed around the head; use another --head, or --search none with a map that "
+                "keeps the order of the classes (ts, ets)"
+            )
+
+
+def relation(values: NDArray[Any], p: NDArray[np.float64], tolerance: float) -> str:
+    """Say what an output is of the probabilities: `labels`, `probabilities`, `logits`, or nothing.
+
+    Args:
+        values: of the output, N along axis 0.
+        p: (N, C).
+        tolerance: of probabilities.
+    """
+    n, classes = p.shape
+    if values.dtype.kind not in "fc":
+        return "labels" if values.size == n and _labels_of(values, p) is not None else ""
+    if values.size == n and classes == 2:
+        column = values.reshape(n).astype(np.float64)
+        values = np.stack([1 - column, column], axis=1)
+        if np.max(np.abs(values - p)) <= tolerance:
+            return "probabilities"
+        values = np.stack([np.zeros(n), column], axis=1)
+    if values.size != n * classes or not np.all(np.isfinite(values)):
+        return ""
+    values = values.reshape(n, classes)
+    if np.max(np.abs(values - p)) <= tolerance:
+        return "probabilities"
+    return "logits" if np.max(np.abs(softmax(values) - p)) <= tolerance else ""
+
+
+def _holds(
+    kind: str,
+    old: NDArray[Any],
+    p: NDArray[np.float64],
+    new: NDArray[Any],
+    q: NDArray[np.float64],
+    tolerance: float,
+) -> bool:
+    if kind != "labels":
+        return relation(new, q, tolerance) == kind
+    names = _labels_of(old, p) or {}
+    top = np.sort(q, axis=1)
+    clear = top[:, -1] - top[:, -2] > _TIE
+    first, labels = q.argmax(axis=1), new.reshape(len(q))
+    known = np.array([c in names for c in first.tolist()])
+    rows = np.flatnonzero(clear & known)
+    return all(names[int(first[row])] == labels[row] for row in rows)
+
+
+def _labels_of(values: NDArray[Any], p: NDArray[np.float64]) -> dict[int, Any] | None:
+    """Return class -> label, if the labels are the first class of almost all samples, one label a class."""
+    labels, first = values.reshape(len(p)), p.argmax(axis=1)
+    names: dict[int, Any] = {}
+    agreeing = 0
+    for c in np.unique(first).tolist():
+        own, counts = np.unique(labels[first == c], return_counts=True)
+        names[c] = own[counts.argmax()]
+        agreeing += int(counts.max())
+    different = len({str(name) for name in names.values()}) == len(names) > 1
+    return names if different and agreeing >= _MOST * len(p) else None
+
+
+def _outputs(session: Runs, names: list[str], task: Task) -> dict[str, NDArray[Any]]:
+    """Run the samples; outputs without one row a sample are left out."""
+    parts: dict[str, list[NDArray[Any]]] = {name: [] for name in names}
+    for batch in task.source.batches(task.batch_size, sample_rows(task)):
+        count = len(next(iter(batch.values())))
+        for name, values in zip(names, session.run(names, batch), strict=True):
+            if values.ndim and len(values) == count:
+                parts[name].append(values)
+            else:
+                parts.pop(name, None)
+                return _outputs(session, [other for other in names if other != name], task)
+    return {name: np.concatenate(arrays) for name, arrays in parts.items()}

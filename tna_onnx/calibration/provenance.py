@@ -1,0 +1,52 @@
+"""What the written file says about itself: entries of metadata_props, without the prefix `tna_onnx.`."""
+
+from __future__ import annotations
+
+import json
+from importlib.metadata import version
+
+import tna_onnx
+from tna_onnx.calibration.strategy import Outcome
+from tna_onnx.calibration.task import Task
+from tna_onnx.runtime import runtime_version
+from tna_onnx.search.settings import SearchSettings
+
+__all__ = ["provenance_entries", "versions"]
+
+
+def provenance_entries(task: Task, settings: SearchSettings, search: str, found: Outcome) -> dict[str, str]:
+    """Return how the file was made; no time, no path: the same run writes the same bytes."""
+    recipe = task.source.recipe()
+    entries: dict[str, object] = {
+        "version": tna_onnx.__version__,
+        "search": search,
+        "map": found.map,
+        "angle_degrees": found.chosen.angle,
+        "ensemble_size": found.chosen.ensemble_size or "inf",
+        "antithetic": settings.antithetic,
+        "alpha": settings.tilt.alpha,
+        "beta": settings.tilt.beta,
+        "theta_s": settings.tilt.theta_s,
+        "objective": settings.objective,
+        "max_accuracy_drop": settings.max_accuracy_drop,
+        "bins": settings.bins,
+        "seed": settings.seed,
+        **(found.fitted.brief if found.fitted else {}),
+        "source_sha256": task.model.sha256,
+        "calibration_sha256": task.source.digest(),
+        "calibration_samples": len(task.source),
+        **({"preprocessing": recipe} if recipe else {}),
+        **task.class_output.provenance,
+        "output_kind": task.class_output.kind,
+    }
+    return {key: value if isinstance(value, str) else json.dumps(value) for key, value in entries.items()}
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what computed the numbers."""
+    return {
+        "tna-onnx": tna_onnx.__version__,
+        "onnx": version("onnx"),
+        "onnxruntime": runtime_version(),
+        "numpy": version("numpy"),
+    }

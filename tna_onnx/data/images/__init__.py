@@ -1,0 +1,1 @@
+"""From image files to the model's input: decoding and preprocessing."""

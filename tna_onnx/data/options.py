@@ -1,0 +1,141 @@
+"""The user's words about labelled data and the source that they lead to: class names, labels, preprocessing, format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tna_onnx.data import (
+    Format,
+    InputSpec,
+    Recipe,
+    Source,
+    metadata_class_names,
+    open_source,
+    read_class_names,
+    read_recipe,
+)
+from tna_onnx.data.suspicion import below_expectation, label_suspicion
+from tna_onnx.errors import CheckFailed, UsageError
+
+__all__ = ["DataOptions"]
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """How samples are to be read.
+
+    Attributes:
+        preprocessing: recipe for images, or the path of a `preprocessor_config.json` or timm `config.json`.
+        format: what a path is; None finds out.
+        classes: the model's class names in the order of its output, or the path of a file with them.
+        label_column: column of a manifest or table that holds the labels.
+        skip_bad: leave out images that cannot be read.
+        expect_accuracy: accuracy that the model is known to have, in per cent.
+    """
+
+    preprocessing: Recipe | str | Path | None = None
+    format: Format | None = None
+    classes: Sequence[str] | str | Path | None = None
+    label_column: str | None = None
+    skip_bad: bool = False
+    expect_accuracy: float | None = None
+
+    def __post_init__(self) -> None:
+        expected = self.expect_accuracy
+        if expected is not None and not (isinstance(expected, (int, float)) and 0 <= expected <= 100):
+            raise UsageError(f"expected accuracy must lie in 0 to 100 per cent, got {expected!r}")
+
+    def class_names(
+        self, metadata: Mapping[str, str], labels: Sequence[int | str], n_classes: int
+    ) -> tuple[str, ...] | None:
+        """Return the model's class names: as given, else from its metadata or its classifier node; None if unknown.
+
+        Raises:
+            UsageError: another number of names is given than the model has classes, or their file is missing.
+            DataError: the file cannot be read.
+        """
+        if self.classes is not None:
+            path = Path(self.classes) if isinstance(self.classes, (str, Path)) else None
+            names = read_class_names(path) if path else tuple(map(str, self._given_names()))
+            if len(names) != n_classes:
+                shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+                raise UsageError(
+                    f"{path or 'classes'}: {len(names)} class names ({shown}) for a model with {n_classes} classes; "
+                    "give one name for each, in the order of the model's output"
+                )
+            return names
+        for found in (metadata_class_names(metadata), labels):
+            if found and len(found) == n_classes and all(isinstance(name, str) for name in found):
+                return tuple(str(name) for name in found)
+        return None
+
+    def _given_names(self) -> Sequence[str]:
+        return () if self.classes is None or isinstance(self.classes, (str, Path)) else self.classes
+
+    def check(
+        self, predicted: NDArray[Any], labels: NDArray[np.int64], names: Sequence[str] | None, n_classes: int
+    ) -> str:
+        """Return a warning about labels that look wrong beside the model's predictions; empty if they look right.
+
+        Args:
+            predicted: predicted classes (N,).
+            labels: of the same samples.
+            names: of the classes, if known.
+            n_classes: number of classes C.
+
+        Raises:
+            CheckFailed: the accuracy is more than two standard errors below the expected one.
+        """
+        suspicion = label_suspicion(predicted.astype(np.int64), labels, n_classes)
+        warning = suspicion.text(names) if suspicion else ""
+        self.check_accuracy(float(np.mean(predicted == labels)), len(labels), warning)
+        return warning
+
+    def check_accuracy(self, accuracy: float, n: int, warning: str = "") -> None:
+        """Hold a measured accuracy (a fraction, of n samples) against the expected one.
+
+        Raises:
+            CheckFailed: it is more than two standard errors lower.
+        """
+        if self.expect_accuracy is None:
+            return
+        if short := below_expectation(accuracy, n, self.expect_accuracy / 100):
+            raise CheckFailed(
+                f"{short}; {warning or 'check the preprocessing, the labels and the order of the classes'}"
+            )
+
+    def open(
+        self, data: Any, inputs: Sequence[InputSpec], n_classes: int, names: tuple[str, ...] | None, labels: Any = None
+    ) -> Source:
+        """Open labelled samples for a model's inputs.
+
+        Args:
+            data: what `tna_onnx.data.open_source` takes.
+            inputs: of the model.
+            n_classes: number of classes C.
+            names: of the classes, if known.
+            labels: labels that stand apart from the samples.
+
+        Raises:
+            UsageError, DataError: see `tna_onnx.data.open_source`.
+        """
+        recipe = self.preprocessing
+        if isinstance(recipe, (str, Path)):
+            recipe = read_recipe(Path(recipe))
+        return open_source(
+            data,
+            inputs,
+            n_classes,
+            recipe,
+            format=self.format,
+            labels=labels,
+            class_names=names,
+            label_column=self.label_column,
+            skip_bad=self.skip_bad,
+        )

@@ -1,0 +1,1 @@
+"""Where labelled samples come from, one kind a file."""

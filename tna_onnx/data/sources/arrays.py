@@ -1,0 +1,39 @@
+"""Samples from a `.npz` file: one array per model input, under the input's name, and one called `labels`.
+
+Only those arrays are read; they are held in memory. Larger data go into `.npy` files (`tna_onnx.data.sources.npy`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tna_onnx.data.labelfile import labels_apart
+from tna_onnx.data.sources.columns import LABELS, ArraySource, check_names, open_columns
+from tna_onnx.data.sources.npfiles import read_npz
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tna_onnx.data.request import Request
+
+__all__ = ["open_arrays"]
+
+
+def open_arrays(path: Path, request: Request) -> ArraySource:
+    """Load the arrays for the model's inputs and `labels` from the `.npz` file `path`; further arrays are not read.
+
+    Raises:
+        UsageError: a recipe is given.
+        DataError: the file or an array in it cannot be read, an array is missing, or its shape, dtype, length or labels
+            do not fit the model.
+    """
+    request.check_arrays(str(path))
+    apart = request.labels is not None
+
+    def choose(names: list[str]) -> list[str]:
+        check_names(str(path), names, request.inputs, need_labels=not apart)
+        return [*(spec.name for spec in request.inputs), *([] if apart else [LABELS])]
+
+    arrays, sha256 = read_npz(path, choose)
+    labels = labels_apart(request, arrays.pop(LABELS, None))
+    return open_columns(f"arrays {path.name}", str(path), request, arrays, labels, hashed=lambda _: sha256)

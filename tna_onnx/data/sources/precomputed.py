@@ -1,0 +1,160 @@
+"""Features or logits that were computed before, with labels: fitting on them needs neither data nor a session.
+
+A `.npz` file, a folder of `.npy` files or a mapping, with an array `features` (N, n), the vectors in front of the head,
+or `logits` (N, C), natural logarithms before any softmax; and `labels`. Where both are there, features count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+
+import numpy as np
+
+from tna_onnx.data.digest import arrays_sha256, files_sha256
+from tna_onnx.data.labelfile import labels_apart
+from tna_onnx.data.request import Request
+from tna_onnx.data.source import AnyArray, Batch, InputSpec, IntArray
+from tna_onnx.data.sources.columns import LABELS, ArraySource, check_names, open_columns
+from tna_onnx.data.sources.npfiles import map_npy, read_npz
+from tna_onnx.data.sources.remote import Copy, is_url
+from tna_onnx.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    import numpy.typing as npt
+
+__all__ = ["Kind", "Precomputed", "open_precomputed"]
+
+Kind: TypeAlias = Literal["features", "logits"]
+
+
+@dataclass(frozen=True, eq=False)
+class Precomputed:
+    """Features or logits of N samples; a `Source` whose batches have the one array `kind`.
+
+    Attributes:
+        kind: which of the two.
+        source: the values and labels.
+    """
+
+    kind: Kind
+    source: ArraySource
+
+    @property
+    def values(self) -> AnyArray:
+        """Features (N, n) or logits (N, C), mapped where they lie in a file of their own."""
+        values = self.source.columns[self.kind]
+        assert isinstance(values, np.ndarray)  # noqa: S101 - for the type checker: opened below
+        return values
+
+    @property
+    def labels(self) -> IntArray:
+        """Class indices (N,)."""
+        return self.source.labels
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return len(self.source)
+
+    def describe(self) -> str:
+        """Return one line for reports."""
+        return self.source.describe()
+
+    def recipe(self) -> None:
+        """Return None: how the values were made is not known."""
+
+    def batches(self, size: int, rows: IntArray | None = None) -> Iterator[Batch]:
+        """Yield {kind: values (B, n)}; see `Source.batches`."""
+        return self.source.batches(size, rows)
+
+    def digest(self) -> str:
+        """Return SHA-256 (hex) of the contents."""
+        return self.source.digest()
+
+
+def open_precomputed(
+    data: Any,
+    inputs: Sequence[InputSpec],
+    n_classes: int,
+    *,
+    labels: str | Path | npt.ArrayLike | None = None,
+    class_names: Sequence[str] | None = None,
+) -> Precomputed | None:
+    """Open features or logits; None if `data` are something else, or hold an input of the model.
+
+    Args:
+        data: `.npz` file, also behind a URL; folder with `.npy` files; or mapping of arrays.
+        inputs: the model's inputs.
+        n_classes: the number of classes of the model.
+        labels: as in `open_source`.
+        class_names: as in `open_source`.
+
+    Raises:
+        UsageError: a library for the URL is missing.
+        DataError: the file cannot be read, or values or labels cannot be used.
+    """
+    if isinstance(data, str) and is_url(data):
+        if not data.endswith(".npz"):
+            return None
+        copy = Copy(data)
+        found = open_precomputed(copy.path, inputs, n_classes, labels=labels, class_names=class_names)
+        copy.keep_for(found or copy)
+        return found
+    if not isinstance(data, (str, Path, Mapping)):
+        return None
+    stored: Path | Mapping[str, Any] = Path(data) if isinstance(data, str) else data
+    names = _names(stored)
+    taken = {spec.name for spec in inputs}
+    kind = next((kind for kind in get_args(Kind) if kind in names), None)
+    if kind is None or taken & set(names):
+        return None
+    where = "arrays" if isinstance(stored, Mapping) else str(stored)
+    apart = Path(labels) if isinstance(labels, (str, Path)) else labels
+    check_names(where, names, [], need_labels=apart is None)
+    arrays, hashed = _read(stored, [kind, LABELS] if apart is None else [kind])
+    values = arrays[kind]
+    if values.ndim != 2 or values.dtype.kind != "f" or (kind == "logits" and values.shape[1] not in (n_classes, 1)):
+        wanted = (
+            "(N, n), the vectors in front of the head" if kind == "features" else f"(N, {n_classes}), one per class"
+        )
+        raise DataError(f"{where}: {kind!r} must be floating-point {wanted}; found {values.shape} {values.dtype}")
+    request = Request([InputSpec(kind, (None, values.shape[1]), values.dtype)], n_classes, None, apart, class_names)
+    title = kind if isinstance(stored, Mapping) else f"{kind} {stored.resolve().name}"
+    indices = labels_apart(request, arrays.get(LABELS))
+    return Precomputed(kind, open_columns(title, where, request, {kind: values}, indices, hashed=hashed))
+
+
+def _names(data: Path | Mapping[str, Any]) -> list[str]:
+    """Return the names of the arrays in a file, folder or mapping; none if it holds something else."""
+    if isinstance(data, Mapping):
+        return list(data)
+    if data.is_dir():
+        return [file.stem for file in data.glob("*.npy")]
+    if data.suffix.lower() != ".npz" or not data.is_file():
+        return []
+    found: list[str] = []
+
+    def choose(names: list[str]) -> list[str]:
+        found.extend(names)
+        return []
+
+    read_npz(data, choose)
+    return found
+
+
+def _read(data: Path | Mapping[str, Any], wanted: list[str]) -> tuple[dict[str, AnyArray], Callable[[IntArray], str]]:
+    """Return the wanted arrays, and what computes the digest."""
+    if isinstance(data, Mapping):
+        arrays = {name: np.asarray(data[name]) for name in wanted}
+        return arrays, lambda labels: arrays_sha256({wanted[0]: arrays[wanted[0]]}, labels)
+    if data.is_dir():
+        files = {name: data / f"{name}.npy" for name in wanted}
+        return {name: map_npy(file) for name, file in files.items()}, lambda labels: files_sha256(
+            [files[wanted[0]]], labels
+        )
+    arrays, sha256 = read_npz(data, lambda _: wanted)
+    return arrays, lambda _: sha256

@@ -1,0 +1,222 @@
+"""Samples from WebDataset shards: tar files whose members with one key make up one sample.
+
+The key is the member's path up to the first dot of its last part; what follows the dot says what the member is:
+
+    0001.jpg  0001.cls  0002.jpg  0002.cls  ...
+
+An image ends in one of `SUFFIXES`. The label is in `.cls`, an index or a name as text, or in `.json`, an object with
+`label` or `cls`. Other members are ignored. One scan of the headers finds where each image starts; the shards stay as
+they are, and images are read from them by position, so compressed archives are refused.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import sys
+import tarfile
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from tna_onnx.data.digest import files_sha256
+from tna_onnx.data.labels import label_indices, listed
+from tna_onnx.data.sources.images import SUFFIXES, ImageSource, open_image_files
+from tna_onnx.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tna_onnx.data.request import Request
+    from tna_onnx.data.source import AnyArray, IntArray
+
+__all__ = ["TarImages", "expand_braces", "expanded", "open_webdataset"]
+
+_LABEL_KEYS = ("label", "cls")
+_BRACES = re.compile(r"\{(?:(?P<first>\d+)\.\.(?P<last>\d+)|(?P<choices>[^{}]*,[^{}]*))\}")
+
+
+class _Sample(NamedTuple):
+    key: str
+    start: int
+    size: int
+    label: object
+
+
+@dataclass(frozen=True, eq=False)
+class TarImages:
+    """Images inside tar files: image i is `sizes[i]` bytes from `starts[i]` on in `shards[shard[i]]`."""
+
+    shards: tuple[Path, ...]
+    shard: IntArray = field(repr=False)
+    starts: IntArray = field(repr=False)
+    sizes: IntArray = field(repr=False)
+    keys: tuple[str, ...] = field(repr=False)
+
+    def __len__(self) -> int:
+        """Return their number."""
+        return len(self.starts)
+
+    def name(self, row: int) -> str:
+        """Return the path of the shard and the key of the sample."""
+        return f"{self.shards[self.shard[row]]}: sample {self.keys[row]!r}"
+
+    def open(self, row: int) -> io.BytesIO:
+        """Return the bytes of image `row`."""
+        try:
+            with self.shards[self.shard[row]].open("rb") as stream:
+                stream.seek(int(self.starts[row]))
+                return io.BytesIO(stream.read(int(self.sizes[row])))
+        except OSError as error:
+            raise DataError(f"{self.name(row)}: cannot be read ({error.strerror}); check that it is there") from error
+
+    def digest(self, rows: IntArray, labels: IntArray) -> str:  # noqa: ARG002 - whole shards count
+        """Return SHA-256 (hex) over the bytes of all shards, in order, and the labels."""
+        return files_sha256(self.shards, labels)
+
+
+def open_webdataset(path: Path, request: Request, shards: Sequence[Path] = ()) -> ImageSource:
+    """Scan the tar file `path`, or all in the folder `path` in the order of their names; no image is decoded yet.
+
+    Args:
+        path: file or folder; what reports and messages call the data.
+        request: what the model wants.
+        shards: the tar files, where `path` is a pattern that stands for them.
+
+    Raises:
+        UsageError: Pillow is missing, the recipe cannot be used for this input, or labels are given apart.
+        DataError: the input does not take images; a shard cannot be read, or has samples without image or label.
+    """
+    request.no_labels_apart(str(path))
+    image_input = request.image_input(str(path))
+    files = tuple(shards) or (tuple(sorted(path.glob("*.tar"))) if path.is_dir() else (path,))
+    shard, starts, sizes = array("q"), array("q"), array("q")  # 8 bytes each: there may be millions
+    keys: list[str] = []
+    column: list[Any] = []
+    for number, file in enumerate(files):
+        for sample in _scan(file):
+            shard.append(number)
+            starts.append(sample.start)
+            sizes.append(sample.size)
+            keys.append(sample.key)
+            column.append(sys.intern(sample.label) if isinstance(sample.label, str) else sample.label)
+    if not keys:
+        raise DataError(f"{path}: no samples in {len(files)} tar files; expected members such as 0001.jpg and 0001.cls")
+    labels = label_indices(_labels(column), len(keys), request.n_classes, str(path), request.class_names)
+    images = TarImages(files, np.array(shard), np.array(starts), np.array(sizes), tuple(keys))
+    return open_image_files(f"webdataset {path.name}", str(path), images, labels, request, image_input)
+
+
+def expand_braces(path: Path) -> list[Path]:
+    """Return the files that a pattern with braces stands for; none if it has no braces.
+
+    Raises:
+        UsageError: one of the files is not there.
+    """
+    files = [Path(text) for text in expanded(str(path))]
+    if len(files) == 1:
+        return []
+    missing = [str(file) for file in files if not file.is_file()]
+    if missing:
+        raise UsageError(f"{path}: {len(missing)} of its {len(files)} files are not there ({listed(missing)})")
+    return files
+
+
+def expanded(text: str) -> list[str]:
+    """Return the texts that a pattern with braces stands for, or the text itself.
+
+    >>> expanded("{a,b}-{08..10}.tar")
+    ['a-08.tar', 'a-09.tar', 'a-10.tar', 'b-08.tar', 'b-09.tar', 'b-10.tar']
+    """
+    match = _BRACES.search(text)
+    if match is None:
+        return [text]
+    first, last, choices = match["first"], match["last"], match["choices"]
+    if choices is None:
+        width = len(first) if first.startswith("0") else 0
+        parts = [f"{number:0{width}}" for number in range(int(first), int(last) + 1)]
+    else:
+        parts = choices.split(",")
+    before, after = text[: match.start()], text[match.end() :]
+    return [before + part + rest for part in parts for rest in expanded(after)]
+
+
+def _scan(path: Path) -> Iterator[_Sample]:
+    """Yield the samples of one shard in the order of their first members."""
+    images: dict[str, tuple[int, int]] = {}
+    labels: dict[str, object] = {}
+    try:
+        with tarfile.open(path, "r:") as archive:
+            for member in _members(archive):
+                key, kind = _key(member.name)
+                if f".{kind.rpartition('.')[2]}" in SUFFIXES:
+                    if key in images:
+                        raise DataError(f"{path}: sample {key!r} has several images; leave one")
+                    images[key] = (member.offset_data, member.size)
+                elif kind == "cls" or (kind == "json" and key not in labels):
+                    label = _label(archive, member, kind, f"{path}: {member.name}")
+                    if label is not None:
+                        labels[key] = label
+    except (tarfile.TarError, OSError, EOFError) as error:
+        raise DataError(
+            f"{path}: cannot be read as a tar file ({error}); shards must be whole and not compressed: unpack .tar.gz "
+            "with gunzip"
+        ) from error
+    for key in dict.fromkeys([*images, *labels]):
+        if key not in images or key not in labels:
+            missing = "an image" if key not in images else "a label (.cls, or .json with 'label' or 'cls')"
+            raise DataError(f"{path}: sample {key!r} has no member with {missing}; add or remove it")
+        yield _Sample(key, *images[key], labels[key])
+
+
+def _members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """Yield the regular files whose name does not start with a dot, keeping none of them in memory.
+
+    Raises:
+        tarfile.ReadError: a header is broken; `tarfile` itself takes one in the middle for the end.
+    """
+    while (member := archive.next()) is not None:
+        archive.members = []  # type: ignore[attr-defined]
+        if member.isreg() and not PurePosixPath(member.name).name.startswith("."):
+            yield member
+    stream: Any = archive.fileobj
+    stream.seek(archive.offset)
+    if stream.read(tarfile.BLOCKSIZE).strip(b"\0"):
+        raise tarfile.ReadError(f"broken header at byte {archive.offset:,}")
+
+
+def _key(name: str) -> tuple[str, str]:
+    """Cut at the first dot of the last part.
+
+    >>> _key("train/v1.0/0001.left.jpg")
+    ('train/v1.0/0001', 'left.jpg')
+    """
+    path = PurePosixPath(name)
+    stem, _, kind = path.name.partition(".")
+    return str(path.parent / stem), kind.lower()
+
+
+def _label(archive: tarfile.TarFile, member: tarfile.TarInfo, kind: str, where: str) -> object:
+    """Return the label in a `.cls` or `.json` member; None if a `.json` has none."""
+    stream = archive.extractfile(member)
+    content = b"" if stream is None else stream.read()
+    try:
+        text = content.decode("utf-8")
+        if kind == "cls":
+            return text.strip()
+        value = json.loads(text)
+    except ValueError as error:
+        raise DataError(f"{where}: cannot be read ({error}); expected a class index or name in UTF-8") from error
+    return next((value[key] for key in _LABEL_KEYS if key in value), None) if isinstance(value, dict) else None
+
+
+def _labels(values: list[Any]) -> AnyArray:
+    """Return labels as numbers where all are, else as objects, for `label_indices` to judge."""
+    if all(isinstance(value, int) and not isinstance(value, bool) for value in values):
+        return np.array(values)
+    return np.array([*(str(v) if isinstance(v, int) else v for v in values), None], object)[:-1]

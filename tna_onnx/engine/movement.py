@@ -1,0 +1,134 @@
+"""How far the outputs of a model moved: both files run over the same samples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tna_onnx.data import Source
+from tna_onnx.errors import DataError, UnsupportedModel
+from tna_onnx.extraction.sessions import input_specs, open_model
+from tna_onnx.graph.load import Model
+from tna_onnx.graph.outputs import ClassOutput
+from tna_onnx.graph.readout import Head, Readout
+from tna_onnx.graph.walk import ancestors
+from tna_onnx.progress import Progress
+from tna_onnx.results.difference import OtherOutput, OutputDifference
+from tna_onnx.runtime import Device, Session
+
+__all__ = ["run_both"]
+
+
+def run_both(
+    old: Model,
+    session: Session,
+    new: Model,
+    device: Device,
+    source: Source,
+    output: ClassOutput,
+    readout: Readout | None,
+    batch_size: int,
+    progress: Progress,
+) -> OutputDifference:
+    """Run both files on all samples.
+
+    Raises:
+        UnsupportedModel: the new file cannot be loaded, or has not the inputs and outputs of the old one.
+        DataError: an output of the wrong shape, or NaN or infinite values in it.
+    """
+    other = open_model(new, device)
+    if input_specs(session) != input_specs(other) or not {*old.outputs} <= {*new.outputs}:
+        raise UnsupportedModel(f"{new.name}: other inputs or outputs than {old.name}")
+    sums, tallies = _Sums(), {name: _Tally() for name in old.outputs if name != output.name}
+    names, done = [output.name, *tallies], 0
+    for batch in source.batches(batch_size):
+        labels = source.labels[done : done + len(next(iter(batch.values())))]
+        before, after = session.run(names, batch), other.run(names, batch)
+        p = _probabilities(before[0], output, len(labels), f"{old.name}: sample {done} and following")
+        q = _probabilities(after[0], output, len(labels), f"{new.name}: sample {done} and following")
+        sums.add(p, q, labels)
+        for tally, x, y in zip(tallies.values(), before[1:], after[1:], strict=True):
+            tally.add(x, y)
+        done += len(labels)
+        progress("compare", done, len(source))
+    downstream = _downstream(old, readout)
+    return OutputDifference(
+        data=source.describe(),
+        samples=done,
+        output=output.name,
+        output_kind=output.kind,
+        largest=sums.largest,
+        mean=sums.difference / (done * output.n_classes),
+        same_class=sums.same,
+        confidence_before=sums.confidence[0] / done,
+        confidence_after=sums.confidence[1] / done,
+        accuracy_before=sums.hits[0] / done,
+        accuracy_after=sums.hits[1] / done,
+        others=tuple(
+            OtherOutput(name, name in downstream, t.values, t.differing, t.largest) for name, t in tallies.items()
+        ),
+        preprocessing=source.recipe(),
+        provider=other.provider,
+    )
+
+
+class _Sums:
+    """Sums in float64 over the samples seen."""
+
+    def __init__(self) -> None:
+        self.largest = self.difference = 0.0
+        self.same = 0
+        self.confidence, self.hits = [0.0, 0.0], [0, 0]
+
+    def add(self, p: NDArray[np.float64], q: NDArray[np.float64], labels: NDArray[np.int64]) -> None:
+        """Take in the (B, C) probabilities of both files."""
+        moved = np.abs(p - q)
+        self.largest = max(self.largest, float(np.max(moved, initial=0)))
+        self.difference += float(np.sum(moved))
+        self.same += int(np.sum(p.argmax(axis=1) == q.argmax(axis=1)))
+        for k, values in enumerate((p, q)):
+            self.confidence[k] += float(np.sum(values.max(axis=1)))
+            self.hits[k] += int(np.sum(values.argmax(axis=1) == labels))
+
+
+class _Tally:
+    """How far an output moved over the samples seen; equal NaNs are the same."""
+
+    def __init__(self) -> None:
+        self.values = self.differing = 0
+        self.largest: float | None = 0.0
+
+    def add(self, x: NDArray[Any], y: NDArray[Any]) -> None:
+        """Take in the output of both files for one batch."""
+        self.values += x.size
+        if x.shape != y.shape:
+            self.differing, self.largest = self.differing + x.size, None
+            return
+        numbers = x.dtype.kind in "biuf" and y.dtype.kind in "biuf"
+        same = (x == y) | (np.isnan(x) & np.isnan(y)) if numbers and x.dtype.kind == "f" else x == y
+        self.differing += int(np.sum(~same))
+        if not numbers:
+            self.largest = self.largest if same.all() else None
+        elif self.largest is not None:
+            with np.errstate(invalid="ignore"):
+                moved = np.abs(np.where(same, 0, y.astype(np.float64) - x.astype(np.float64)))
+            largest = float(np.max(moved, initial=self.largest))
+            self.largest = largest if np.isfinite(largest) else None
+
+
+def _probabilities(values: NDArray[Any], output: ClassOutput, count: int, where: str) -> NDArray[np.float64]:
+    if values.size != count * output.width:
+        raise DataError(f"{where}: output '{output.name}' has shape {values.shape}; expected ({count}, {output.width})")
+    if not np.all(np.isfinite(values)):
+        raise DataError(f"{where}: output '{output.name}' holds NaN or infinite values")
+    return output.probabilities(values)
+
+
+def _downstream(model: Model, readout: Readout | None) -> set[str]:
+    """Return the outputs that are computed from the head's scores, or from the tensor of scores."""
+    if readout is None:
+        return {*model.outputs}
+    first = readout.stored_weight.reader if isinstance(readout, Head) else model.producers.get(readout.logits, -1)
+    return {name for name in model.outputs if first in ancestors(model, name)}

@@ -1,0 +1,86 @@
+"""Scores of whole models: run them over samples and reduce what they say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tna_onnx.data import Batch, Source
+from tna_onnx.errors import DataError
+from tna_onnx.graph.outputs import ClassOutput
+from tna_onnx.numerics.stats import SampleScores
+from tna_onnx.progress import Progress
+
+__all__ = ["Runs", "score_models"]
+
+
+class Runs(Protocol):
+    """A session, or something that stands for one."""
+
+    def run(self, outputs: list[str], batch: Batch, /) -> list[NDArray[Any]]:
+        """Run one batch."""
+
+
+def score_models(
+    models: Sequence[tuple[Runs, ClassOutput]],
+    source: Source,
+    batch_size: int,
+    progress: Progress,
+    predicted: list[NDArray[np.int64]] | None = None,
+) -> list[SampleScores]:
+    """Score several models on the same samples, each batch read once.
+
+    Args:
+        models: sessions and the outputs that classify.
+        source: the samples.
+        batch_size: samples per run.
+        progress: called with (stage, done, total).
+        predicted: gets the classes that the first model predicts, batch by batch.
+
+    Raises:
+        DataError: an output of the wrong shape, or NaN or infinite values in it.
+    """
+    parts: list[list[SampleScores]] = [[] for _ in models]
+    done, labels = 0, source.labels
+    for batch in source.batches(batch_size):
+        size = len(next(iter(batch.values())))
+        for kept, (session, output) in zip(parts, models, strict=True):
+            values = session.run([output.name], batch)[0]
+            kept.append(_score(values, labels[done : done + size], output, source, done))
+            if predicted is not None and kept is parts[0]:
+                predicted.append(np.argmax(output.probabilities(values), axis=1))
+        done += size
+        progress("evaluate", done, len(source))
+    return [SampleScores.concatenate(kept) for kept in parts]
+
+
+def _score(
+    values: NDArray[Any], labels: NDArray[np.int64], output: ClassOutput, source: Source, start: int
+) -> SampleScores:
+    if values.size != len(labels) * output.width:
+        raise DataError(
+            f"{source.describe()}: output '{output.name}' has shape {values.shape} for {len(labels)} samples; expected "
+            f"({len(labels)}, {output.width})"
+        )
+    values = output.in_order(values)
+    if not np.all(np.isfinite(values)):
+        row = start + int(np.flatnonzero(~np.isfinite(values).all(axis=1))[0])
+        raise DataError(f"{source.describe()}: output '{output.name}' of sample {row} holds NaN or infinite values")
+    sums = values.sum(axis=1, dtype=np.float64)
+    if output.kind == "logits" and len(values) > 1 and np.all(values >= 0) and np.all(np.abs(sums - 1) < 1e-3):
+        raise DataError(
+            f"{source.describe()}: output '{output.name}' should hold logits, but all values are positive and add up "
+            "to 1: they are probabilities; say --output-kind probabilities"
+        )
+    if output.kind in ("probabilities", "positive_probability"):
+        return SampleScores.of_probabilities(_widened(values, output), labels)
+    return SampleScores.of_logits(values, labels)
+
+
+def _widened(values: NDArray[Any], output: ClassOutput) -> NDArray[np.float64]:
+    """Return (N, C) probabilities of values in the model's order of classes."""
+    values = np.asarray(values, np.float64)
+    return np.concatenate([1 - values, values], axis=1) if output.kind == "positive_probability" else values

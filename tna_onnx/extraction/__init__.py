@@ -1,0 +1,1 @@
+"""How features come out of a model, and how they are kept."""

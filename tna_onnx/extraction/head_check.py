@@ -1,0 +1,227 @@
+"""Data x session -> penultimate features in a memory-mapped store, with the check that the head is the right one.
+
+Only the sub-graph up to the feature tensor runs over the data. On the first batch the whole model runs too. Where
+everything after the linear layer is linear,
+
+    features @ weight.T + bias == logits
+
+must hold within rounding, or the head is not what the graph walk took it for. Elsewhere (`Tail`) the sub-graph from the
+features to the logits must give the logits, and a changed class vector must change the logit of its class alone. A
+model without a head has its logits collected in place of features.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tna_onnx.data import Batch, Source
+from tna_onnx.errors import DataError, UnsupportedModel
+from tna_onnx.extraction.sessions import open_cut
+from tna_onnx.extraction.tail import Tail
+from tna_onnx.graph.cut import read_beside
+from tna_onnx.graph.floats import epsilon
+from tna_onnx.graph.load import Model
+from tna_onnx.graph.outputs import output_of
+from tna_onnx.graph.readout import Head, Readout
+from tna_onnx.numerics.ops import softmax
+from tna_onnx.runtime import Device, Session
+
+__all__ = ["Probed", "check_batch_axis", "check_readout", "class_logits"]
+
+
+# |features @ weight.T + bias - logits| may reach this many units of rounding of sum |z||w| + |b|: the runtime sums in
+# another order. A wrong head is off by the size of the logits.
+_ROUNDINGS = 16
+
+
+# Classes whose vectors are changed to see that only their own logits follow.
+_PROBED_CLASSES = 8
+
+
+@dataclass(frozen=True)
+class Probed:
+    """What the first batch showed of a head or of a model without one.
+
+    Attributes:
+        readout: with what was found put in: whether the head is linear, the dtype of the logits.
+        logits_shape: shape of the logits of one sample: (C,), or () for some binary heads, (C, 1, 1) for convolutions.
+        plain_features: the feature tensor is (N, n) in the dtype of the logits, so that appended nodes can read it.
+        tail: where only the graph computes the logits.
+    """
+
+    readout: Readout
+    logits_shape: tuple[int, ...]
+    plain_features: bool
+    tail: Tail | None = None
+
+
+def check_readout(
+    model: Model, readout: Readout, probe: Session | None, source: Source, batch_size: int, device: Device
+) -> Probed:
+    """Compare what the head computes with the model's logits on the first batch.
+
+    Without a session the samples hold the logits.
+
+    Raises:
+        UnsupportedModel: shapes or values differ: the head is not what the graph walk took it for.
+        DataError: the logits hold NaN or infinite values.
+    """
+    batch = next(source.batches(batch_size))
+    names = [readout.features] if isinstance(readout, Head) and readout.features not in batch else []
+    *found, raw = probe.run([*names, readout.logits], batch) if probe else [batch[readout.logits]]
+    logits = class_logits(model, readout, raw, len(next(iter(batch.values()))))
+    if not np.all(np.isfinite(logits)):
+        row = int(np.flatnonzero(~np.isfinite(logits).all(axis=1))[0])
+        raise DataError(f"{model.name}: logits '{readout.logits}' of sample {row} hold NaN or infinite values")
+    _refuse_probabilities(model, readout, raw)
+    entered = isinstance(readout, Head) and readout.features in batch and readout.features in model.producers
+    if probe is not None and not entered:
+        _check_output(model, readout, logits, batch, device)
+    readout = replace(readout, logits_type=raw.dtype.name)
+    if not isinstance(readout, Head):
+        return Probed(readout, raw.shape[1:], plain_features=False)
+    head, features = readout, found[0] if found else batch[readout.features]
+    if head.linear and features.size == len(logits) * head.n_features:
+        _check_linear(model, head, features, logits)
+        plain = features.ndim == 2 and not head.features_transposed and features.dtype == raw.dtype
+        return Probed(head, raw.shape[1:], plain)
+    head = replace(head, linear=False)
+    if probe is not None and probe.fixed_batch and len(features) != len(logits):
+        raise UnsupportedModel(
+            f"{model.name}: features '{head.features}' have shape {features.shape} for {len(logits)} samples, and the "
+            "model has a fixed batch; export it with a dynamic batch"
+        )
+    check_batch_axis(model, head, features, len(logits))
+    sample = _with_beside(model, head, batch, features, device)
+    tail = Tail(model, head, device, sample, probe.fixed_batch if probe else None)
+    _check_tail(model, head, tail, sample, logits)
+    return Probed(head, raw.shape[1:], plain_features=False, tail=tail)
+
+
+def class_logits(model: Model, readout: Readout, raw: NDArray[Any], samples: int) -> NDArray[Any]:
+    where = f"head '{readout.node}'" if isinstance(readout, Head) else f"output '{readout.output}'"
+    try:
+        if len(raw) != samples:
+            raise ValueError(f"logits have shape {raw.shape} for {samples} samples")
+        return readout.class_logits(raw)
+    except (TypeError, ValueError) as mismatch:
+        what = "" if "probabilities" not in str(mismatch) else f"; {mismatch}"
+        raise UnsupportedModel(
+            f"{model.name}: logits '{readout.logits}' have shape {raw.shape} for {samples} samples; expected (N, "
+            f"{readout.n_classes}) for {where}{what}"
+        ) from mismatch
+
+
+def _refuse_probabilities(model: Model, readout: Readout, raw: NDArray[Any]) -> None:
+    """Refuse an output that was said to hold logits when every row is a distribution."""
+    if readout.holds != "logits" or readout.activation != "none":
+        return
+    if raw.ndim == 2 and np.all(raw >= 0) and np.all(np.abs(raw.sum(axis=1) - 1) < 1e-3):
+        raise UnsupportedModel(
+            f"{model.name}: output '{readout.output}' should hold logits, but all values are positive and add up to 1: "
+            "they are probabilities; use --search none --output-kind probabilities, or choose another --output-name"
+        )
+
+
+def _check_output(model: Model, readout: Readout, logits: NDArray[Any], batch: Batch, device: Device) -> None:
+    """Compare an output that comes after the logits with what it should be.
+
+    Raises:
+        UnsupportedModel: it is not the softmax of the logits, say, because that runs over another axis.
+    """
+    output = output_of(readout)
+    if output.mapped or readout.output == readout.logits or readout.output not in model.producers:
+        return
+    values = open_cut(model, [readout.output], device).run([readout.output], batch)[0]
+    coarse = 1e-3 + 16 * epsilon(readout.logits_type) * max(1.0, float(np.abs(logits).max())) + readout.output_step
+    if values.size != len(logits) * output.width or np.any(
+        np.abs(output.probabilities(values) - softmax(logits)) > coarse + 0.6 * (readout.output_step > 0)
+    ):
+        raise UnsupportedModel(
+            f"{model.name}: output '{readout.output}' is not the {readout.activation} of '{readout.logits}' over the "
+            "classes"
+        )
+
+
+def _check_linear(model: Model, head: Head, features: NDArray[Any], logits: NDArray[Any]) -> None:
+    matrix = features.T if head.features_transposed else features
+    if len(matrix) != len(logits):
+        raise UnsupportedModel(
+            f"{model.name}: features '{head.features}' have shape {features.shape}; expected (N, {head.n_features}), "
+            "one vector a sample"
+        )
+    z, w = matrix.reshape(len(logits), -1).astype(np.float64), head.weight.astype(np.float64)
+    size = np.abs(z) @ np.abs(w).T + np.abs(head.bias)
+    expected = z @ w.T + head.bias
+    if head.holds == "probabilities":  # logits are known up to a constant per row, and no finer than p near 1 is
+        expected = expected - np.log(np.sum(np.exp(expected - expected.max(axis=1, keepdims=True)), axis=1))[:, None]
+        expected -= expected.max(axis=1, keepdims=True) - logits.max(axis=1, keepdims=True)
+        low = float(np.log(np.finfo(np.float32).tiny)) + 5
+        expected, logits = np.maximum(expected, low), np.maximum(logits, low)
+        size = size + size.max(axis=1, keepdims=True) + 64 * np.exp(-np.minimum(logits, 0) / 2).clip(1, 1e4)
+    coarse = max(epsilon(head.stored_weight.value.dtype.name), epsilon(features.dtype.name), epsilon(logits.dtype.name))
+    error = np.abs(expected - logits)
+    if np.any(error > _ROUNDINGS * coarse * size + head.step):
+        raise UnsupportedModel(
+            f"{model.name}: head '{head.node}' does not give the model's logits: features @ weight.T + bias differs "
+            f"from '{head.logits}' by up to {error.max():.3g} (largest logit {np.abs(logits).max():.3g}); choose "
+            "another with --head NODE"
+        )
+
+
+def check_batch_axis(model: Model, head: Head, features: NDArray[Any], samples: int) -> None:
+    if head.features_transposed or features.ndim < 2 or len(features) % samples:
+        raise UnsupportedModel(
+            f"{model.name}: features '{head.features}' have shape {features.shape} for {samples} samples; expected the "
+            "samples along axis 0"
+        )
+
+
+def _with_beside(model: Model, head: Head, batch: Batch, features: NDArray[Any], device: Device) -> Batch:
+    """Return what the nodes from the linear layer to the logits read of one batch."""
+    beside = read_beside(model, head)
+    computed = [name for name in beside if name in model.producers and name not in batch]
+    results = open_cut(model, computed, device).run(computed, batch) if computed else []
+    values = {**batch, **dict(zip(computed, results, strict=True))}
+    return {head.features: features, **{name: values[name] for name in beside}}
+
+
+def _check_tail(model: Model, head: Head, tail: Tail, sample: Batch, logits: NDArray[Any]) -> None:
+    """Check the sub-graph after the features: it gives the logits, and class vector k moves logit k alone.
+
+    Raises:
+        UnsupportedModel: one of them does not hold.
+    """
+    found = tail.logits(None)(sample)
+    tolerance = 1e-3 * max(1.0, float(np.abs(logits).max())) + 2 * head.step
+    if found.shape != logits.shape or np.any(np.abs(found - logits) > tolerance):
+        raise UnsupportedModel(
+            f"{model.name}: the nodes from head '{head.node}' to '{head.logits}' do not give the model's logits; "
+            "choose another with --head NODE"
+        )
+    original = tail.logits(head.weight)(sample)
+    seen = 0
+    first = 1 if np.all(head.weight[0] == 0) else 0
+    for k in range(first, min(head.n_classes, first + _PROBED_CLASSES)):
+        changed = head.weight.copy()
+        changed[k] = 0.5 * np.roll(changed[k], 1) - changed[k]
+        moved = tail.logits(changed)(sample).astype(np.float64) - original
+        if head.holds == "probabilities":  # dividing by the sum moves all others by the same
+            others = np.delete(moved, k, axis=1)
+            moved -= others[:, :1] if others.shape[1] else 0
+        own, rest = np.abs(moved[:, k]).max(), np.abs(np.delete(moved, k, axis=1)).max(initial=0)
+        if rest > 1e-3 * max(own, float(np.abs(logits).max())) + 2 * head.step:
+            raise UnsupportedModel(
+                f"{model.name}: class vector {k} of head '{head.node}' moves the logits of other classes too: it is "
+                "not the classifier's own layer"
+            )
+        seen += own > head.step
+    if not seen:
+        raise UnsupportedModel(
+            f"{model.name}: changing the class vectors of head '{head.node}' does not move the logits of the first "
+            f"{len(logits)} samples"
+        )

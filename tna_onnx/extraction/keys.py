@@ -1,0 +1,34 @@
+"""What features depend on: the digests of a model and of samples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tna_onnx.data import Source
+from tna_onnx.data.digest import stream_sha256
+from tna_onnx.errors import UnsupportedModel
+from tna_onnx.extraction.store import labels_digest
+from tna_onnx.graph.load import Model
+
+__all__ = ["data_key", "model_key"]
+
+
+def model_key(model: Model) -> dict[str, Any]:
+    """What features depend on of a model: the digests of its file and of its external data."""
+    digests = {}
+    try:
+        for location in model.external_files:
+            with model.data_path(location).open("rb") as stream:
+                digests[location] = stream_sha256(stream).hex()
+    except OSError as error:
+        raise UnsupportedModel(f"{model.name}: external data cannot be read: {error}") from error
+    return {"model_sha256": model.sha256, "external_sha256": digests}
+
+
+def data_key(source: Source) -> dict[str, Any]:
+    """What features depend on of the samples."""
+    return {
+        "data_sha256": source.digest(),
+        "labels_sha256": labels_digest(source.labels),
+        "recipe": source.recipe(),
+    }

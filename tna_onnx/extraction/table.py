@@ -1,0 +1,76 @@
+"""The feature table: features and labels of N samples, in row blocks or batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tna_onnx.data import Batch
+from tna_onnx.extraction.mapped import release
+
+__all__ = ["FeatureStore"]
+
+
+# Elements of one block of logits: 16 MB of float32. Large enough for the matrix product, small enough for the cache of
+# the sums that follow.
+_BLOCK = 2**22
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureStore:
+    """Features and labels of N samples.
+
+    `rows` features of a sample may follow one another on the tensor's axis 0; they are kept as one more axis.
+
+    Attributes:
+        features: (N, n), mapped from a file, in the model's dtype. Where only the graph computes the
+            logits, (N, ...), all that one sample has. Logits (N, C) for a model without a head.
+        labels: (N,) int64.
+        batch_size: samples per batch when they were collected.
+        beside: what else of the data goes into the nodes after the linear layer, with a row for each sample.
+        scalars: per batch, what of that has no such rows.
+        rows: how many rows of the feature tensor belong to a sample, where it is more than one; else 0.
+        logits: (N, ...) as the model gives them, if they were kept beside the features.
+        folder: where the store lies, if it is kept.
+        resumed: what was found in an earlier store.
+    """
+
+    features: NDArray[Any]
+    labels: NDArray[np.int64]
+    batch_size: int = 0
+    beside: Batch = field(default_factory=dict)
+    scalars: tuple[Batch, ...] = ()
+    rows: int = 0
+    logits: NDArray[Any] | None = None
+    folder: Path | None = None
+    resumed: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return len(self.labels)
+
+    def chunks(self, n_classes: int) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
+        """Yield (features, labels) in row blocks sized so that their logits take 16 MB; float32 or float64."""
+        rows = max(1, _BLOCK // max(n_classes, self.features.shape[1]))
+        dtype = np.float64 if self.features.dtype == np.float64 else np.float32
+        for start in range(0, len(self), rows):
+            block = slice(start, start + rows)
+            yield np.asarray(self.features[block], dtype), self.labels[block]
+            release(self.features, block)
+
+    def batches(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64], Batch]]:
+        """Yield (features, labels, beside) in the batches in which they were collected, as they were."""
+        for k, start in enumerate(range(0, len(self), self.batch_size)):
+            block = slice(start, start + self.batch_size)
+            features = np.asarray(self.features[block])
+            if self.rows:
+                features = features.reshape(-1, *features.shape[2:])
+            beside = {name: np.asarray(values[block]) for name, values in self.beside.items()}
+            yield features, self.labels[block], {**beside, **(self.scalars[k] if self.scalars else {})}
+            for array in (self.features, *self.beside.values()):
+                release(array, block)

@@ -1,0 +1,15 @@
+"""How far a stage of the work has come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+__all__ = ["Progress", "silent"]
+
+
+Progress = Callable[[str, int, int], None]
+"""Called with (stage, done, total)."""
+
+
+def silent(stage: str, done: int, total: int) -> None:
+    """Show no progress."""

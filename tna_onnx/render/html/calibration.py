@@ -1,0 +1,57 @@
+"""The report of a recalibration as one HTML file: style, script, drawings and pictures are inside, nothing is loaded.
+
+Without JavaScript all of it can be read: the diagrams of the slider stand side by side, and figures have their numbers
+in tables. Text from outside (names, paths, notes) is escaped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from html import escape
+from pathlib import PurePath
+
+from tna_onnx.render.html.blocks import document
+from tna_onnx.render.html.sections.angles import angles
+from tna_onnx.render.html.sections.changes import changes
+from tna_onnx.render.html.sections.confidence import confidence
+from tna_onnx.render.html.sections.reliability import reliability
+from tna_onnx.render.html.sections.result import result
+from tna_onnx.render.html.sections.run import run
+from tna_onnx.render.html.sections.samples import samples
+from tna_onnx.render.html.sections.search import search
+from tna_onnx.results.report import Report
+
+__all__ = ["to_html"]
+
+
+def to_html(report: Report, command: str = "", sources: Mapping[str, str] | None = None) -> str:
+    """Write a report as a page.
+
+    Args:
+        report: made with details.
+        command: command line that made it, if there was one.
+        sources: settings from files and the environment by flag -> value and source, such as `2 (tna.toml)`.
+
+    Raises:
+        ValueError: the report has no details.
+    """
+    details = report.details
+    if details is None:
+        raise ValueError("the report has no details; call calibrate with details=True")
+    sections = [
+        ("result", "Result", result(report)),
+        ("reliability", "Reliability", reliability(report, details)),
+        ("confidence", "Confidence", confidence(details)),
+        ("search", "Search over the angle", search(report, details)),
+        ("angles", "Angles between features and class vectors", angles(report, details)),
+        ("samples", "Samples to look at", samples(details)),
+        (
+            "changes",
+            "What changed in the file" if report.output else "What the new file changes",
+            changes(report, details),
+        ),
+        ("run", "How it was made", run(report, details, command, sources)),
+    ]
+    version = escape(report.versions.get("tna-onnx", ""))
+    footer = f"Written by tna-onnx {version}. Bins hold j/B &lt; confidence &le; (j+1)/B."
+    return document(f"Calibration of {PurePath(report.model).name}", sections, footer)

@@ -1,0 +1,1 @@
+"""The sections of the report on a calibration, one a file."""

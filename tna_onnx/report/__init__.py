@@ -1,1 +1,0 @@
-"""A frozen report, and its faces: text, JSON."""

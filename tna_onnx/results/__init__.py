@@ -1,0 +1,1 @@
+"""What comes back: frozen values, and how they become JSON."""

@@ -1,0 +1,121 @@
+"""The result of `compare` as frozen values: several models on the same samples, each against a baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tna_onnx.numerics.metrics import METRICS, Interval, Metrics
+from tna_onnx.results.details import Bins
+
+__all__ = ["ComparedModel", "ModelComparison", "label", "number", "standing", "verdict_text"]
+
+_WORDS = {"accuracy": "accuracy", "ece": "ECE", "adaece": "AdaECE", "nll": "NLL", "brier": "Brier"}
+
+
+@dataclass(frozen=True)
+class ComparedModel:
+    """One of the models.
+
+    Attributes:
+        name: what reports call it: the file's name, with folders where two would be the same.
+        model: path of the file.
+        model_sha256: digest of the file.
+        output: graph output that was read.
+        output_kind: what it holds.
+        metrics: on the samples.
+        reliability: top-label diagram, with the bins of the ECE.
+        agreement: share of samples for which it predicts the class that the baseline predicts.
+        differences: metric -> this model minus the baseline, paired, with a bootstrap interval; empty for the baseline.
+        verdict: the differences in words; empty for the baseline.
+        preprocessing: resolved recipe of its images, None for samples that are used as stored.
+        provider: ONNX Runtime's execution provider.
+    """
+
+    name: str
+    model: str
+    model_sha256: str
+    output: str
+    output_kind: str
+    metrics: Metrics
+    reliability: Bins
+    agreement: float
+    differences: dict[str, Interval]
+    verdict: str
+    preprocessing: dict[str, object] | None
+    provider: str
+
+
+@dataclass(frozen=True)
+class ModelComparison:
+    """Several models on the same samples.
+
+    Attributes:
+        data: the samples, in one line.
+        baseline: name of the model that the others are compared with.
+        confidence_level: of every interval on its own, per cent.
+        models: in the order given.
+        versions: of what computed the numbers.
+        notes: what the user should know.
+    """
+
+    data: str
+    baseline: str
+    confidence_level: float
+    models: tuple[ComparedModel, ...]
+    versions: dict[str, str]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def others(self) -> tuple[ComparedModel, ...]:
+        """All models but the baseline."""
+        return tuple(model for model in self.models if model.name != self.baseline)
+
+
+def label(metric: str) -> str:
+    """Name of a metric with its unit.
+
+    >>> label("ece"), label("brier")
+    ('ECE, %', 'Brier')
+    """
+    unit = {"nll": ", nats", "brier": ""}.get(metric, ", %")
+    return _WORDS[metric] + unit
+
+
+def number(metric: str, value: float, sign: str = "") -> str:
+    """Write a value of a metric, or with sign "+" a difference, in its unit.
+
+    >>> number("ece", 0.0123), number("nll", -0.5, "+")
+    ('1.23', '-0.5000')
+    """
+    scale, digits = (1, 4) if metric in ("nll", "brier") else (100, 2)
+    return f"{scale * value:{sign}.{digits}f}"
+
+
+def standing(metric: str, interval: Interval) -> int:
+    """1 if a difference is significantly better than zero, -1 if it is worse, 0 if its interval holds zero."""
+    side = (interval.low > 0) - (interval.high < 0)
+    return side if metric == "accuracy" else -side
+
+
+def verdict_text(baseline: str, differences: Mapping[str, Interval], agreement: float) -> str:
+    """Say in words how a model differs from the baseline.
+
+    >>> worse = {name: Interval(0.1, 0.05, 0.2, 0.95) for name in ("ece", "nll")}
+    >>> verdict_text("a.onnx", worse | {"accuracy": Interval(0.0, -0.1, 0.1, 0.95)}, 0.987)
+    'worse than a.onnx in ECE, NLL; no significant difference in accuracy; the same class for 98.70 % of samples'
+    """
+    names: dict[int, list[str]] = {1: [], -1: [], 0: []}
+    for metric in (name for name in METRICS if name in differences):
+        names[standing(metric, differences[metric])].append(_WORDS[metric])
+    same = f"the same class for {100 * agreement:.2f} % of samples"
+    if not names[1] and not names[-1]:
+        return f"no significant difference from {baseline}; {same}"
+    parts = [
+        f"{word} than {baseline} in {', '.join(names[side])}"
+        for side, word in ((1, "better"), (-1, "worse"))
+        if names[side]
+    ]
+    if names[0]:
+        parts.append(f"no significant difference in {', '.join(names[0])}")
+    return "; ".join([*parts, same])

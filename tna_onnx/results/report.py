@@ -1,0 +1,167 @@
+"""The result of a recalibration as frozen values: what was done, how it was checked, and what it changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from tna_onnx.numerics.metrics import Interval, Metrics, paired_differences
+from tna_onnx.numerics.reliability import Reliability
+from tna_onnx.numerics.stats import SampleScores
+from tna_onnx.results.details import Details
+from tna_onnx.results.gates import changed
+from tna_onnx.results.verification import Verification
+
+__all__ = ["Changes", "Comparison", "CurvePoint", "Report", "compare_scores"]
+
+How = Literal["held-out", "cross-fitted", "fitted", "unchanged"]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Metrics before and after on the same samples, with paired differences.
+
+    Attributes:
+        data: what the samples are.
+        how: `held-out` (not seen by the fit), `cross-fitted` (each sample scored by a fit without it), `fitted`, or
+            `unchanged` (nothing was chosen or fitted, so that any data will do).
+        before: metrics of the input model.
+        after: metrics of the recalibrated one.
+        differences: after - before per metric, with bootstrap intervals.
+    """
+
+    data: str
+    how: How
+    before: Metrics
+    after: Metrics
+    differences: dict[str, Interval]
+
+    def changed(self, metric: str) -> int:
+        """-1 if the metric's interval lies below zero, +1 above, 0 if it holds zero."""
+        return changed(self.differences[metric])
+
+
+def compare_scores(
+    data: str, how: How, before: SampleScores, after: SampleScores, bins: int, seed: int, level: float = 0.95
+) -> Comparison:
+    """Reduce paired scores to a comparison, with intervals of a confidence level (a fraction)."""
+    differences = paired_differences(before, after, bins, level=level, seed=seed)
+    return Comparison(data, how, Metrics.of(before, bins), Metrics.of(after, bins), differences)
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """One candidate of the search: target and reached mRC in degrees, members, mean n_r, scores, what was fitted."""
+
+    angle: float
+    ensemble_size: int
+    rotations: float
+    objective: float
+    accuracy: float
+    parameters: dict[str, Any] = field(default_factory=dict)
+    reached: float = 0.0
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What the new file holds that the model does not.
+
+    Attributes:
+        target: path that was asked for; empty for a model that stays in memory.
+        tensors: names of the initializers and Constant outputs with new values.
+        added: names of the new initializers.
+        nodes: names of the new nodes.
+    """
+
+    target: str
+    tensors: tuple[str, ...]
+    added: tuple[str, ...]
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `calibrate` did.
+
+    Attributes:
+        model: path of the input.
+        model_sha256: digest of the input file.
+        output: path of the written file; empty if none was written.
+        head: label of the head's node; empty for a model without one.
+        classes: number of classes C.
+        features: length n of the features.
+        search: `sparse`, `complete` or `none`.
+        map: `none`, `ts`, `ets`, `irova` or `aar`.
+        folded: whether the map went into weight and bias.
+        parameters: fitted parameters of the map.
+        map_nll: cross-validated NLL per map, if `auto` compared them.
+        angle: chosen target of mRC in degrees; 0 is the original weight.
+        reached: mean mRC of the members in degrees.
+        ensemble_size: members averaged; 0 is the limit of many.
+        rotations: mean rotations of a member.
+        objective: metric that the search minimised.
+        curve: all candidates, in the order in which they were scored.
+        settings: remaining settings by name: what the search used; `search`, `map`, `ensemble_size_asked` and `device`
+            as they were asked for; `computed_on`, where the search and the fits were computed.
+        calibration: metrics on the calibration data, which were fitted.
+        comparison: the honest numbers.
+        reliability: top-label diagrams of the same samples.
+        verification: of the written file.
+        preprocessing: resolved recipe of the images, None for arrays.
+        provider: ONNX Runtime's execution provider.
+        versions: of what took part.
+        notes: what the user should know.
+        quantization_drift: largest change of a probability that quantising the new weight made; None if it is in float.
+        recalibrated: the new model as an onnx.ModelProto, where no file was written.
+        details: the numbers behind the figures, if they were asked for.
+        changes: what the new file changes, written or not.
+        dry_run: whether no file was written because of `dry_run`.
+        missed: gates that the result missed, a line each; no file was written then.
+    """
+
+    model: str
+    model_sha256: str
+    output: str
+    head: str
+    classes: int
+    features: int
+    search: str
+    map: str
+    folded: bool
+    parameters: dict[str, Any]
+    map_nll: dict[str, float]
+    angle: float
+    reached: float
+    ensemble_size: int
+    rotations: float
+    objective: str
+    curve: tuple[CurvePoint, ...]
+    settings: dict[str, object]
+    calibration: Comparison
+    comparison: Comparison
+    reliability: Reliability
+    verification: Verification
+    preprocessing: dict[str, object] | None
+    provider: str
+    versions: dict[str, str]
+    notes: tuple[str, ...]
+    quantization_drift: float | None = None
+    recalibrated: Any = field(default=None, repr=False, compare=False)
+    details: Details | None = field(default=None, repr=False, compare=False)
+    changes: Changes | None = None
+    dry_run: bool = False
+    missed: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> str:
+        """One sentence on the objective, with N and interval."""
+        c, name = self.comparison, self.objective
+        before, after, d = getattr(c.before, name), getattr(c.after, name), c.differences[name]
+        word = {-1: "improved", 0: "no significant change", 1: "worse"}[c.changed(name)]
+        unit, scale, digits = ("", 1, 4) if name == "nll" else (" %", 100, 2)  # as in the table
+        label = {"ece": "ECE", "adaece": "AdaECE", "nll": "NLL"}[name]
+        return (
+            f"{word}: {label} {scale * before:.{digits}f}{unit} -> {scale * after:.{digits}f}{unit} on {c.before.n:,} "
+            f"{c.how} samples ({100 * d.level:g}% interval of the difference {scale * d.low:+.{digits}f} to "
+            f"{scale * d.high:+.{digits}f}{' points' if unit else ''})"
+        )

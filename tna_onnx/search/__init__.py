@@ -1,0 +1,1 @@
+"""Which weight: the search over tilted and averaged class vectors. Pure."""

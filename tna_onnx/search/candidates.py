@@ -1,0 +1,113 @@
+"""Candidates of the search, their weights, and the choice among them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tna_onnx.numerics.averages import Average, averages
+from tna_onnx.numerics.metrics import objective_value
+from tna_onnx.numerics.stats import SampleScores
+from tna_onnx.search.settings import SearchSettings
+
+__all__ = [
+    "Candidate",
+    "accuracy_drop",
+    "candidate_of",
+    "candidate_weight",
+    "candidate_weights",
+    "choose",
+    "pick",
+    "value_of",
+]
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A weight that was scored.
+
+    Attributes:
+        angle: target of mRC in degrees; 0 is the original weight.
+        reached: mean mRC of the members in degrees, past the target by a part of one rotation.
+        ensemble_size: members averaged.
+        rotations: mean number of rotations n_r of a member.
+        scores: of all calibration samples; in a complete search after the map.
+        fitted: the map fitted for this weight, in a complete search.
+        weight: (C, n), while it is the best one found; else None, and `candidate_weight` makes it again.
+    """
+
+    angle: float
+    ensemble_size: int
+    rotations: float
+    scores: SampleScores
+    fitted: Any = None
+    reached: float = 0.0
+    weight: NDArray[Any] | None = field(default=None, repr=False)
+
+
+def choose(candidates: Sequence[Candidate], settings: SearchSettings, rows: NDArray[Any] | None = None) -> int:
+    """Return the index of the best candidate under the accuracy constraint; of equals, the first.
+
+    Candidates of the largest ensembles go first: they are there because smaller ones cost accuracy. If none of them
+    both keeps the constraint and beats the original weight, the choice is among all.
+
+    Args:
+        candidates: with the original weight first.
+        settings: objective and constraint.
+        rows: samples to choose by; all by default.
+    """
+
+    def taken(candidate: Candidate) -> Candidate:
+        return candidate if rows is None else dataclasses.replace(candidate, scores=candidate.scores.take(rows))
+
+    original = taken(candidates[0])
+    return pick(candidates, [value_of(original, taken(c), settings) for c in candidates])
+
+
+def pick(candidates: Sequence[Candidate], values: Sequence[float]) -> int:
+    """Index of the choice, from the value of each candidate: infinite if it costs too much accuracy."""
+    largest = max(c.ensemble_size for c in candidates)
+    first = [k for k, c in enumerate(candidates) if k == 0 or c.ensemble_size == largest]
+    best = min(first, key=lambda k: values[k])
+    return best if best > 0 else min(range(len(values)), key=lambda k: values[k])
+
+
+def candidate_weight(weight: NDArray[Any], candidate: Candidate, settings: SearchSettings) -> NDArray[Any]:
+    """Make the (C, n) weight of a candidate again, bit for bit."""
+    if candidate.weight is not None:
+        return candidate.weight
+    return next(candidate_weights(weight, [candidate], settings))[1]
+
+
+def candidate_weights(
+    weight: NDArray[Any], candidates: Sequence[Candidate], settings: SearchSettings
+) -> Iterator[tuple[int, NDArray[Any]]]:
+    """Yield (index, (C, n) weight) of candidates, in any order: those of one ensemble size are made in one walk."""
+    yield from ((k, weight) for k, c in enumerate(candidates) if c.angle == 0)
+    for size in sorted({c.ensemble_size for c in candidates if c.angle > 0}):
+        level = [(c.angle, k) for k, c in enumerate(candidates) if c.angle > 0 and c.ensemble_size == size]
+        for average in averages(weight, sorted({angle for angle, _ in level}), size, settings.draws):
+            yield from ((k, average.weight) for angle, k in level if angle == average.angle)
+
+
+def candidate_of(average: Average, members: int, scores: SampleScores, fitted: Any = None) -> Candidate:
+    return Candidate(average.angle, members, average.rotations, scores, fitted, average.reached, average.weight)
+
+
+def accuracy_drop(before: SampleScores, after: SampleScores) -> tuple[float, float]:
+    """Accuracy lost, and the standard error of this paired difference."""
+    drop = before.hit.astype(np.int8) - after.hit
+    return float(np.mean(drop)), float(np.std(drop)) / math.sqrt(len(drop))
+
+
+def value_of(original: Candidate, candidate: Candidate, settings: SearchSettings) -> float:
+    """Objective, or infinity if the accuracy drop is not within the constraint."""
+    if accuracy_drop(original.scores, candidate.scores)[0] > settings.max_accuracy_drop + 1e-12:
+        return math.inf
+    return objective_value(candidate.scores, settings.objective, settings.bins)

@@ -1,0 +1,91 @@
+"""Settings of the search, and its grid of angles."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tna_onnx.numerics.averages import Draws
+from tna_onnx.numerics.metrics import Objective
+from tna_onnx.numerics.tilt import TiltParameters
+
+__all__ = ["QUARTERS", "SearchSettings"]
+
+
+# Degrees between the angles that an adaptive search looks at first; the curves are smooth at that scale.
+_COARSE = 8.0
+
+
+# Angles are whole numbers of a quarter of the grid step.
+QUARTERS = 4
+
+
+@dataclass(frozen=True)
+class SearchSettings:
+    """Settings of the search; defaults are the paper's where it has one.
+
+    Attributes:
+        ensemble_size: members n_e averaged per candidate; 0 (`LIMIT`) for the limit of many.
+        max_ensemble_size: cap on the members when the accuracy constraint asks for more; large heads stop earlier,
+            at 2^30 turned class vectors (rotations x classes x members) a candidate.
+        angle_step: grid step in degrees.
+        adaptive: look at the grid from coarse to fine instead of at all of it.
+        objective: metric that the choice minimises.
+        bins: bins of ECE and AdaECE.
+        max_accuracy_drop: accuracy that a candidate may lose, as a fraction (0.003 = 0.3 points).
+        seed: of all random draws.
+        antithetic: members come in pairs R, R^T, whose antisymmetric noise cancels.
+        tilt: distribution of the rotations.
+    """
+
+    ensemble_size: int = 10
+    max_ensemble_size: int = 2560
+    angle_step: float = 2.0
+    adaptive: bool = True
+    objective: Objective = "ece"
+    bins: int = 15
+    max_accuracy_drop: float = 0.003
+    seed: int = 0
+    antithetic: bool = False
+    tilt: TiltParameters = field(default_factory=TiltParameters)
+
+    def __post_init__(self) -> None:
+        for name, good in (
+            ("ensemble_size", self.ensemble_size >= 0),
+            ("max_ensemble_size", self.max_ensemble_size >= self.ensemble_size),
+            ("angle_step", 0 < self.angle_step < 90),
+            ("objective", self.objective in ("ece", "adaece", "nll")),
+            ("bins", self.bins >= 1),
+            ("max_accuracy_drop", 0 <= self.max_accuracy_drop <= 1),
+            ("seed", self.seed >= 0),
+        ):
+            if not good:
+                raise ValueError(f"{name} is out of its range: {getattr(self, name)}")
+
+    @property
+    def grid(self) -> list[float]:
+        """Angles in degrees, 0 left out."""
+        return self.angles(self.steps(QUARTERS))
+
+    @property
+    def coarse(self) -> int:
+        """Distance of the angles looked at first, in quarters of the grid step: a power of two."""
+        stride = QUARTERS
+        while self.adaptive and 2 * stride * self.angle_step / QUARTERS <= _COARSE:
+            stride *= 2
+        return stride
+
+    @property
+    def draws(self) -> Draws:
+        """Where rotations come from."""
+        return Draws(self.seed, self.antithetic, self.tilt)
+
+    def steps(self, stride: int) -> list[int]:
+        """Multiples of `stride` that give angles between 0 and 90 degrees, in quarters of the grid step."""
+        end = math.ceil(90 * QUARTERS / self.angle_step)
+        return [q for q in range(stride, end, stride) if q * self.angle_step / QUARTERS < 90]
+
+    def angles(self, quarters: Sequence[int]) -> list[float]:
+        """Return the angles in degrees of whole numbers of quarters of the grid step."""
+        return [q * self.angle_step / QUARTERS for q in quarters]

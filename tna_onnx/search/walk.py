@@ -1,0 +1,93 @@
+"""Where a search has been, and where it looks next."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+
+from tna_onnx.search.candidates import Candidate, accuracy_drop, pick, value_of
+from tna_onnx.search.settings import QUARTERS, SearchSettings
+
+__all__ = ["Walk"]
+
+
+class Walk:
+    """Candidates found so far, the original weight first, and where to look next.
+
+    Angles are whole numbers of quarters of the grid step.
+    """
+
+    def __init__(
+        self, original: Candidate, settings: SearchSettings, progress: Callable[[int, int], None] | None = None
+    ) -> None:
+        self.pool, self._values = [original], [value_of(original, original, settings)]
+        self._settings, self._progress, self._best_kept = settings, progress, 0
+        # halving reaches quarters of the step in log2(coarse) turns, of about three candidates
+        self._expected = 1 + len(settings.steps(settings.coarse)) + 3 * int(math.log2(settings.coarse))
+
+    @property
+    def original(self) -> Candidate:
+        """The candidate at angle 0."""
+        return self.pool[0]
+
+    def found(self, candidates: Sequence[Candidate]) -> None:
+        """Add candidates; only the best of all keeps its weight."""
+        self.pool += candidates
+        self._values += [value_of(self.original, c, self._settings) for c in candidates]
+        best = pick(self.pool, self._values)
+        for k in {*range(len(self.pool) - len(candidates), len(self.pool)), self._best_kept} - {best}:
+            self.pool[k] = dataclasses.replace(self.pool[k], weight=None)
+        self._best_kept = best
+        if self._progress:
+            self._progress(len(self.pool), max(self._expected, len(self.pool)))
+
+    def end(self) -> None:
+        """Tell that nothing will follow."""
+        if self._progress:
+            self._progress(len(self.pool), len(self.pool))
+
+    def quarters(self, candidate: Candidate) -> int:
+        """Angle of a candidate in quarters of the grid step."""
+        return round(candidate.angle * QUARTERS / self._settings.angle_step)
+
+    def has(self, quarters: int, members: int) -> bool:
+        """Whether this angle was looked at with so many members."""
+        return any(self.quarters(c) == quarters and c.ensemble_size == members for c in self.pool)
+
+    def level(self, members: int) -> list[Candidate]:
+        """Acceptable candidates with so many members, and the original weight, the best first."""
+        ranked = sorted((value, k) for k, value in enumerate(self._values) if value < math.inf)
+        return [self.pool[k] for _, k in ranked if k == 0 or self.pool[k].ensemble_size == members]
+
+    def best(self, members: int) -> Candidate:
+        """Return the best acceptable candidate of a level."""
+        return self.level(members)[0]
+
+    def last(self, members: int) -> int:
+        """Largest angle of a level."""
+        return max(self.quarters(c) for k, c in enumerate(self.pool) if k == 0 or c.ensemble_size == members)
+
+    def falls_short(self, near: int, members: int) -> bool:
+        """Whether accuracy keeps a level from the target: its choice lies below `near`, or may cost too much."""
+        best = self.best(members)
+        drop, error = accuracy_drop(self.original.scores, best.scores)
+        return self.quarters(best) < near or drop + 2 * error > self._settings.max_accuracy_drop + 1e-12
+
+    def around(self, quarters: int, offsets: Sequence[int]) -> list[int]:
+        """Angles at these distances that lie between 0 and 90 degrees."""
+        inside = set(self._settings.steps(1))
+        return [quarters + k for k in offsets if quarters + k in inside]
+
+    def refine(
+        self, stride: int, last: int, extend: Callable[[list[int]], object], members: int, centres: int = 2
+    ) -> None:
+        """Look half as far on both sides of the best `centres`, again and again down to a distance of `last`."""
+        tried: set[int] = set()  # those that cannot be had are not asked for again
+        while stride > last:
+            stride //= 2
+            near = {q for c in self.level(members)[:centres] for q in self.around(self.quarters(c), (-stride, stride))}
+            new = sorted(q for q in near - tried if not self.has(q, members))
+            tried.update(new)
+            if new:
+                extend(new)
