@@ -22,7 +22,8 @@ import tna_onnx
 from tests.conftest import Small
 from tna_onnx.api import compare as model_comparison
 from tna_onnx.cli.commands import group
-from tna_onnx.numerics.metrics import METRICS, Interval, differences_to, paired_differences
+from tna_onnx.numerics.metric import METRICS
+from tna_onnx.numerics.metrics import Interval, differences_to, paired_differences
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.render.html.comparison import comparison_page
 

@@ -29,7 +29,8 @@ from scipy import special
 from sklearn.calibration import calibration_curve
 
 from tna_onnx.numerics import metrics as metrics_module
-from tna_onnx.numerics.metrics import METRICS, Metrics, ada_ece, ece, objective_value, paired_differences
+from tna_onnx.numerics.metric import METRICS
+from tna_onnx.numerics.metrics import Metrics, ada_ece, ece, objective_value, paired_differences
 from tna_onnx.numerics.stats import SampleScores
 
 Array = NDArray[Any]

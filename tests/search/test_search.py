@@ -19,7 +19,8 @@ from tna_onnx.engine.logits import HeadLogits, score_all
 from tna_onnx.extraction.table import FeatureStore
 from tna_onnx.maps import Temperature
 from tna_onnx.numerics.averages import averages
-from tna_onnx.numerics.metrics import Objective, objective_value
+from tna_onnx.numerics.metric import Objective
+from tna_onnx.numerics.metrics import objective_value
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.numerics.tilt import TiltParameters, TiltPath, tilted_sums
 from tna_onnx.search.candidates import Candidate, candidate_weight, choose

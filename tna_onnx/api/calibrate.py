@@ -31,7 +31,8 @@ from tna_onnx.graph.rewrite import Rewritten, can_insert, can_scale, rewrite
 from tna_onnx.graph.save import pending
 from tna_onnx.maps import MAPS, Temperature
 from tna_onnx.numerics.averages import LIMIT
-from tna_onnx.numerics.metrics import Objective, objective_value
+from tna_onnx.numerics.metric import Objective
+from tna_onnx.numerics.metrics import objective_value
 from tna_onnx.numerics.reliability import Reliability
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.numerics.tilt import TiltParameters

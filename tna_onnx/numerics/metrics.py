@@ -13,28 +13,23 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tna_onnx.numerics.metric import METRICS, Objective
 from tna_onnx.numerics.stats import SampleScores
 
 __all__ = [
-    "METRICS",
     "Interval",
     "Metrics",
-    "Objective",
     "ada_ece",
     "differences_to",
     "ece",
     "objective_value",
     "paired_differences",
 ]
-
-Objective = Literal["ece", "adaece", "nll"]
-METRICS = ("accuracy", "ece", "adaece", "nll", "brier")
-"""Names of the fields of `Metrics`, in the order of the report."""
 
 # Bootstrap resamples, so many beyond each end of the interval (but no more than in all), and the most groups that
 # samples are put into (each sample is its own group below this).

@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tna_onnx.numerics.metrics import METRICS
+from tna_onnx.numerics.metric import METRICS
 from tna_onnx.results.comparison import ComparedModel, ModelComparison, label, number
 
 __all__ = ["model_comparison_text"]

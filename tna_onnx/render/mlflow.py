@@ -20,7 +20,7 @@ from typing import Any
 
 from tna_onnx.data.optional import optional
 from tna_onnx.errors import TnaError
-from tna_onnx.numerics.metrics import METRICS
+from tna_onnx.numerics.metric import METRICS
 from tna_onnx.results.as_json import to_json
 from tna_onnx.results.report import Comparison, Report
 

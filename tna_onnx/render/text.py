@@ -8,7 +8,8 @@ from rich.table import Table
 from rich.text import Text
 
 from tna_onnx.graph.difference import Difference
-from tna_onnx.numerics.metrics import METRICS, Metrics
+from tna_onnx.numerics.metric import METRICS
+from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.render.plot import ReliabilityPlot
 from tna_onnx.results.collection import Collection
 from tna_onnx.results.difference import ModelDifference, OutputDifference

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tna_onnx.numerics.metrics import METRICS, Interval, Metrics
+from tna_onnx.numerics.metric import METRICS
+from tna_onnx.numerics.metrics import Interval, Metrics
 from tna_onnx.results.details import Bins
 
 __all__ = ["ComparedModel", "ModelComparison", "label", "number", "standing", "verdict_text"]

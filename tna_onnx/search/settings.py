@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tna_onnx.numerics.averages import Draws
-from tna_onnx.numerics.metrics import Objective
+from tna_onnx.numerics.metric import Objective
 from tna_onnx.numerics.tilt import TiltParameters
 
 __all__ = ["QUARTERS", "SearchSettings"]

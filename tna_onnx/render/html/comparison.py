@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from tna_onnx.numerics.metrics import METRICS
+from tna_onnx.numerics.metric import METRICS
 from tna_onnx.render.html.blocks import (
     Code,
     Raw,

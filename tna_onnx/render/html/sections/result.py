@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from tna_onnx.numerics.metrics import METRICS
+from tna_onnx.numerics.metric import METRICS
 from tna_onnx.render.html.blocks import Raw, bullets, table
 from tna_onnx.render.html.sections.words import LABELS, PERCENT
 from tna_onnx.render.html.svg import interval_bar

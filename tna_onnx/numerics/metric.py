@@ -1,0 +1,88 @@
+"""What there is to know of a metric besides its formula: one row a metric. No imports of arrays.
+
+`numerics.metrics` has the formulas. Everything that names, prints, compares or limits a metric reads its row here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["METRICS", "OBJECTIVES", "Metric", "Objective"]
+
+Objective = Literal["ece", "adaece", "nll"]
+"""Metrics that a search can minimise; those whose row says so."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric of N samples. Values are kept as fractions or nats, and shown in their unit.
+
+    Attributes:
+        name: field of `numerics.metrics.Metrics`, and key in JSON.
+        label: what readers call it.
+        unit: of a value as shown: `%`, `nats` or nothing.
+        change_unit: of a difference as shown: `points`, `nats` or nothing.
+        factor: from the stored value to the one shown.
+        digits: after the decimal point, in that unit.
+        better: +1 if larger values are better, -1 if smaller ones are.
+        objective: whether a search can minimise it.
+    """
+
+    name: str
+    label: str
+    unit: str
+    change_unit: str
+    factor: int
+    digits: int
+    better: Literal[-1, 1]
+    objective: bool = False
+
+    @property
+    def title(self) -> str:
+        """Label and unit, as the head of a column or an axis.
+
+        >>> METRICS["ece"].title, METRICS["brier"].title
+        ('ECE, %', 'Brier')
+        """
+        return f"{self.label}, {self.unit}" if self.unit else self.label
+
+    def number(self, value: float) -> str:
+        """Write a value in the metric's unit, without the unit.
+
+        >>> METRICS["ece"].number(0.0123)
+        '1.23'
+        """
+        return f"{self.factor * value:.{self.digits}f}"
+
+    def change(self, difference: float) -> str:
+        """Write a difference, with its sign.
+
+        >>> METRICS["nll"].change(-0.5)
+        '-0.5000'
+        """
+        return f"{self.factor * difference:+.{self.digits}f}"
+
+    def standing(self, low: float, high: float) -> int:
+        """Return 1 if a difference with this interval is significantly better, -1 if worse, 0 if it holds zero.
+
+        >>> METRICS["ece"].standing(-0.02, -0.01), METRICS["accuracy"].standing(-0.02, 0.01)
+        (1, 0)
+        """
+        side = (low > 0) - (high < 0)
+        return self.better * side
+
+
+_ROWS = (
+    Metric("accuracy", "accuracy", "%", "points", 100, 2, 1),
+    Metric("ece", "ECE", "%", "points", 100, 2, -1, objective=True),
+    Metric("adaece", "AdaECE", "%", "points", 100, 2, -1, objective=True),
+    Metric("nll", "NLL", "nats", "nats", 1, 4, -1, objective=True),
+    Metric("brier", "Brier", "", "", 1, 4, -1),
+)
+
+METRICS: dict[str, Metric] = {row.name: row for row in _ROWS}
+"""Metrics by name, in the order of the report."""
+
+OBJECTIVES: tuple[str, ...] = tuple(row.name for row in _ROWS if row.objective)
+"""Names of the metrics that a search can minimise, as in `Objective`."""
