@@ -1,0 +1,167 @@
+"""Settings of a recalibration: what the command line, Python, the written file and JSON share.
+
+Light to import: the command line reads defaults and choices here before it loads NumPy.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+
+from tna_onnx.errors import UsageError
+from tna_onnx.numerics.checks import check_choice, check_level, check_numbers
+from tna_onnx.numerics.metric import OBJECTIVES, Objective
+
+if TYPE_CHECKING:
+    from tna_onnx.search.settings import SearchSettings
+
+__all__ = ["ETS_LOSSES", "MAP_CHOICES", "QUANTIZED_HEADS", "SEARCHES", "QuantizedHead", "Search", "Settings"]
+
+Search: TypeAlias = Literal["sparse", "complete", "none"]
+MapChoice: TypeAlias = Literal["none", "ts", "ets", "irova", "aar", "auto"]
+QuantizedHead: TypeAlias = Literal["requantize", "float"]
+EtsLoss: TypeAlias = Literal["squared", "nll"]
+
+SEARCHES: tuple[str, ...] = get_args(Search)
+MAP_CHOICES: tuple[str, ...] = get_args(MapChoice)
+QUANTIZED_HEADS: tuple[str, ...] = get_args(QuantizedHead)
+ETS_LOSSES: tuple[str, ...] = get_args(EtsLoss)
+
+# The paper's n_e, where `auto` starts.
+_FIRST_MEMBERS = 10
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is searched and fitted, and how it is judged.
+
+    Attributes:
+        search: `sparse` (the weight first, then the map), `complete` (all pairs of a weight and its map) or `none` (the
+            original weight).
+        map: `none`, `ts` (temperature), `ets` (ensemble temperature), `irova` (isotonic one-vs-all), `aar`
+            (atypicality-aware), or `auto`: the one with the least cross-validated NLL.
+        fold: put TS into weight and bias, so that the graph stays as it is.
+        ets_loss: what the weights of ETS minimise: `squared` error or `nll`.
+        objective: metric that the search minimises: `ece`, `adaece` or `nll`.
+        max_accuracy_drop: percentage points of accuracy that the new weight may lose on the calibration data; also a
+            gate on the result, missed if the whole interval of the loss lies beyond it.
+        ensemble_size: tilted weights averaged, n_e. `auto` starts at the paper's 10 and takes more if accuracy asks for
+            it; a number is taken as given; `inf` is the limit of many, cos(mRC) times the original weight.
+        max_ensemble_size: most members that `auto` may take.
+        antithetic: average pairs of a rotation and its transpose.
+        angle_step: grid step in degrees.
+        adaptive: look at the angles from coarse to fine; otherwise at the whole grid first.
+        alpha: first shape of the Beta distribution of the rotation angles.
+        beta: second shape.
+        theta_s: largest angle of one rotation, radians.
+        n_t: rotations drawn at a time; speed only.
+        bins: bins of ECE and AdaECE.
+        seed: of all random draws.
+        quantized_head: what becomes of a weight that is stored quantised (QDQ): `requantize` it, per class, or keep it
+            in `float`.
+        confidence_level: of all intervals, per cent.
+
+    Raises:
+        UsageError: a value of the wrong type or out of its range.
+    """
+
+    search: Search = "sparse"
+    map: MapChoice = "ts"
+    fold: bool = True
+    ets_loss: EtsLoss = "squared"
+    objective: Objective = "ece"
+    max_accuracy_drop: float = 0.3
+    ensemble_size: int | Literal["auto", "inf"] = "auto"
+    max_ensemble_size: int = 2560
+    antithetic: bool = False
+    angle_step: float = 2.0
+    adaptive: bool = True
+    alpha: float = 5.0
+    beta: float = 1.0
+    theta_s: float = 0.9
+    n_t: int = 50
+    bins: int = 15
+    seed: int = 0
+    quantized_head: QuantizedHead = "requantize"
+    confidence_level: float = 95.0
+
+    def __post_init__(self) -> None:
+        check_choice("search", self.search, SEARCHES)
+        check_choice("map", self.map, MAP_CHOICES)
+        check_choice("objective", self.objective, OBJECTIVES)
+        check_choice("ets_loss", self.ets_loss, ETS_LOSSES)
+        check_choice("quantized_head", self.quantized_head, QUANTIZED_HEADS)
+        if self.search == "none" and self.map == "none":
+            raise UsageError("search none with map none changes nothing; choose another --search or another --map")
+        whole = ("max_ensemble_size", "n_t", "bins", "seed")
+        real = ("max_accuracy_drop", "angle_step", "alpha", "beta", "theta_s")
+        check_numbers("a whole number", **{name: getattr(self, name) for name in whole})
+        check_numbers("a number", **{name: getattr(self, name) for name in real})
+        _ = self.for_search  # ranges are checked there
+        check_level(self.confidence_level)
+
+    @property
+    def level(self) -> float:
+        """Confidence level as a fraction."""
+        return self.confidence_level / 100
+
+    @functools.cached_property
+    def for_search(self) -> SearchSettings:
+        """The part that the search reads, in its units.
+
+        Raises:
+            UsageError: a value out of its range.
+        """
+        from tna_onnx.numerics.tilt import TiltParameters  # noqa: PLC0415 - loads NumPy
+        from tna_onnx.search.settings import SearchSettings  # noqa: PLC0415 - loads NumPy
+
+        first, last = self._members()
+        try:
+            return SearchSettings(
+                ensemble_size=first,
+                max_ensemble_size=last,
+                angle_step=self.angle_step,
+                adaptive=self.adaptive,
+                objective=self.objective,
+                bins=self.bins,
+                max_accuracy_drop=self.max_accuracy_drop / 100,
+                seed=self.seed,
+                antithetic=self.antithetic,
+                tilt=TiltParameters(alpha=self.alpha, beta=self.beta, theta_s=self.theta_s, n_t=self.n_t),
+            )
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+
+    @property
+    def recorded(self) -> dict[str, Any]:
+        """What reports keep: the search's part with its units, and the words that were asked for."""
+        return {
+            **asdict(self.for_search),
+            "search": self.search,
+            "map": self.map,
+            "fold": self.fold,
+            "ets_loss": self.ets_loss,
+            "quantized_head": self.quantized_head,
+            "ensemble_size_asked": self.ensemble_size,
+        }
+
+    def _members(self) -> tuple[int, int]:
+        """Return the members that the search starts with and the most that it may take.
+
+        Raises:
+            UsageError: neither a positive whole number nor `auto` nor `inf`.
+        """
+        from tna_onnx.numerics.averages import LIMIT  # noqa: PLC0415 - loads NumPy
+
+        size = self.ensemble_size
+        if size == "auto":
+            return min(_FIRST_MEMBERS, self.max_ensemble_size), self.max_ensemble_size
+        if size == "inf":
+            return LIMIT, LIMIT
+        if isinstance(size, str):
+            raise UsageError(f"ensemble size '{size}' is not known; expected auto, inf or a positive number")
+        check_numbers("a whole number", ensemble_size=size)
+        if size < 1:
+            raise UsageError(f"ensemble_size must be at least 1, auto or inf, got {size}")
+        return size, size

@@ -1,0 +1,64 @@
+"""Checks of arguments that come straight from a caller in Python, where no command line has looked at them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from numbers import Integral, Real
+from typing import Literal
+
+from tna_onnx.errors import UsageError
+
+__all__ = ["MAX_LEVEL", "check_choice", "check_level", "check_numbers"]
+
+MAX_LEVEL = 99.9
+"""Largest confidence level, per cent: beyond it the bootstrap has too few resamples for the ends of an interval."""
+
+_MIN_LEVEL = 50
+
+_NUMBERS: dict[str, tuple[type, ...]] = {
+    "a whole number": (Integral,),
+    "a number": (Real,),
+    "a number or None": (Real, type(None)),
+}
+
+
+def check_numbers(expected: Literal["a whole number", "a number", "a number or None"], **given: object) -> None:
+    """Refuse arguments that are not numbers; truth values and texts are not.
+
+    Raises:
+        UsageError: one is something else.
+
+    >>> check_numbers("a whole number", bins=15, seed=1.5)
+    Traceback (most recent call last):
+    tna_onnx.errors.UsageError: seed must be a whole number, got 1.5 (float)
+    """
+    for name, value in given.items():
+        if isinstance(value, bool) or not isinstance(value, _NUMBERS[expected]):
+            raise UsageError(f"{name} must be {expected}, got {value!r} ({type(value).__name__})")
+
+
+def check_choice(name: str, word: object, choices: Iterable[str]) -> None:
+    """Refuse a word that is none of the choices.
+
+    Raises:
+        UsageError: it is not.
+
+    >>> check_choice("map", "tss", ("none", "ts"))
+    Traceback (most recent call last):
+    tna_onnx.errors.UsageError: map 'tss' is not known; expected none, ts
+    """
+    known = tuple(choices)
+    if word not in known:
+        raise UsageError(f"{name} '{word}' is not known; expected {', '.join(known)}")
+
+
+def check_level(per_cent: float) -> float:
+    """Return a confidence level as a fraction.
+
+    Raises:
+        UsageError: not a number, or outside of 50 to 99.9 per cent.
+    """
+    check_numbers("a number", confidence_level=per_cent)
+    if not _MIN_LEVEL <= per_cent <= MAX_LEVEL:
+        raise UsageError(f"confidence_level must be in {_MIN_LEVEL} to {MAX_LEVEL} per cent, got {per_cent}")
+    return per_cent / 100
