@@ -154,7 +154,7 @@ class Settings:
         """
         from tna_onnx.numerics.averages import LIMIT  # noqa: PLC0415 - loads NumPy
 
-        size = self.ensemble_size
+        size: object = self.ensemble_size
         if size == "auto":
             return min(_FIRST_MEMBERS, self.max_ensemble_size), self.max_ensemble_size
         if size == "inf":
@@ -162,6 +162,6 @@ class Settings:
         if isinstance(size, str):
             raise UsageError(f"ensemble size '{size}' is not known; expected auto, inf or a positive number")
         check_numbers("a whole number", ensemble_size=size)
-        if size < 1:
+        if not isinstance(size, int) or size < 1:
             raise UsageError(f"ensemble_size must be at least 1, auto or inf, got {size}")
         return size, size
