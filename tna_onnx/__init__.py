@@ -5,7 +5,7 @@ first use, so that importing the package stays light.
 
 >>> import tna_onnx
 >>> sorted(tna_onnx.__all__)[:3]
-['CheckFailed', 'Collection', 'DataError']
+['CheckFailed', 'Collection', 'Data']
 """
 
 from __future__ import annotations
@@ -21,13 +21,16 @@ if TYPE_CHECKING:
     from tna_onnx.api.features import features
     from tna_onnx.api.inspect import inspect
     from tna_onnx.api.verify import verify
+    from tna_onnx.calibration.settings import Settings
     from tna_onnx.data import PRESETS, Recipe
+    from tna_onnx.data.options import Data
+    from tna_onnx.graph.options import ModelOptions
     from tna_onnx.results.as_json import json_schema
     from tna_onnx.results.collection import Collection
     from tna_onnx.results.comparison import ModelComparison
     from tna_onnx.results.difference import ModelDifference
     from tna_onnx.results.evaluation import Evaluation
-    from tna_onnx.results.gates import GateMissed
+    from tna_onnx.results.gates import GateMissed, Gates
     from tna_onnx.results.inspection import Inspection
     from tna_onnx.results.report import Report
 
@@ -35,15 +38,19 @@ __all__ = [
     "PRESETS",
     "CheckFailed",
     "Collection",
+    "Data",
     "DataError",
     "DeviceError",
     "Evaluation",
     "GateMissed",
+    "Gates",
     "Inspection",
     "ModelComparison",
     "ModelDifference",
+    "ModelOptions",
     "Recipe",
     "Report",
+    "Settings",
     "TnaError",
     "UnsupportedModel",
     "UsageError",
@@ -59,7 +66,11 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Data": "data.options",
+    "Gates": "results.gates",
+    "ModelOptions": "graph.options",
     "PRESETS": "data",
+    "Settings": "calibration.settings",
     "Recipe": "data",
     "Collection": "results.collection",
     "Evaluation": "results.evaluation",

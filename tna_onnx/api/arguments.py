@@ -1,44 +1,184 @@
-"""Checks of arguments that the command line's types do not see on the way through Python."""
+"""Keywords of the public functions: their types, and the values that they make.
+
+A keyword is a field of `Data`, `ModelOptions`, `Settings` or `Gates`. The functions take whole values too; a keyword
+beside one replaces that field.
+"""
 
 from __future__ import annotations
 
-from numbers import Integral, Real
-from typing import Literal
+import dataclasses
+import difflib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 
-from tna_onnx.errors import UsageError
+from tna_onnx.calibration.settings import EtsLoss, MapChoice, QuantizedHead, Search, Settings
+from tna_onnx.data import Format, Recipe
+from tna_onnx.data.options import Data
+from tna_onnx.graph.options import ModelOptions
+from tna_onnx.numerics.checks import check_numbers
+from tna_onnx.numerics.metric import Objective
+from tna_onnx.results.gates import Gates
 
-__all__ = ["HIGHEST_LEVEL", "check_level", "check_numbers"]
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+__all__ = [
+    "CalibrateWords",
+    "DataModelWords",
+    "DataWords",
+    "EvaluateWords",
+    "ModelWords",
+    "data_of",
+    "gates_of",
+    "held_out_of",
+    "limits_of",
+    "model_options_of",
+    "refuse_unknown",
+    "settings_of",
+]
 
 
-HIGHEST_LEVEL = 99.9
-"""Per cent; beyond it the bootstrap has too few resamples for the ends of an interval."""
+class DataWords(TypedDict, total=False):
+    """Fields of `Data` besides the samples."""
+
+    labels: Any
+    format: Format | None
+    preprocessing: Recipe | str | Path | None
+    classes: Sequence[str] | str | Path | None
+    label_column: str | None
+    skip_bad: bool
+    expect_accuracy: float | None
 
 
-_NUMBERS = {"a whole number": (Integral,), "a number": (Real,), "a number or None": (Real, type(None))}
+class ModelWords(TypedDict, total=False):
+    """Fields of `ModelOptions`."""
+
+    head: str | None
+    output_name: str | None
+    output_kind: Literal["logits", "probabilities"] | None
 
 
-def check_numbers(expected: Literal["a whole number", "a number", "a number or None"], **given: object) -> None:
-    """Refuse arguments of a wrong type, which the command line's types do not see on the way through Python.
+class DataModelWords(DataWords, ModelWords, total=False):
+    """Fields of `Data` and `ModelOptions`."""
+
+
+class EvaluateWords(DataModelWords, total=False):
+    """Limits of `Gates` too."""
+
+    max_ece: float | None
+    max_nll: float | None
+    min_accuracy: float | None
+
+
+class CalibrateWords(DataModelWords, total=False):
+    """Fields of `Settings` and `Gates` too, and the labels of the held-out data."""
+
+    eval_labels: Any
+    search: Search
+    map: MapChoice
+    fold: bool
+    ets_loss: EtsLoss
+    objective: Objective
+    max_accuracy_drop: float
+    ensemble_size: int | Literal["auto", "inf"]
+    max_ensemble_size: int
+    antithetic: bool
+    angle_step: float
+    adaptive: bool
+    alpha: float
+    beta: float
+    theta_s: float
+    n_t: int
+    bins: int
+    seed: int
+    quantized_head: QuantizedHead
+    confidence_level: float
+    max_ece: float | None
+    max_nll: float | None
+    min_accuracy: float | None
+    require_improvement: bool
+    fail_if_worse: bool
+
+
+_LIMITS = ("max_ece", "max_nll", "min_accuracy")
+
+V = TypeVar("V", bound="DataclassInstance")
+
+
+def settings_of(words: Mapping[str, Any], given: Settings | None = None) -> Settings:
+    """Make the settings.
 
     Raises:
-        UsageError: one is something else; truth values and texts are no numbers.
-
-    >>> check_numbers("a whole number", bins=15, seed=1.5)
-    Traceback (most recent call last):
-    tna_onnx.errors.UsageError: seed must be a whole number, got 1.5 (float)
+        UsageError: a value of the wrong type or out of its range.
     """
-    for name, value in given.items():
-        if isinstance(value, bool) or not isinstance(value, _NUMBERS[expected]):
-            raise UsageError(f"{name} must be {expected}, got {value!r} ({type(value).__name__})")
+    return _with(given or Settings(), words)
 
 
-def check_level(per_cent: float) -> float:
-    """Return a confidence level as a fraction.
+def limits_of(words: Mapping[str, Any]) -> Gates:
+    """Make gates of limits on metrics alone.
 
     Raises:
-        UsageError: not a number, or outside of 50 to 99.9 per cent.
+        UsageError: a value of the wrong type or out of its range.
     """
-    check_numbers("a number", confidence_level=per_cent)
-    if not 50 <= per_cent <= HIGHEST_LEVEL:
-        raise UsageError(f"confidence_level must be in 50 to {HIGHEST_LEVEL} per cent, got {per_cent}")
-    return per_cent / 100
+    limits = {name: words[name] for name in _LIMITS if name in words}
+    check_numbers("a number or None", **limits)
+    return Gates(**limits)
+
+
+def gates_of(words: Mapping[str, Any], settings: Settings, given: Gates | None = None) -> Gates:
+    """Make the gates; the largest loss of accuracy is that of the settings, unless gates are given that say another.
+
+    Raises:
+        UsageError: a value of the wrong type or out of its range.
+    """
+    check_numbers("a number or None", **{name: words[name] for name in _LIMITS if name in words})
+    if given is None:
+        given = Gates(max_accuracy_drop=settings.max_accuracy_drop)
+    return _with(given, words)
+
+
+def model_options_of(words: Mapping[str, Any]) -> ModelOptions:
+    """Make the options on head and output."""
+    return _with(ModelOptions(), words)
+
+
+def data_of(samples: Any, words: Mapping[str, Any]) -> Data:
+    """Make labelled samples: of a `Data`, or of a path, arrays and so on.
+
+    Raises:
+        UsageError: a value of the wrong type.
+    """
+    check_numbers("a number or None", expect_accuracy=words.get("expect_accuracy"))
+    return _with(samples if isinstance(samples, Data) else Data(samples), words)
+
+
+def held_out_of(samples: Any, calib: Data, labels: Any) -> Data | None:
+    """Make held-out samples: they are read like the calibration data, unless they are a `Data` of their own."""
+    if samples is None:
+        return None
+    if isinstance(samples, Data):
+        return samples if labels is None else dataclasses.replace(samples, labels=labels)
+    return dataclasses.replace(calib, samples=samples, labels=labels)
+
+
+def refuse_unknown(function: str, words: Mapping[str, Any], known: type) -> None:
+    """Refuse keywords that a function does not have, as Python does for plain signatures.
+
+    Raises:
+        TypeError: such a keyword.
+    """
+    names = list(known.__annotations__) + [
+        name for base in known.__mro__ for name in vars(base).get("__annotations__", ())
+    ]
+    for word in words:
+        if word not in names:
+            close = difflib.get_close_matches(word, names, n=1)
+            hint = f"; did you mean '{close[0]}'?" if close else ""
+            raise TypeError(f"{function}() got an unexpected keyword argument '{word}'{hint}")
+
+
+def _with(value: V, words: Mapping[str, Any]) -> V:
+    """Replace those fields of a value that are named by words."""
+    fields = {field.name for field in dataclasses.fields(value)}
+    return dataclasses.replace(value, **{name: word for name, word in words.items() if name in fields})

@@ -8,30 +8,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.api.arguments import HIGHEST_LEVEL, check_level, check_numbers
+from tna_onnx.api.arguments import DataModelWords, data_of, model_options_of, refuse_unknown
 from tna_onnx.api.named_models import GivenModel, named_models, position_of
 from tna_onnx.calibration.provenance import versions
-from tna_onnx.data import Format, InputSpec, Recipe, Source
+from tna_onnx.data import InputSpec, Source
 from tna_onnx.data.enough import require_samples
-from tna_onnx.data.options import DataOptions
+from tna_onnx.data.options import Data
 from tna_onnx.engine.outputs import score_models
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction.batch_size import BatchSize, batch_size_notes, check_batch_size, choose_batch_size
 from tna_onnx.extraction.sessions import input_specs, open_model
 from tna_onnx.graph.load import Model, ModelSource, load_model
 from tna_onnx.graph.outputs import ClassOutput, class_output
+from tna_onnx.numerics.checks import MAX_LEVEL, check_level, check_numbers
 from tna_onnx.numerics.metrics import Interval, Metrics, differences_to
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.progress import Progress, silent
 from tna_onnx.results.comparison import ComparedModel, ModelComparison, verdict_text
 from tna_onnx.results.details import Bins
 from tna_onnx.runtime import Device, parse_device
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["compare"]
 
@@ -42,20 +45,11 @@ def compare(
     *,
     baseline: str | int = 1,
     confidence_level: float = 95.0,
-    head: str | None = None,
-    output_name: str | None = None,
-    output_kind: Literal["logits", "probabilities"] | None = None,
     bins: int = 15,
-    preprocessing: Recipe | str | Path | None = None,
-    format: Format | None = None,  # noqa: A002 - the word of the command line
-    labels: Any = None,
-    classes: Sequence[str] | str | Path | None = None,
-    label_column: str | None = None,
-    skip_bad: bool = False,
-    expect_accuracy: float | None = None,
     device: str = "auto",
     batch_size: BatchSize = 64,
     progress: Progress | None = None,
+    **words: Unpack[DataModelWords],
 ) -> ModelComparison:
     """Measure classifiers on the same labelled data, with paired differences to one of them.
 
@@ -68,45 +62,39 @@ def compare(
             give the same samples in the same order.
         baseline: model that the others are compared with: its name, its path, or its position from 1.
         confidence_level: of each interval, per cent.
-        head: node of the head, where models have several.
-        output_name: graph output, where models have several.
-        output_kind: what it holds, where the graph does not tell.
         bins: bins of ECE and AdaECE.
-        preprocessing: recipe for images, or the path of a `preprocessor_config.json` or timm `config.json`; what it
-            leaves open is settled for each model's input.
-        format: what the path of the data is; found out by default.
-        labels: labels that stand apart from the samples: values, or the path of a file.
-        classes: the models' class names in the order of their outputs, or the path of a file with them.
-        label_column: column of a manifest or table that holds the labels.
-        skip_bad: leave out images that cannot be read, and count them.
-        expect_accuracy: accuracy in per cent that the baseline is known to have.
         device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
         batch_size: samples per run; `auto` finds them for each model by a short probe.
         progress: called with (model, done, total).
+        **words: single fields by name: of `tna_onnx.Data`, where `expect_accuracy` is for the baseline, and of
+            `tna_onnx.ModelOptions`, for all models.
 
     Raises:
+        TypeError: a keyword that none of these has.
         UsageError: a path or setting that cannot be used, fewer than two models, or different numbers of classes.
         UnsupportedModel: a file is no classifier that can be read.
         DataError: the data do not fit a model, or models read different samples.
         CheckFailed: the baseline's accuracy is more than two standard errors below the expected one.
         DeviceError: ONNX Runtime or the device is missing.
     """
+    refuse_unknown("compare", words, DataModelWords)
     level = check_level(confidence_level)
     check_numbers("a whole number", bins=bins)
-    check_numbers("a number or None", expect_accuracy=expect_accuracy)
+    options = model_options_of(words)
+    labelled = data_of(data, words)
     check_batch_size(batch_size)
     given = named_models(models)
     first = position_of(baseline, given)
     where = parse_device(device)
-    options = DataOptions(preprocessing, format, classes, label_column, skip_bad, expect_accuracy)
 
     def read(g: GivenModel) -> tuple[Model, ClassOutput]:
         model = load_model(g.source)
-        return model, class_output(model, head, output_name, output_kind)
+        return model, class_output(model, options.head, options.output_name, options.output_kind)
 
     _check_classes([(g, read(g)[1]) for g in given])  # all of them before the first one runs; none is kept
-    samples, show = _Samples(data, labels, options, bins), progress or silent
-    runs = [_run(g, read(g), samples, where, batch_size, show, expected=k == first) for k, g in enumerate(given)]
+    samples = _Samples(labelled, bins)
+    settings = _RunSettings(where, batch_size, progress or silent)
+    runs = [_run(g, read(g), samples, settings, expected=k == first) for k, g in enumerate(given)]
     return ModelComparison(
         data=samples.description,
         baseline=given[first].name,
@@ -135,9 +123,9 @@ def _check_classes(read: Sequence[tuple[GivenModel, ClassOutput]]) -> None:
 class _Samples:
     """The data as each model reads them, and the check that these are the same samples."""
 
-    def __init__(self, data: Any, labels: Any, options: DataOptions, bins: int) -> None:
-        self._data, self._labels, self._bins = data, labels, bins
-        self.options = options
+    def __init__(self, data: Data, bins: int) -> None:
+        self.data = data
+        self._bins = bins
         self._opened: dict[tuple[tuple[InputSpec, ...], tuple[str, ...] | None], Source] = {}
 
     def open(
@@ -146,11 +134,11 @@ class _Samples:
         """Open the data for a model, or return what was opened for one with the same inputs and class names.
 
         Raises:
-            UsageError, DataError: see `DataOptions.open`; or other samples than the first model's.
+            UsageError, DataError: see `Data.open`; or other samples than the first model's.
         """
         key = inputs, names
         if key not in self._opened:
-            source = self.options.open(self._data, inputs, n_classes, names, self._labels)
+            source = self.data.open(inputs, n_classes, names)
             require_samples(source, self._bins)
             if self._opened and not _same_samples(source.labels, self._first.labels):
                 raise DataError(
@@ -193,42 +181,54 @@ class _Run:
     notes: tuple[str, ...]
 
 
+@dataclass(frozen=True, eq=False)
+class _RunSettings:
+    """Where models run, and how."""
+
+    device: Device
+    batch_size: BatchSize
+    progress: Progress
+
+
 def _run(
-    g: GivenModel,
-    read: tuple[Model, ClassOutput],
-    samples: _Samples,
-    device: Device,
-    batch_size: BatchSize,
-    progress: Progress,
-    *,
-    expected: bool,
+    given: GivenModel, read: tuple[Model, ClassOutput], samples: _Samples, settings: _RunSettings, *, expected: bool
 ) -> _Run:
-    """Run one model over the samples; its session is closed with this call."""
+    """Run one model over the samples; its session is closed with this call.
+
+    Args:
+        given: the model and its name.
+        read: the model and its output.
+        samples: for all models.
+        settings: of the run.
+        expected: whether the accuracy that the user expects is this model's.
+    """
     model, output = read
-    options = samples.options if expected else replace(samples.options, expect_accuracy=None)
-    names = options.class_names(model.metadata, output.labels, output.n_classes)
-    session = open_model(model, device)
+    data = samples.data
+    if not expected:
+        data = replace(data, expect_accuracy=None)
+    names = data.class_names(model.metadata, output.labels, output.n_classes)
+    session = open_model(model, settings.device)
     source = samples.open(model, input_specs(session), output.n_classes, names)
     predicted: list[NDArray[np.int64]] = []
 
     def advance(_: str, done: int, total: int) -> None:
-        progress(g.name, done, total)
+        settings.progress(given.name, done, total)
 
-    size = choose_batch_size(batch_size, session, [output.name], source)
+    size = choose_batch_size(settings.batch_size, session, [output.name], source)
     scores = score_models([(session, output)], source, size, advance, predicted)[0]
-    found = np.concatenate(predicted)
-    warning = options.check(found, source.labels, names, output.n_classes)
+    classes = np.concatenate(predicted)
+    warning = data.check(classes, source.labels, names, output.n_classes)
     return _Run(
-        name=g.name,
+        name=given.name,
         model=model.name,
         model_sha256=model.sha256,
         output=output,
         scores=scores,
-        predicted=found,
+        predicted=classes,
         labels=source.labels,
         preprocessing=source.recipe(),
         provider=session.provider,
-        notes=(*batch_size_notes(batch_size, size), *((warning,) if warning else ())),
+        notes=(*batch_size_notes(settings.batch_size, size), *filter(None, [warning])),
     )
 
 
@@ -279,14 +279,18 @@ def _notes(given: Sequence[GivenModel], runs: Sequence[_Run], first: _Run, level
         for run in runs
         if not np.array_equal(run.labels, first.labels)
     ]
-    if (others := len(runs) - 1) > 1:
-        together = 100 - (100 - level) / others
-        notes.append(
-            f"each {level:g}% interval stands for itself; they are not corrected for {others} comparisons"
-            + (
-                f": with --confidence-level {together:.4g} those of one metric hold together at {level:g}% (Bonferroni)"
-                if together <= HIGHEST_LEVEL
-                else ""
-            )
-        )
+    others = len(runs) - 1
+    if others > 1:
+        notes.append(_multiplicity_note(others, level))
     return tuple(notes)
+
+
+def _multiplicity_note(others: int, level: float) -> str:
+    """Say that intervals are not corrected, and which level corrects them (Bonferroni)."""
+    text = f"each {level:g}% interval stands for itself; they are not corrected for {others} comparisons"
+    together = 100 - (100 - level) / others
+    if together > MAX_LEVEL:
+        return text
+    return (
+        f"{text}: with --confidence-level {together:.4g} those of one metric hold together at {level:g}% (Bonferroni)"
+    )

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from tna_onnx.data import Format, Recipe
-from tna_onnx.data.options import DataOptions
-from tna_onnx.engine.movement import run_both
+from tna_onnx.api.arguments import DataModelWords, data_of, model_options_of, refuse_unknown
+from tna_onnx.data import Source
+from tna_onnx.data.options import Data
+from tna_onnx.engine.movement import Both, run_both
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.extraction.batch_size import BatchSize, batch_size_notes, check_batch_size, choose_batch_size
 from tna_onnx.extraction.sessions import input_specs, open_model
 from tna_onnx.graph.difference import differences
 from tna_onnx.graph.head import choose_head, find_heads
 from tna_onnx.graph.load import Model, ModelSource, load_model
+from tna_onnx.graph.options import ModelOptions
 from tna_onnx.graph.outputs import choose_readout, class_output, output_of
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.rewrite import provenance
 from tna_onnx.progress import Progress, silent
-from tna_onnx.results.difference import ModelDifference
-from tna_onnx.runtime import parse_device
+from tna_onnx.results.difference import ModelDifference, OutputDifference
+from tna_onnx.runtime import Device, parse_device
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["verify"]
 
@@ -30,19 +34,10 @@ def verify(
     recalibrated: ModelSource,
     *,
     data: Any = None,
-    head: str | None = None,
-    output_name: str | None = None,
-    output_kind: Literal["logits", "probabilities"] | None = None,
-    preprocessing: Recipe | str | Path | None = None,
-    format: Format | None = None,  # noqa: A002 - the word of the command line
-    labels: Any = None,
-    classes: Sequence[str] | str | Path | None = None,
-    label_column: str | None = None,
-    skip_bad: bool = False,
-    expect_accuracy: float | None = None,
     device: str = "auto",
     batch_size: BatchSize = 64,
     progress: Progress | None = None,
+    **words: Unpack[DataModelWords],
 ) -> ModelDifference:
     """Compare a recalibrated ONNX file with its original: every node, tensor and field, and the outputs on data.
 
@@ -50,71 +45,104 @@ def verify(
         original: an ONNX model as for `calibrate`.
         recalibrated: what was made of it.
         data: labelled samples on which both are run; without them, nothing is run.
-        head: node of the original's head, where it has several and the recalibrated file does not say which.
-        output_name: graph output, likewise.
-        output_kind: what it holds, where neither the graph nor the recalibrated file tells.
-        preprocessing: recipe for images, or the path of a `preprocessor_config.json` or timm `config.json`.
-        format: what the path of the data is; found out by default.
-        labels: labels that stand apart from the samples: values, or the path of a file.
-        classes: the model's class names in the order of its output, or the path of a file with them.
-        label_column: column of a manifest or table that holds the labels.
-        skip_bad: leave out images that cannot be read, and count them.
-        expect_accuracy: accuracy in per cent that the original is known to have.
         device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
         batch_size: samples per run; `auto` finds them by a short probe.
         progress: called with (stage, done, total).
+        **words: single fields by name, of `tna_onnx.Data`, and of `tna_onnx.ModelOptions` for the original, where the
+            recalibrated file does not tell them.
 
     Returns:
         The differences. A difference that is no recalibration is no error here: see `ModelDifference.passed`.
 
     Raises:
+        TypeError: a keyword that none of these has.
         UsageError: a path or setting that cannot be used.
         UnsupportedModel: no ONNX file, several heads and no word on which, or no classifier to run.
         DataError: the data do not fit the model.
         CheckFailed: the original's accuracy is more than two standard errors below the expected one.
         DeviceError: ONNX Runtime or the device is missing.
     """
+    refuse_unknown("verify", words, DataModelWords)
     where = parse_device(device)
     check_batch_size(batch_size)
-    if data is None and preprocessing is not None:
+    if data is None and words.get("preprocessing") is not None:
         raise UsageError("preprocessing was given, but no data to preprocess; add --data, or leave it away")
-    old, new = load_model(original), load_model(recalibrated)
-    known = provenance(new)
-    if output_name is None and head is None and known.get("output") in old.outputs:
-        output_name = known["output"]
-    readout = _readout(old, head, output_name, output_kind or _plain_kind(known))
-    found = differences(old, new, readout)
+    files = _Files.of(load_model(original), load_model(recalibrated), model_options_of(words))
+    found = differences(files.old, files.new, files.readout)
     sound = all(d.explained for d in found)
-    outputs, notes = None, _notes(old, new)
+    notes = _notes(files)
+    outputs: OutputDifference | None = None
     if data is not None:
-        output = class_output(old, head, output_name, output_kind or _missing_kind(readout, known))
-        session = open_model(old, where)
-        options = DataOptions(preprocessing, format, classes, label_column, skip_bad, expect_accuracy)
-        names = options.class_names(old.metadata, output.labels, output.n_classes)
-        source = options.open(data, input_specs(session), output.n_classes, names, labels)
+        labelled = data_of(data, words)
+        both, source = _open(files, labelled, where)
         try:
-            size = choose_batch_size(batch_size, session, [output.name], source)
+            size = choose_batch_size(batch_size, both.session, [both.output.name], source)
             notes += batch_size_notes(batch_size, size)
-            outputs = run_both(old, session, new, where, source, output, readout, size, progress or silent)
-            options.check_accuracy(outputs.accuracy_before, outputs.samples)
+            outputs = run_both(both, where, source, size, progress or silent)
+            labelled.check_accuracy(outputs.accuracy_before, outputs.samples)
         except (DataError, UnsupportedModel) as error:
             if sound:
                 raise
             notes += (f"outputs not compared: {error}",)  # the file is not sound: say first in what
     return ModelDifference(
-        original=old.name,
-        original_sha256=old.sha256,
-        recalibrated=new.name,
-        recalibrated_sha256=new.sha256,
-        source_sha256=known.get("source_sha256", ""),
-        head=readout.node if isinstance(readout, Head) else "",
-        nodes=len(old.proto.graph.node),
-        tensors=len(old.proto.graph.initializer),
+        original=files.old.name,
+        original_sha256=files.old.sha256,
+        recalibrated=files.new.name,
+        recalibrated_sha256=files.new.sha256,
+        source_sha256=files.known.get("source_sha256", ""),
+        head=files.readout.node if isinstance(files.readout, Head) else "",
+        nodes=len(files.old.proto.graph.node),
+        tensors=len(files.old.proto.graph.initializer),
         differences=found,
         only_head_and_block=sound,
         outputs=outputs,
         notes=notes,
     )
+
+
+@dataclass(frozen=True, eq=False)
+class _Files:
+    """Both files, and what is known of them.
+
+    Attributes:
+        old: the original.
+        new: the recalibrated file.
+        options: on the original, completed by what the new file says about itself.
+        readout: the original's head, or its tensor of scores; None where there is neither.
+        known: provenance of the new file; empty if tna-onnx did not write it.
+    """
+
+    old: Model
+    new: Model
+    options: ModelOptions
+    readout: Readout | None
+    known: dict[str, str]
+
+    @classmethod
+    def of(cls, old: Model, new: Model, options: ModelOptions) -> _Files:
+        """Find the original's head with what the new file says about it.
+
+        Raises:
+            UnsupportedModel: several heads and no word on which, or the word names none.
+        """
+        known = provenance(new)
+        output = options.output_name
+        if output is None and options.head is None and known.get("output") in old.outputs:
+            output = known["output"]
+        options = ModelOptions(options.head, output, options.output_kind)
+        readout = _readout(old, options.head, output, options.output_kind or _plain_kind(known))
+        return cls(old, new, options, readout, known)
+
+
+def _open(files: _Files, data: Data, device: Device) -> tuple[Both, Source]:
+    """Open the original and the samples for its inputs."""
+    options = files.options
+    kind = options.output_kind or _missing_kind(files.readout, files.known)
+    output = class_output(files.old, options.head, options.output_name, kind)
+    session = open_model(files.old, device)
+    names = data.class_names(files.old.metadata, output.labels, output.n_classes)
+    source = data.open(input_specs(session), output.n_classes, names)
+    return Both(files.old, session, files.new, files.readout, output), source
 
 
 def _readout(model: Model, head: str | None, output: str | None, kind: str | None) -> Readout | None:
@@ -126,7 +154,7 @@ def _readout(model: Model, head: str | None, output: str | None, kind: str | Non
     heads, _ = find_heads(model)
     if output is not None and output not in model.outputs:
         raise UnsupportedModel(f"{model.name}: no output '{output}'; the model has {', '.join(model.outputs)}")
-    if head is not None or any(output in (None, found.output) for found in heads):
+    if head is not None or any(output in (None, each.output) for each in heads):
         return choose_head(model, head, output)
     try:
         return choose_readout(model, output, kind)
@@ -137,7 +165,9 @@ def _readout(model: Model, head: str | None, output: str | None, kind: str | Non
 def _plain_kind(known: dict[str, str]) -> str | None:
     """Return what the provenance says that the output holds, in the words of `--output-kind`."""
     kind = known.get("output_kind")
-    return None if kind is None else "probabilities" if kind in ("probabilities", "positive_probability") else "logits"
+    if kind is None:
+        return None
+    return "probabilities" if kind in ("probabilities", "positive_probability") else "logits"
 
 
 def _missing_kind(readout: Readout | None, known: dict[str, str]) -> str | None:
@@ -147,10 +177,10 @@ def _missing_kind(readout: Readout | None, known: dict[str, str]) -> str | None:
     return _plain_kind(known)
 
 
-def _notes(old: Model, new: Model) -> tuple[str, ...]:
-    named = provenance(new).get("source_sha256", "")
-    if not provenance(new):
-        return (f"{new.name} does not say that tna-onnx wrote it",)
-    if named and named != old.sha256:
-        return (f"{new.name} names another source: sha256 {named}, but {old.name} has {old.sha256}",)
+def _notes(files: _Files) -> tuple[str, ...]:
+    named = files.known.get("source_sha256", "")
+    if not files.known:
+        return (f"{files.new.name} does not say that tna-onnx wrote it",)
+    if named and named != files.old.sha256:
+        return (f"{files.new.name} names another source: sha256 {named}, but {files.old.name} has {files.old.sha256}",)
     return ()

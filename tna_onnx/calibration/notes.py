@@ -5,39 +5,56 @@ from __future__ import annotations
 import numpy as np
 
 from tna_onnx.calibration.crossfit import FOLDS
+from tna_onnx.calibration.job import Job
+from tna_onnx.calibration.settings import Settings
 from tna_onnx.calibration.strategy import Outcome
 from tna_onnx.calibration.task import Task
+from tna_onnx.numerics.metric import METRICS
 from tna_onnx.results.gates import difference_text, worse_in
 from tna_onnx.results.report import Changes, Comparison
-from tna_onnx.search.settings import SearchSettings
 
-__all__ = ["dry_run_note", "notes_on", "worse_note"]
+__all__ = ["notes_on"]
 
 
 def notes_on(
     task: Task,
-    found: Outcome,
-    settings: SearchSettings,
-    search: str,
+    outcome: Outcome,
+    job: Job,
     comparison: Comparison,
-    drift: float | None = None,
-    suspicion: str = "",
-) -> tuple[str, ...]:
+    changes: Changes,
+    drift: float | None,
+    suspicion: str,
+) -> list[str]:
     """Collect what is unusual about a run.
 
     Args:
         task: what was opened.
-        found: what was chosen.
-        settings: of the search.
-        search: `none`, `sparse` or `complete`.
+        outcome: what was chosen.
+        job: what was asked for.
         comparison: the honest numbers.
+        changes: what the new file holds that the model does not.
         drift: what quantising the new weight does to probabilities.
         suspicion: what looks wrong about the labels.
     """
+    notes = _input_notes(task, outcome, suspicion, drift)
+    notes += _choice_notes(outcome, job.settings)
+    for metric in ("accuracy", "nll"):
+        if METRICS[metric].better * comparison.changed(metric) < 0:
+            notes.append(f"{METRICS[metric].label} is significantly worse than the input's")
+    if comparison.how == "cross-fitted":
+        notes += _cross_fitting_notes(outcome, job.settings)
+    if not job.gates.fail_if_worse:
+        notes += _worse_notes(comparison, job.settings.objective)
+    if job.dry_run:
+        notes.append(_dry_run_note(changes))
+    return notes
+
+
+def _input_notes(task: Task, outcome: Outcome, suspicion: str, drift: float | None) -> list[str]:
+    """Notes on the device, the labels, the model and the preprocessing."""
     notes = []
     if task.fallback:
         notes.append(f"device auto: CUDA was not obtained, ran on the CPU: {task.fallback}")
-    accuracy = float(np.mean(found.before.hit))
     if suspicion:
         notes.append(suspicion)
     if task.model.inlined:
@@ -46,29 +63,37 @@ def notes_on(
     recipe = task.source.recipe()
     if recipe is not None:
         used = ", ".join(f"{key} {_plain(value)}" for key, value in recipe.items() if value is not None)
+        accuracy = float(np.mean(outcome.before.hit))
         notes.append(f"preprocessing: {used}; accuracy of the input model with it {accuracy:.2%}")
-    if found.map_nll:
-        listing = ", ".join(f"{name} {value:.4f}" for name, value in found.map_nll.items())
-        notes.append(f"map auto took {found.map}: least cross-validated NLL ({listing})")
-    chosen = found.chosen
-    if search != "none" and chosen.angle == 0:
+    return notes
+
+
+def _choice_notes(outcome: Outcome, settings: Settings) -> list[str]:
+    """Notes on what was chosen, and why."""
+    notes = []
+    if outcome.map_nll:
+        listing = ", ".join(f"{name} {value:.4f}" for name, value in outcome.map_nll.items())
+        notes.append(f"map auto took {outcome.map}: least cross-validated NLL ({listing})")
+    chosen = outcome.chosen
+    first = settings.for_search.ensemble_size
+    if settings.search != "none" and chosen.angle == 0:
         notes.append("no tilted weight was better than the original within the accuracy constraint")
-    elif chosen.ensemble_size > settings.ensemble_size:
-        notes.append(
-            f"averaged {chosen.ensemble_size} members, not {settings.ensemble_size}: fewer cost too much accuracy"
-        )
-    for name, sign, label in (("accuracy", -1, "accuracy"), ("nll", 1, "NLL")):
-        if comparison.changed(name) == sign:
-            notes.append(f"{label} is significantly worse than the input's")
-    if comparison.how == "cross-fitted":
-        notes.append(f"no --eval data: before and after are cross-fitted on the calibration data ({FOLDS} folds)")
-        if search == "sparse" or found.map_nll:
-            shared = [
-                ("the angles tried and the members", search == "sparse"),
-                ("the choice of the map", bool(found.map_nll)),
-            ]
-            notes.append(" and ".join(text for text, used in shared if used) + " come from all calibration data")
-    return tuple(notes)
+    elif chosen.ensemble_size > first:
+        notes.append(f"averaged {chosen.ensemble_size} members, not {first}: fewer cost too much accuracy")
+    return notes
+
+
+def _cross_fitting_notes(outcome: Outcome, settings: Settings) -> list[str]:
+    """Say how the numbers were cross-fitted, and what all folds share."""
+    notes = [f"no --eval data: before and after are cross-fitted on the calibration data ({FOLDS} folds)"]
+    shared = []
+    if settings.search == "sparse":
+        shared.append("the angles tried and the members")
+    if outcome.map_nll:
+        shared.append("the choice of the map")
+    if shared:
+        notes.append(f"{' and '.join(shared)} come from all calibration data")
+    return notes
 
 
 def _head_notes(task: Task, drift: float | None) -> list[str]:
@@ -90,21 +115,21 @@ def _head_notes(task: Task, drift: float | None) -> list[str]:
     return []
 
 
-def worse_note(comparison: Comparison, objective: str) -> tuple[str, ...]:
+def _worse_notes(comparison: Comparison, objective: str) -> list[str]:
     """Say that a result which no gate holds back is worse; nothing if it is not."""
     worse = worse_in(comparison.differences, objective)
     if not worse:
-        return ()
+        return []
     text = difference_text(worse, comparison.differences[worse])
-    return (f"the result is significantly worse than the input: {text}; --no-fail-if-worse lets it pass",)
+    return [f"the result is significantly worse than the input: {text}; --no-fail-if-worse lets it pass"]
 
 
-def dry_run_note(changes: Changes, most: int = 8) -> str:
+def _dry_run_note(changes: Changes, max_names: int = 8) -> str:
     """Say what a dry run would have written."""
 
     def listed(what: str, names: tuple[str, ...]) -> str:
-        more = f" and {len(names) - most} more" if len(names) > most else ""
-        return f"{what} {', '.join(names[:most]) or 'none'}{more}"
+        more = f" and {len(names) - max_names} more" if len(names) > max_names else ""
+        return f"{what} {', '.join(names[:max_names]) or 'none'}{more}"
 
     return (
         f"dry run, no file was written; a run would write {changes.target or 'the model in memory'} with "

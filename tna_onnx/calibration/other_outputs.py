@@ -7,17 +7,17 @@ they were and contradict the new probabilities. Both files are run, and every su
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.calibration.task import Task
-from tna_onnx.calibration.written import sample_rows
+from tna_onnx.calibration.task import Collected, Task
+from tna_onnx.data import Batch
 from tna_onnx.engine.outputs import Runs
 from tna_onnx.errors import CheckFailed
-from tna_onnx.extraction.sessions import open_model
 from tna_onnx.graph.outputs import tensor_outputs
 from tna_onnx.numerics.ops import softmax
 
@@ -28,27 +28,34 @@ _SAME = 1e-3
 # Labels may differ from the first class where the first two are this close.
 _TIE = 1e-2
 # Share of samples on which labels must be the first class to be taken for it: ties may go either way.
-_MOST = 0.99
+_MIN_AGREEMENT = 0.99
 
 
-def check_other_outputs(task: Task, session: Runs, path: Path, tolerance: float) -> None:
-    """Run both files with all outputs on calibration samples and compare what their outputs say of one another.
+def check_other_outputs(
+    task: Task, checked: Collected, rows: NDArray[np.int64], runner: Runs, path: Path, tolerance: float
+) -> None:
+    """Run both files with all outputs on some samples and compare what their outputs say of one another.
 
     Args:
-        task: with the source model and the samples.
-        session: on the written file.
+        task: with the source model.
+        checked: the samples.
+        rows: those of them that are run.
+        runner: on the written file.
         path: of the written file; messages name the final one.
         tolerance: to which probabilities of the written file are known.
 
     Raises:
         CheckFailed: an output that followed the probabilities does not any more.
     """
-    others = [name for name in tensor_outputs(task.model) if name != task.class_output.name]
-    if task.samples.given or not others:
+    outputs = task.opened.computed(tensor_outputs(task.model))
+    others = [name for name in outputs if name != task.class_output.name]
+    if checked.samples.given or not others:
         return
     names = [task.class_output.name, *others]
-    old, new = (_outputs(runs, names, task) for runs in (open_model(task.model, task.device), session))
-    p, q = (task.class_output.probabilities(values[names[0]]) for values in (old, new))
+    batches = checked.source.batches(task.batch_size, rows)
+    old, new = _outputs((task.opened.session, runner), names, batches)
+    p = task.class_output.probabilities(old[names[0]])
+    q = task.class_output.probabilities(new[names[0]])
     for name in others:
         if name not in old or name not in new:
             continue
@@ -99,7 +106,8 @@ def _holds(
     names = _labels_of(old, p) or {}
     top = np.sort(q, axis=1)
     clear = top[:, -1] - top[:, -2] > _TIE
-    first, labels = q.argmax(axis=1), new.reshape(len(q))
+    first = q.argmax(axis=1)
+    labels = new.reshape(len(q))
     known = np.array([c in names for c in first.tolist()])
     rows = np.flatnonzero(clear & known)
     return all(names[int(first[row])] == labels[row] for row in rows)
@@ -107,7 +115,8 @@ def _holds(
 
 def _labels_of(values: NDArray[Any], p: NDArray[np.float64]) -> dict[int, Any] | None:
     """Return class -> label, if the labels are the first class of almost all samples, one label a class."""
-    labels, first = values.reshape(len(p)), p.argmax(axis=1)
+    labels = values.reshape(len(p))
+    first = p.argmax(axis=1)
     names: dict[int, Any] = {}
     agreeing = 0
     for c in np.unique(first).tolist():
@@ -115,18 +124,19 @@ def _labels_of(values: NDArray[Any], p: NDArray[np.float64]) -> dict[int, Any] |
         names[c] = own[counts.argmax()]
         agreeing += int(counts.max())
     different = len({str(name) for name in names.values()}) == len(names) > 1
-    return names if different and agreeing >= _MOST * len(p) else None
+    return names if different and agreeing >= _MIN_AGREEMENT * len(p) else None
 
 
-def _outputs(session: Runs, names: list[str], task: Task) -> dict[str, NDArray[Any]]:
-    """Run the samples; outputs without one row a sample are left out."""
-    parts: dict[str, list[NDArray[Any]]] = {name: [] for name in names}
-    for batch in task.source.batches(task.batch_size, sample_rows(task)):
+def _outputs(runners: Sequence[Runs], names: list[str], batches: Iterable[Batch]) -> list[dict[str, NDArray[Any]]]:
+    """Run each batch through all runners; an output without one row a sample is left out of that runner's."""
+    kept: list[dict[str, list[NDArray[Any]]]] = [{name: [] for name in names} for _ in runners]
+    for batch in batches:
         count = len(next(iter(batch.values())))
-        for name, values in zip(names, session.run(names, batch), strict=True):
-            if values.ndim and len(values) == count:
-                parts[name].append(values)
-            else:
-                parts.pop(name, None)
-                return _outputs(session, [other for other in names if other != name], task)
-    return {name: np.concatenate(arrays) for name, arrays in parts.items()}
+        for runner, parts in zip(runners, kept, strict=True):
+            asked = list(parts)
+            for name, values in zip(asked, runner.run(asked, batch), strict=True):
+                if values.ndim and len(values) == count:
+                    parts[name].append(values)
+                else:
+                    del parts[name]
+    return [{name: np.concatenate(arrays) for name, arrays in parts.items()} for parts in kept]

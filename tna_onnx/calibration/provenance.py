@@ -6,32 +6,32 @@ import json
 from importlib.metadata import version
 
 import tna_onnx
+from tna_onnx.calibration.settings import Settings
 from tna_onnx.calibration.strategy import Outcome
 from tna_onnx.calibration.task import Task
 from tna_onnx.runtime import runtime_version
-from tna_onnx.search.settings import SearchSettings
 
 __all__ = ["provenance_entries", "versions"]
 
 
-def provenance_entries(task: Task, settings: SearchSettings, search: str, found: Outcome) -> dict[str, str]:
+def provenance_entries(task: Task, settings: Settings, outcome: Outcome) -> dict[str, str]:
     """Return how the file was made; no time, no path: the same run writes the same bytes."""
     recipe = task.source.recipe()
     entries: dict[str, object] = {
         "version": tna_onnx.__version__,
-        "search": search,
-        "map": found.map,
-        "angle_degrees": found.chosen.angle,
-        "ensemble_size": found.chosen.ensemble_size or "inf",
+        "search": settings.search,
+        "map": outcome.map,
+        "angle_degrees": outcome.chosen.angle,
+        "ensemble_size": outcome.chosen.ensemble_size or "inf",
         "antithetic": settings.antithetic,
-        "alpha": settings.tilt.alpha,
-        "beta": settings.tilt.beta,
-        "theta_s": settings.tilt.theta_s,
+        "alpha": settings.alpha,
+        "beta": settings.beta,
+        "theta_s": settings.theta_s,
         "objective": settings.objective,
-        "max_accuracy_drop": settings.max_accuracy_drop,
+        "max_accuracy_drop": settings.for_search.max_accuracy_drop,
         "bins": settings.bins,
         "seed": settings.seed,
-        **(found.fitted.brief if found.fitted else {}),
+        **(outcome.fitted.brief if outcome.fitted else {}),
         "source_sha256": task.model.sha256,
         "calibration_sha256": task.source.digest(),
         "calibration_samples": len(task.source),

@@ -2,41 +2,56 @@
 
 from __future__ import annotations
 
-import functools
 import math
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.calibration.crossfit import FOLDS
+from tna_onnx.calibration.job import Job
+from tna_onnx.calibration.settings import QuantizedHead
 from tna_onnx.data import Source
 from tna_onnx.data.enough import require_samples
-from tna_onnx.data.options import DataOptions
 from tna_onnx.engine.logits import HeadLogits, Logits, StoredLogits, TailLogits
 from tna_onnx.engine.placement import Host, Placement, placement_of
 from tna_onnx.errors import UsageError
-from tna_onnx.extraction.batch_size import BatchSize, check_batch_size
+from tna_onnx.extraction.batch_size import check_batch_size
 from tna_onnx.extraction.collect import batch_size_for, collect_features
-from tna_onnx.extraction.given import Entered, open_samples
+from tna_onnx.extraction.given import Samples, open_samples
 from tna_onnx.extraction.head_check import Probed, check_readout
-from tna_onnx.extraction.sessions import open_probe
+from tna_onnx.extraction.sessions import OpenModel
 from tna_onnx.extraction.table import FeatureStore
 from tna_onnx.graph.head import choose_head
-from tna_onnx.graph.load import Model, ModelSource, load_model
+from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.outputs import ClassOutput, find_readout, output_of
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.requantize import requantized
 from tna_onnx.graph.save import check_output
 from tna_onnx.numerics.ops import softmax
 from tna_onnx.progress import Progress
-from tna_onnx.runtime import Device, Session, parse_device
+from tna_onnx.runtime import Device, parse_device
 
-__all__ = ["QuantizedHead", "Task", "open_task"]
+__all__ = ["Collected", "Task", "open_task"]
 
-QuantizedHead = Literal["requantize", "float"]
+# Samples on which the effect of quantising a weight is measured.
+_DRIFT_SAMPLES = 512
+
+
+@dataclass(frozen=True, eq=False)
+class Collected:
+    """Samples, and what the network made of them in its one run."""
+
+    samples: Samples
+    table: FeatureStore
+
+    @property
+    def source(self) -> Source:
+        """The labelled samples."""
+        return self.samples.source
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,39 +59,45 @@ class Task:
     """A recalibration that is ready to start.
 
     Attributes:
-        model: the source.
+        opened: the source model and its session.
         probed: where its logits are, checked against the model itself.
         class_output: the graph output behind it.
         class_names: in the order of the model's output, if known.
         output: path to write; None for a model in memory that stays there.
-        samples: calibration data.
-        held_out: evaluation data, if given.
-        store: features of the calibration data.
-        device: what was asked for.
+        calibration: samples to search and fit on.
+        held_out: samples for the report, if given.
         provider: ONNX Runtime's execution provider.
         fallback: why `auto` did not get CUDA; empty otherwise.
         batch_size: samples per run.
         placement: where the search computes.
     """
 
-    model: Model
+    opened: OpenModel
     probed: Probed
     class_output: ClassOutput
     class_names: tuple[str, ...] | None
     output: Path | None
-    samples: Entered
-    held_out: Entered | None
-    store: FeatureStore
-    device: Device
+    calibration: Collected
+    held_out: Collected | None
     provider: str
     fallback: str
     batch_size: int
     placement: Placement = field(default_factory=Host)
 
     @property
+    def model(self) -> Model:
+        """The source model."""
+        return self.opened.model
+
+    @property
+    def device(self) -> Device:
+        """The device that was asked for."""
+        return self.opened.device
+
+    @property
     def source(self) -> Source:
-        """The calibration data."""
-        return self.samples.source
+        """The calibration samples."""
+        return self.calibration.source
 
     @property
     def readout(self) -> Readout:
@@ -88,136 +109,178 @@ class Task:
         """The linear head, if there is one."""
         return self.readout if isinstance(self.readout, Head) else None
 
-    def quantization_drift(self, weight: NDArray[Any]) -> float | None:
+    @property
+    def weight(self) -> NDArray[Any] | None:
+        """(C, n) original class vectors, if there is a head."""
+        return self.head.weight if self.head else None
+
+    @property
+    def where(self) -> str:
+        """What is calibrated, for messages."""
+        return f"head '{self.head.node}'" if self.head else f"output '{self.readout.output}'"
+
+    @property
+    def computed_on(self) -> str:
+        """Where search and fits are computed: only products with a plain weight can be on a device."""
+        on_device = self.head is not None and self.probed.tail is None
+        return self.placement.name if on_device else Host.name
+
+    def logits(self, weight: NDArray[Any] | None, factor: float | None = None, on: Collected | None = None) -> Logits:
+        """Logits under a (C, n) weight, rounded as the file will have it.
+
+        Args:
+            weight: None for a model without a head.
+            factor: what weight and bias are multiplied by in the file: they are rounded as they are then.
+            on: samples; the calibration data by default.
+        """
+        collected = on or self.calibration
+        table = collected.table
+        head = self.head
+        if head is None or weight is None or not isinstance(collected.samples.readout, Head):
+            return StoredLogits(table)  # the network gave logits, or someone had stored them
+        unchanged = weight is head.weight
+        if self.probed.tail is not None:
+            run = self.probed.tail.logits(None if unchanged else weight)
+            return TailLogits(table, head.features, run, head.n_classes)
+        if factor is not None:
+            written = head.as_written(weight * np.asarray(factor, weight.dtype))
+            scale = head.working_type.type(factor)
+            return HeadLogits(table, written / scale, head.bias_as_written(factor) / scale, self.placement)
+        return HeadLogits(table, weight if unchanged else head.as_written(weight), head.bias, self.placement)
+
+    def quantization_drift(self, weight: NDArray[Any] | None) -> float | None:
         """Largest change of a probability that quantising a new weight makes; None if the weight is not quantised.
 
         On up to 512 calibration samples, before any map.
         """
         head = self.head
-        if head is None or head.stored_weight.quantized is None or weight is head.weight:
+        if head is None or head.stored_weight.quantized is None or weight is None or weight is head.weight:
             return None
+        table = self.calibration.table
         if self.probed.tail is None:
-            in_float: Logits = HeadLogits(self.store, weight, head.bias)
+            in_float: Logits = HeadLogits(table, weight, head.bias)
         else:
             run = self.probed.tail.in_float().logits(weight)
-            in_float = TailLogits(self.store, head.features, run, head.n_classes)
-        rows = np.arange(min(512, len(self.store)), dtype=np.int64)
+            in_float = TailLogits(table, head.features, run, head.n_classes)
+        rows = np.arange(min(_DRIFT_SAMPLES, len(table)), dtype=np.int64)
         shipped = softmax(self.logits(weight).at(rows))
         return float(np.max(np.abs(shipped - softmax(in_float.at(rows)))))
 
-    def logits(self, weight: NDArray[Any] | None, factor: float | None = None) -> Logits:
-        """Logits of the calibration data under a (C, n) weight, rounded as the file will have it.
 
-        With a factor, they are rounded as they are when that is folded into weight and bias.
-        """
-        head = self.head
-        if head is None or weight is None:
-            return StoredLogits(self.store)
-        unchanged = weight is head.weight
-        if self.probed.tail is not None:
-            run = self.probed.tail.logits(None if unchanged else weight)
-            return TailLogits(self.store, head.features, run, head.n_classes)
-        if factor is not None:
-            written, scale = head.as_written(weight * np.asarray(factor, weight.dtype)), head.working_type.type(factor)
-            return HeadLogits(self.store, written / scale, head.bias_as_written(factor) / scale, self.placement)
-        return HeadLogits(self.store, weight if unchanged else head.as_written(weight), head.bias, self.placement)
-
-
-def open_task(
-    source: ModelSource,
-    calib: Any,
-    held_out: Any,
-    output: str | Path | None,
-    *,
-    needs_head: bool,
-    head: str | None,
-    output_name: str | None,
-    output_kind: str | None,
-    quantized_head: QuantizedHead,
-    data: DataOptions,
-    labels: Any,
-    held_out_labels: Any,
-    device: str,
-    batch_size: BatchSize,
-    overwrite: bool,
-    bins: int,
-    cache: str | Path | None,
-    show: Progress,
-) -> Task:
-    """Open and check, cheapest first, then collect the features.
+def open_task(job: Job, progress: Progress) -> Task:
+    """Open and check, cheapest first; then run the network, once over each set of samples.
 
     Raises:
         UsageError, UnsupportedModel, DataError, DeviceError: see `tna_onnx.calibrate`.
     """
-    check_batch_size(batch_size)
-    if needs_head and output_kind is not None:
+    check_batch_size(job.batch_size)
+    if job.needs_head and job.options.output_kind is not None:
         raise UsageError("--output-kind is for --search none; where class vectors are searched, the graph tells")
-    where, model = parse_device(device), load_model(source)
-    target = _target(model, output)
-    if target is not None:
-        check_output(model, target, overwrite=overwrite)
-        for path in (calib, held_out, labels, held_out_labels):
-            if isinstance(path, (str, Path)) and target.exists() and Path(path).exists() and target.samefile(path):
-                raise UsageError(f"{target}: output is the data file; choose another --output")
-    found = choose_head(model, head, output_name) if needs_head else find_readout(model, head, output_name, output_kind)
-    if isinstance(found, Head):
-        found = requantized(model, found) if quantized_head == "requantize" else _in_float(found)
-    class_output = output_of(found)
-    names = data.class_names(model.metadata, found.labels, found.n_classes)
-    opened = functools.cache(lambda: open_probe(model, found, where))
-    samples = open_samples(model, found, calib, data, names, labels, opened)
-    if needs_head and not isinstance(samples.readout, Head):
-        raise UsageError(f"{samples.source.describe()}: holds logits, which leave nothing to tilt; add --search none")
-    other = None
-    if held_out is not None:
-        other = open_samples(model, found, held_out, data, names, held_out_labels, opened)
-    require_samples(samples.source, bins, 0 if other else math.ceil(len(samples.source) / FOLDS))
-    if other is not None:
-        require_samples(other.source, bins)
-        if other.source.digest() == samples.source.digest():
-            raise UsageError(
-                f"{other.source.describe()}: the same data as {samples.source.describe()}; held-out data must be other "
-                "samples. Leave --eval away to have the result cross-fitted"
-            )
-    probe = _probe(model, samples, where) if samples.given else opened()
-    folder = None if cache is None else Path(cache)
-    size = batch_size_for(batch_size, model, None if samples.given else probe, samples.source, folder)
-    probed = check_readout(model, samples.readout, probe, samples.source, size, where)
-    if probed.tail is not None and probe is not None and probe.fixed_batch:
-        size = probe.fixed_batch
-    provider, fallback = (probe.provider, probe.fallback) if probe else ("none", "")
-    del probe  # its memory goes to the session that collects
-    opened.cache_clear()
-    store = collect_features(model, probed.readout, samples.source, where, size, show, folder, frozenset(samples.given))
+    device = parse_device(job.device)
+    model = load_model(job.model)
+    target = _target(job, model)
+    readout = _find_readout(job, model)
+    opened = OpenModel(model, readout, device)
+    names = job.calib.class_names(model.metadata, readout.labels, readout.n_classes)
+    samples = open_samples(opened, job.calib, names)
+    held_out = None if job.held_out is None else open_samples(opened, job.held_out, names)
+    _check_samples(job, samples, held_out)
+
+    folder = None if job.cache is None else Path(job.cache)
+    session = opened.session_from(samples.given)
+    to_probe = None if samples.given else session
+    outputs = session.outputs if session else ()
+    size = batch_size_for(job.batch_size, model, to_probe, outputs, samples.source, folder)
+    probed = check_readout(opened, samples.readout, session, samples.source, size)
+    if probed.tail is not None and session is not None and session.fixed_batch:
+        size = session.fixed_batch
+    provider, fallback = (session.provider, session.fallback) if session else ("none", "")
+
+    def collect(entered: Samples, cache: Path | None) -> Collected:
+        reached = probed.readout if isinstance(entered.readout, Head) else entered.readout
+        table = collect_features(opened, reached, entered.source, size, progress, cache, frozenset(entered.given))
+        return Collected(replace(entered, readout=reached), table)
+
     return Task(
-        model,
-        probed,
-        class_output,
-        names,
-        target,
-        samples,
-        other,
-        store,
-        where,
-        provider,
-        fallback,
-        size,
-        placement_of(provider, where),
+        opened=opened,
+        probed=probed,
+        class_output=output_of(readout),
+        class_names=names,
+        output=target,
+        calibration=collect(samples, folder),
+        held_out=collect(held_out, None) if held_out else None,
+        provider=provider,
+        fallback=fallback,
+        batch_size=size,
+        placement=placement_of(provider, device),
     )
 
 
-def _probe(model: Model, samples: Entered, device: Device) -> Session | None:
-    """Open the model from what the samples hold to its logits; nothing if they hold the logits."""
-    if samples.readout.logits in samples.given:
+def _target(job: Job, model: Model) -> Path | None:
+    """Return the path to write, and refuse one that would harm a file of the run.
+
+    Raises:
+        UsageError: such a path.
+    """
+    if job.output is not None:
+        target = Path(job.output)
+    elif model.path is not None:
+        target = model.path.with_suffix(".tna.onnx")
+    else:
         return None
-    return open_probe(model, samples.readout, device, samples.given)
+    check_output(model, target, overwrite=job.overwrite)
+    for path in _data_files(job):
+        if target.exists() and path.exists() and target.samefile(path):
+            raise UsageError(f"{target}: output is the data file; choose another --output")
+    return target
 
 
-def _target(model: Model, output: str | Path | None) -> Path | None:
-    if output is not None:
-        return Path(output)
-    return None if model.path is None else model.path.with_suffix(".tna.onnx")
+def _data_files(job: Job) -> Iterator[Path]:
+    for data in (job.calib, job.held_out):
+        if data is not None:
+            yield from (Path(each) for each in (data.samples, data.labels) if isinstance(each, (str, Path)))
 
 
-def _in_float(head: Head) -> Head:
+def _find_readout(job: Job, model: Model) -> Readout:
+    """Return the head that is to be tilted, or whatever logits a map can go behind."""
+    options = job.options
+    if job.needs_head:
+        readout: Readout = choose_head(model, options.head, options.output_name)
+    else:
+        readout = find_readout(model, options.head, options.output_name, options.output_kind)
+    return _as_stored(model, readout, job.settings.quantized_head) if isinstance(readout, Head) else readout
+
+
+def _as_stored(model: Model, head: Head, choice: QuantizedHead) -> Head:
+    """Decide how a new weight of a quantised head will be stored."""
+    if choice == "requantize":
+        return requantized(model, head)
     return head.kept_in_float() if head.stored_weight.quantized else head
+
+
+def _check_samples(job: Job, samples: Samples, held_out: Samples | None) -> None:
+    """Refuse samples that leave nothing to do, too few of them, and held-out data that are none.
+
+    Raises:
+        UsageError, DataError: one of these.
+    """
+    bins = job.settings.bins
+    if job.needs_head:
+        _require_features(samples)
+    if held_out is None:
+        require_samples(samples.source, bins, held_out=math.ceil(len(samples.source) / FOLDS))
+        return
+    require_samples(samples.source, bins)
+    require_samples(held_out.source, bins)
+    if held_out.source.digest() == samples.source.digest():
+        raise UsageError(
+            f"{held_out.source.describe()}: the same data as {samples.source.describe()}; held-out data must be other "
+            "samples. Leave --eval away to have the result cross-fitted"
+        )
+    if isinstance(samples.readout, Head):
+        _require_features(held_out)
+
+
+def _require_features(samples: Samples) -> None:
+    if not isinstance(samples.readout, Head):
+        raise UsageError(f"{samples.source.describe()}: holds logits, which leave nothing to tilt; add --search none")

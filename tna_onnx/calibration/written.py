@@ -1,14 +1,13 @@
 """The written file against the numerics, before it gets its final name.
 
-Three checks: the protobuf differs from its source in nothing but what was meant; the ONNX checker accepts it wherever
-it accepts the source; ONNX Runtime computes from it, on calibration samples, the probabilities that were scored.
+Four checks:
 
-Bound on the probabilities. Rounding moves a logit of sample i by at most k eps a_i, with
-a_i = max_c sum_f |z_if||w_cf| + |b_c| and k = 16 for the order of summation, and a softmax moves by at most half of
-what its logits move. So |p - p'| <= 8 eps a_i + 1e-6. A map behind the logits can magnify that (isotonic ramps are up
-to 1024 steep), so four times what such a rounding of logits and features, with random signs, does to the numerics is
-added. Never above 0.05. Where only the graph computes the logits, a_i = |z_i| max_c |w_c| + |b_c| over all
-positions, and a step of the quantisation after the linear layer is added, if there is one; one of the output's, too.
+1. the protobuf differs from its source in nothing but what was meant;
+2. the ONNX checker accepts it wherever it accepts the source;
+3. ONNX Runtime computes from it the probabilities that were scored, as far as rounding allows;
+4. what held between its outputs in the source still holds.
+
+Checks 3 and 4 run a part of the samples: of the held-out ones where there are enough, else of the calibration data.
 """
 
 from __future__ import annotations
@@ -18,8 +17,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.calibration.rounding import magnified, rounding_of
-from tna_onnx.calibration.task import Task
+from tna_onnx.calibration.other_outputs import check_other_outputs
+from tna_onnx.calibration.rounding import probability_bounds
+from tna_onnx.calibration.task import Collected, Task
 from tna_onnx.engine.logits import Logits
 from tna_onnx.engine.outputs import Runs
 from tna_onnx.errors import CheckFailed
@@ -30,17 +30,45 @@ from tna_onnx.maps.base import CalibrationMap, apply_map
 from tna_onnx.numerics.ops import softmax
 from tna_onnx.results.verification import Verification
 
-__all__ = ["check_file", "check_probabilities", "sample_rows"]
-
+__all__ = ["check_file", "check_probabilities", "check_written", "checked_samples"]
 
 # Samples run through the written file.
 _SAMPLES = 512
+# Rounding averages out: on average it moves probabilities by a tenth of the bound at most, or by this much.
+_MIN_MEAN = 1e-5
+
+FloatArray = NDArray[np.float64]
 
 
-_LARGEST = 0.05
+def check_written(
+    task: Task, rewritten: Rewritten, path: Path, logits: Logits, fitted: CalibrationMap | None
+) -> Verification:
+    """Run all checks on a file.
+
+    Args:
+        task: what was opened.
+        rewritten: the new model, and what was meant to change.
+        path: the file.
+        logits: of `checked_samples(task)` under the weight that was written, before the map.
+        fitted: the map, folded or not.
+
+    Raises:
+        CheckFailed: one of the checks.
+    """
+    checker = check_file(task.model, rewritten, path)
+    checked = checked_samples(task)
+    rows = _rows(task, checked)
+    runner = checked.samples.open_written(path, task.class_output.name, task.device)
+    verification = check_probabilities(runner, task, checked, rows, logits, fitted, checker=checker)
+    check_other_outputs(task, checked, rows, runner, path, verification.bound)
+    return verification
 
 
-_LEAST_MEAN = 1e-5
+def checked_samples(task: Task) -> Collected:
+    """Return the samples of which a part is run through the written file."""
+    if task.held_out is not None and len(task.held_out.source) >= _SAMPLES:
+        return task.held_out
+    return task.calibration
 
 
 def check_file(model: Model, rewritten: Rewritten, path: Path) -> bool:
@@ -52,9 +80,9 @@ def check_file(model: Model, rewritten: Rewritten, path: Path) -> bool:
     Raises:
         CheckFailed: an unexpected difference, or the checker refuses the file but not the source.
     """
-    found = unexpected_differences(model, rewritten, load_model(path).proto)
-    if found:
-        raise CheckFailed(f"verification: the written file differs from {model.name} in {'; '.join(found)}")
+    differences = unexpected_differences(model, rewritten, load_model(path).proto)
+    if differences:
+        raise CheckFailed(f"verification: the written file differs from {model.name} in {'; '.join(differences)}")
     complaint = checker_complaint(path)
     if complaint and not checker_complaint(model.path or model.proto):
         raise CheckFailed(f"verification: the ONNX checker refuses the written file: {complaint}")
@@ -62,63 +90,82 @@ def check_file(model: Model, rewritten: Rewritten, path: Path) -> bool:
 
 
 def check_probabilities(
-    session: Runs, task: Task, logits: Logits, fitted: CalibrationMap | None, *, checker: bool
+    runner: Runs,
+    task: Task,
+    checked: Collected,
+    rows: NDArray[np.int64],
+    logits: Logits,
+    fitted: CalibrationMap | None,
+    *,
+    checker: bool,
 ) -> Verification:
-    """Run the written file on calibration samples and compare with softmax(map(logits)).
+    """Run the written file on some samples and compare with softmax(map(logits)).
 
     Args:
-        session: on the written file.
-        task: with the calibration samples and their features.
-        logits: of the calibration samples under the weight that was written, before a folded temperature.
+        runner: on the written file.
+        task: what was opened.
+        checked: the samples and their features.
+        rows: samples that are run.
+        logits: of all these samples under the weight that was written, before a folded temperature.
         fitted: the map, folded or not.
         checker: what `check_file` returned.
 
     Raises:
         CheckFailed: a probability is off by more than the bound, or another class is predicted.
     """
-    source, output = task.source, task.class_output
-    rows = sample_rows(task)
-    parts = [session.run([output.name], batch)[0] for batch in source.batches(task.batch_size, rows)]
-    found = output.probabilities(np.concatenate(parts))
+    output = task.class_output
+    batches = checked.source.batches(task.batch_size, rows)
+    actual = output.probabilities(np.concatenate([runner.run([output.name], batch)[0] for batch in batches]))
 
-    z, s = np.asarray(task.store.features[rows], np.float64), np.asarray(logits.at(rows), np.float64)
+    z = np.asarray(checked.table.features[rows], np.float64)
+    s = np.asarray(logits.at(rows), np.float64)
     expected = softmax(apply_map(fitted, s, z))
-    rounding, relative = rounding_of(task, z, s)
-    bound = 1e-6 + rounding[:, 0] / 2
-    if fitted is not None:
-        bound += 4 * magnified(fitted, s, z, rounding, relative)
-    bound = np.minimum(_LARGEST, bound + task.readout.output_step)
-    difference = np.max(np.abs(found - expected), axis=1, initial=0)
-    worst = int(np.argmax(difference - bound))
-    if not difference[worst] <= bound[worst]:
-        raise CheckFailed(
-            f"verification: the written file gives sample {rows[worst]} a probability that is {difference[worst]:.3g} "
-            f"off the numerics; expected at most {bound[worst]:.3g}"
-            + (
-                "; the model quantises this output, and its range may be too narrow for the new probabilities"
-                if task.readout.output_step
-                else ""
-            )
-        )
-    if (mean := float(np.mean(difference))) > max(_LEAST_MEAN, float(np.mean(bound)) / 10):
-        raise CheckFailed(
-            f"verification: the written file's probabilities are {mean:.3g} off the numerics on average, too much for "
-            "rounding, which averages out"
-        )
-    top = np.sort(expected, axis=1)
-    clear = top[:, -1] - top[:, -2] > 2 * bound
-    if np.any(found.argmax(axis=1)[clear] != expected.argmax(axis=1)[clear]):
-        raise CheckFailed("verification: the written file predicts another class than the numerics")
+    bound = probability_bounds(task, z, s, fitted)
+    difference = np.max(np.abs(actual - expected), axis=1, initial=0)
+    _check_each(task, rows, difference, bound)
+    _check_mean(difference, bound)
+    _check_classes(actual, expected, bound)
     largest = int(np.argmax(difference))
     return Verification(len(rows), float(difference[largest]), float(bound[largest]), checker)
 
 
-def sample_rows(task: Task) -> NDArray[np.int64]:
+def _check_each(task: Task, rows: NDArray[np.int64], difference: FloatArray, bound: FloatArray) -> None:
+    worst = int(np.argmax(difference - bound))
+    if difference[worst] <= bound[worst]:
+        return
+    reason = ""
+    if task.readout.output_step:
+        reason = "; the model quantises this output, and its range may be too narrow for the new probabilities"
+    raise CheckFailed(
+        f"verification: the written file gives sample {rows[worst]} a probability that is {difference[worst]:.3g} "
+        f"off the numerics; expected at most {bound[worst]:.3g}{reason}"
+    )
+
+
+def _check_mean(difference: FloatArray, bound: FloatArray) -> None:
+    mean = float(np.mean(difference))
+    if mean > max(_MIN_MEAN, float(np.mean(bound)) / 10):
+        raise CheckFailed(
+            f"verification: the written file's probabilities are {mean:.3g} off the numerics on average, too much for "
+            "rounding, which averages out"
+        )
+
+
+def _check_classes(actual: FloatArray, expected: FloatArray, bound: FloatArray) -> None:
+    """Refuse another predicted class where the first two classes are further apart than rounding reaches."""
+    top = np.sort(expected, axis=1)
+    clear = top[:, -1] - top[:, -2] > 2 * bound
+    if np.any(actual.argmax(axis=1)[clear] != expected.argmax(axis=1)[clear]):
+        raise CheckFailed("verification: the written file predicts another class than the numerics")
+
+
+def _rows(task: Task, checked: Collected) -> NDArray[np.int64]:
     """Choose samples all over the data; the first ones, in the same batches, where results may depend on the batch.
 
     Without a float head the model may quantise each batch in its own way.
     """
-    n = len(task.source)
+    n = len(checked.source)
     if task.head is None:
-        return np.arange(min(_SAMPLES // task.batch_size * task.batch_size or task.batch_size, n), dtype=np.int64)
+        whole_batches = _SAMPLES // task.batch_size * task.batch_size
+        return np.arange(min(whole_batches or task.batch_size, n), dtype=np.int64)
     return np.unique(np.linspace(0, n - 1, min(_SAMPLES, n)).astype(np.int64))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,42 +19,55 @@ from tna_onnx.progress import Progress
 from tna_onnx.results.difference import OtherOutput, OutputDifference
 from tna_onnx.runtime import Device, Session
 
-__all__ = ["run_both"]
+__all__ = ["Both", "run_both"]
 
 
-def run_both(
-    old: Model,
-    session: Session,
-    new: Model,
-    device: Device,
-    source: Source,
-    output: ClassOutput,
-    readout: Readout | None,
-    batch_size: int,
-    progress: Progress,
-) -> OutputDifference:
+@dataclass(frozen=True, eq=False)
+class Both:
+    """An original, opened, and the file that was made of it.
+
+    Attributes:
+        old: the original.
+        session: on it.
+        new: the recalibrated file.
+        readout: the original's head, or its tensor of scores; None where there is neither.
+        output: the original's output that classifies.
+    """
+
+    old: Model
+    session: Session
+    new: Model
+    readout: Readout | None
+    output: ClassOutput
+
+
+def run_both(both: Both, device: Device, source: Source, batch_size: int, progress: Progress) -> OutputDifference:
     """Run both files on all samples.
 
     Raises:
         UnsupportedModel: the new file cannot be loaded, or has not the inputs and outputs of the old one.
         DataError: an output of the wrong shape, or NaN or infinite values in it.
     """
-    other = open_model(new, device)
-    if input_specs(session) != input_specs(other) or not {*old.outputs} <= {*new.outputs}:
-        raise UnsupportedModel(f"{new.name}: other inputs or outputs than {old.name}")
-    sums, tallies = _Sums(), {name: _Tally() for name in old.outputs if name != output.name}
-    names, done = [output.name, *tallies], 0
+    other = open_model(both.new, device)
+    if input_specs(both.session) != input_specs(other) or not {*both.old.outputs} <= {*both.new.outputs}:
+        raise UnsupportedModel(f"{both.new.name}: other inputs or outputs than {both.old.name}")
+    output = both.output
+    sums = _Sums()
+    tallies = {name: _Tally() for name in both.old.outputs if name != output.name}
+    names = [output.name, *tallies]
+    done = 0
     for batch in source.batches(batch_size):
         labels = source.labels[done : done + len(next(iter(batch.values())))]
-        before, after = session.run(names, batch), other.run(names, batch)
-        p = _probabilities(before[0], output, len(labels), f"{old.name}: sample {done} and following")
-        q = _probabilities(after[0], output, len(labels), f"{new.name}: sample {done} and following")
+        before = both.session.run(names, batch)
+        after = other.run(names, batch)
+        p = _probabilities(before[0], output, len(labels), f"{both.old.name}: sample {done} and following")
+        q = _probabilities(after[0], output, len(labels), f"{both.new.name}: sample {done} and following")
         sums.add(p, q, labels)
         for tally, x, y in zip(tallies.values(), before[1:], after[1:], strict=True):
             tally.add(x, y)
         done += len(labels)
         progress("compare", done, len(source))
-    downstream = _downstream(old, readout)
+    downstream = _downstream(both.old, both.readout)
     return OutputDifference(
         data=source.describe(),
         samples=done,
@@ -78,9 +92,11 @@ class _Sums:
     """Sums in float64 over the samples seen."""
 
     def __init__(self) -> None:
-        self.largest = self.difference = 0.0
+        self.largest = 0.0
+        self.difference = 0.0
         self.same = 0
-        self.confidence, self.hits = [0.0, 0.0], [0, 0]
+        self.confidence = [0.0, 0.0]
+        self.hits = [0, 0]
 
     def add(self, p: NDArray[np.float64], q: NDArray[np.float64], labels: NDArray[np.int64]) -> None:
         """Take in the (B, C) probabilities of both files."""
@@ -97,25 +113,32 @@ class _Tally:
     """How far an output moved over the samples seen; equal NaNs are the same."""
 
     def __init__(self) -> None:
-        self.values = self.differing = 0
+        self.values = 0
+        self.differing = 0
         self.largest: float | None = 0.0
 
     def add(self, x: NDArray[Any], y: NDArray[Any]) -> None:
         """Take in the output of both files for one batch."""
         self.values += x.size
         if x.shape != y.shape:
-            self.differing, self.largest = self.differing + x.size, None
+            self.differing += x.size
+            self.largest = None
             return
         numbers = x.dtype.kind in "biuf" and y.dtype.kind in "biuf"
-        same = (x == y) | (np.isnan(x) & np.isnan(y)) if numbers and x.dtype.kind == "f" else x == y
+        same = x == y
+        if numbers and x.dtype.kind == "f":
+            same |= np.isnan(x) & np.isnan(y)
         self.differing += int(np.sum(~same))
         if not numbers:
-            self.largest = self.largest if same.all() else None
+            if not same.all():
+                self.largest = None
         elif self.largest is not None:
-            with np.errstate(invalid="ignore"):
-                moved = np.abs(np.where(same, 0, y.astype(np.float64) - x.astype(np.float64)))
-            largest = float(np.max(moved, initial=self.largest))
-            self.largest = largest if np.isfinite(largest) else None
+            self._move(np.where(same, 0, y.astype(np.float64) - x.astype(np.float64)))
+
+    def _move(self, difference: NDArray[np.float64]) -> None:
+        with np.errstate(invalid="ignore"):
+            largest = float(np.max(np.abs(difference), initial=self.largest or 0.0))
+        self.largest = largest if np.isfinite(largest) else None
 
 
 def _probabilities(values: NDArray[Any], output: ClassOutput, count: int, where: str) -> NDArray[np.float64]:

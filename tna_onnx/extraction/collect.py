@@ -1,11 +1,11 @@
-"""One pass of the network over the samples, up to the features."""
+"""One pass of the network over the samples, up to the features; up to the logits if there is no head."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,64 +17,71 @@ from tna_onnx.extraction.batch_size import BatchSize, choose_batch_size
 from tna_onnx.extraction.head_check import check_batch_axis, class_logits
 from tna_onnx.extraction.keys import data_key, model_key
 from tna_onnx.extraction.mapped import TemporaryRows, release
-from tna_onnx.extraction.sessions import open_cut
+from tna_onnx.extraction.sessions import OpenModel
 from tna_onnx.extraction.store import begun_batch_size, find_stores, open_store
 from tna_onnx.extraction.table import FeatureStore
 from tna_onnx.graph.cut import read_beside
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.progress import Progress
-from tna_onnx.runtime import Device, Session, runtime_version
+from tna_onnx.runtime import Session, runtime_version
 
 __all__ = ["batch_size_for", "collect_features"]
-
 
 # Rows checked at a time: their flags fit into the cache.
 _FINITE_ROWS = 4096
 
+# Axes that a tensor may have. A vector of that many numbers may be a shape, which is no row per sample.
+_MAX_AXES = 8
 
-# Axes that a tensor may have; a vector of that many numbers may be a shape.
-_LONGEST_SHAPE = 8
+NewArray: TypeAlias = Callable[[str, tuple[int, ...], np.dtype[Any]], NDArray[Any]]
+"""(name, shape of a row, dtype) -> array for the rows of all samples; the same one for the same name."""
 
 
 def batch_size_for(
-    wanted: BatchSize, model: Model, probe: Session | None, source: Source, cache: Path | None = None
+    wanted: BatchSize,
+    model: Model,
+    session: Session | None,
+    outputs: Collection[str],
+    source: Source,
+    cache: Path | None = None,
 ) -> int:
     """Return the samples per run: as wanted; for `auto` those of a store that was begun, or found by a probe.
 
     Args:
         wanted: a number or `auto`.
         model: what runs.
-        probe: a session on it, run for all of its outputs; None where there is nothing to run.
+        session: a session on it; None where there is nothing to run.
+        outputs: tensors that the probe asks for.
         source: the samples.
         cache: folder of feature stores.
 
     Raises:
         DataError: a sample cannot be read, or the network cannot run it.
     """
-    stored = None
-    if wanted == "auto" and cache is not None and find_stores(cache):
-        stored = begun_batch_size(cache, {**model_key(model), **data_key(source)})
-    return choose_batch_size(wanted, probe, probe.outputs if probe and wanted == "auto" else (), source, stored)
+    if wanted != "auto":
+        return choose_batch_size(wanted, session, (), source)
+    begun = None
+    if cache is not None and find_stores(cache):
+        begun = begun_batch_size(cache, {**model_key(model), **data_key(source)})
+    return choose_batch_size(wanted, session, list(outputs), source, begun)
 
 
 def collect_features(
-    model: Model,
+    opened: OpenModel,
     readout: Readout,
     source: Source,
-    device: Device,
     batch_size: int,
     progress: Progress,
     cache: Path | None = None,
     given: Collection[str] = (),
 ) -> FeatureStore:
-    """Run the sub-graph up to the features over all samples; up to the logits if there is no head.
+    """Run the model over all samples and keep its features; its logits if there is no head.
 
     Args:
-        model: the model.
+        opened: the model.
         readout: its head, as `check_readout` gave it, or its logits.
         source: the samples.
-        device: where to run.
         batch_size: samples per run.
         progress: called with (stage, done, total).
         cache: folder of feature stores; what an interrupted run has left there is taken over. With it the logits are
@@ -87,172 +94,243 @@ def collect_features(
     """
     if cache is not None and given:
         raise UsageError("the data are computed features or logits already; leave --cache out")
-    collector = _Collector(model, readout, source, device, batch_size, given, keep_logits=cache is not None)
+    tensors = _Tensors.of(opened, readout, given, keep_logits=cache is not None)
+    collector = _Collector(opened, readout, source, batch_size, tensors)
     if cache is None:
-        there = collector.given()
-        return collector.run(TemporaryRows(len(source)).array, progress) if there is None else there
+        return _stored_column(collector) or collector.run(TemporaryRows(len(source)).array, progress)
     with open_store(cache, collector.key(), source.labels, batch_size) as store:
-        found = collector.run(store.array, progress, store.done, store.finish_up_to)
-        return replace(found, folder=store.folder, resumed=tuple(store.notes))
+        table = collector.run(store.array, progress, store.done, store.finish_up_to)
+        return replace(table, folder=store.folder, resumed=tuple(store.notes))
+
+
+@dataclass(frozen=True)
+class _Tensors:
+    """The tensors of a batch that are kept.
+
+    Attributes:
+        main: the features, or the logits of a model without a head.
+        beside: what else of the data the nodes after the features read.
+        logits: the logits, if they are kept beside the features in a store.
+        computed: those of them that the session has to give.
+    """
+
+    main: str
+    beside: tuple[str, ...]
+    logits: str | None
+    computed: tuple[str, ...]
+
+    @classmethod
+    def of(cls, opened: OpenModel, readout: Readout, given: Collection[str], *, keep_logits: bool) -> _Tensors:
+        """Choose the tensors for a readout; `given` ones are not computed."""
+        main = readout.logits
+        beside: tuple[str, ...] = ()
+        if isinstance(readout, Head):
+            main = readout.features
+            if not readout.linear:
+                beside = tuple(read_beside(opened.model, readout))
+        logits = readout.logits if keep_logits else None
+        names = [main, *beside]
+        if logits is not None:
+            names.append(logits)
+        computed = tuple(name for name in opened.computed(names) if name not in given)
+        return cls(main, beside, logits, computed)
+
+
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """What is kept of one batch.
+
+    Attributes:
+        arrays: by name in the store, a row per sample.
+        scalars: tensors without a row per sample.
+        rows: rows of the feature tensor per sample, where there are several; else 0.
+    """
+
+    arrays: dict[str, NDArray[Any]]
+    scalars: Batch
+    rows: int
 
 
 class _Collector:
-    """One pass over the samples that keeps the features, what else the tail reads, and the logits if asked for."""
+    """Runs the batches and keeps their rows."""
 
-    def __init__(
-        self,
-        model: Model,
-        readout: Readout,
-        source: Source,
-        device: Device,
-        batch_size: int,
-        given: Collection[str],
-        *,
-        keep_logits: bool,
-    ) -> None:
-        self._model, self._readout, self._source = model, readout, source
-        self._batch_size, self._strict = batch_size, keep_logits
+    def __init__(self, opened: OpenModel, readout: Readout, source: Source, batch_size: int, tensors: _Tensors) -> None:
+        self.readout = readout
+        self.source = source
+        self.batch_size = batch_size
+        self.tensors = tensors
+        self._opened = opened
+        self._model = opened.model
         self._head = readout if isinstance(readout, Head) else None
-        self._wanted = self._head.features if self._head else readout.logits
-        self._beside = read_beside(model, self._head) if self._head and not self._head.linear else []
-        names = [self._wanted, *self._beside, *([readout.logits] if keep_logits else [])]
-        made = (name for name in names if name in model.producers and name not in given)
-        self._computed = list(dict.fromkeys(made))
-        self._session = open_cut(model, self._computed, device) if self._computed else None
-        self._rowwise: dict[str, bool] = {}
+        self._has_row: dict[str, bool] = {}
 
     def key(self) -> dict[str, Any]:
         """Everything that the rows depend on."""
+        provider = self._opened.session.provider if self.tensors.computed else "none"
         return {
             **model_key(self._model),
             "head": self._head.node if self._head else None,
-            "features": self._wanted,
-            "logits": self._readout.logits,
-            "holds": self._readout.holds,
-            "beside": self._beside,
-            **data_key(self._source),
-            "provider": self._session.provider if self._session else "none",
+            "features": self.tensors.main,
+            "logits": self.readout.logits,
+            "holds": self.readout.holds,
+            "beside": list(self.tensors.beside),
+            **data_key(self.source),
+            "provider": provider,
             "onnxruntime": runtime_version(),
-            "batch_size": self._batch_size,
+            "batch_size": self.batch_size,
         }
 
     def run(
         self,
-        array: Callable[[str, tuple[int, ...], np.dtype[Any]], NDArray[Any]],
+        new_array: NewArray,
         progress: Progress,
         done: int = 0,
-        finish_up_to: Callable[[int], None] = lambda count: None,  # noqa: ARG005
+        finish_up_to: Callable[[int], None] | None = None,
     ) -> FeatureStore:
-        """Fill the arrays from sample `done` on."""
-        total = len(self._source)
-        rows = None if done == 0 else np.arange(done, total)
+        """Fill the arrays from sample `done` on.
+
+        Args:
+            new_array: gives the arrays.
+            progress: called with (stage, done, total).
+            done: samples whose rows are there already.
+            finish_up_to: called with the samples done, after each batch.
+        """
+        total = len(self.source)
+        arrays: dict[str, NDArray[Any]] = {}
         scalars: list[Batch] = []
-        fold, arrays = 0, {}
+        several = 0
         progress("collect features", done, total)
-        # one batch is run again where all are done: it tells names, shapes and dtypes
-        again = self._source.batches(self._batch_size, np.arange(min(self._batch_size, total))) if done == total else ()
-        for batch in again or self._source.batches(self._batch_size, rows):
-            results = {**batch, **self._results(batch)}
-            count = len(next(iter(batch.values())))
-            raw = results[self._wanted]
-            features = _rows(self._model, self._readout, raw, count)
-            if self._head and self._head.linear and len(raw) == count and raw.ndim > 2:
-                features = raw  # as it comes; one vector a sample
-            fold = features.shape[1] if self._head and not self._head.linear and len(raw) != count else 0
-            kept = {"features": features}
-            alone: Batch = {}
-            for k, name in enumerate(self._beside):
-                if self._has_rows(name, results[name], count):
-                    kept[f"beside_{k}"] = results[name]
-                else:
-                    alone[name] = results[name]
-            if alone and self._strict:
-                raise UsageError(
-                    f"{self._model.name}: the nodes behind the head read {', '.join(alone)}, which have no row per "
-                    "sample and cannot be kept; leave --cache out"
-                )
-            if self._strict and self._head:
-                kept["logits"] = results[self._readout.logits]
-            for name, values in kept.items():
-                arrays[name] = array(name, values.shape[1:], values.dtype)
+        for batch in self._batches(done):
+            rows = self._rows(batch)
+            several = rows.rows
+            if rows.scalars:
+                scalars.append(rows.scalars)
+            for name, values in rows.arrays.items():
+                arrays[name] = new_array(name, values.shape[1:], values.dtype)
                 if done < total:
                     self._put(arrays[name], name, values, done)
-            scalars += [alone] if alone else []
             if done < total:
-                done += count
-                finish_up_to(done)
+                done += len(next(iter(batch.values())))
+                if finish_up_to:
+                    finish_up_to(done)
             progress("collect features", done, total)
         if "features" not in arrays or done != total:
-            raise DataError(f"{self._source.describe()}: {done} samples read; expected {total}")
-        beside = {name: arrays[f"beside_{k}"] for k, name in enumerate(self._beside) if f"beside_{k}" in arrays}
-        labels = self._source.labels
+            raise DataError(f"{self.source.describe()}: {done} samples read; expected {total}")
+        return self._table(arrays, tuple(scalars), several)
+
+    def _batches(self, done: int) -> Iterator[Batch]:
+        """Yield the batches from sample `done` on.
+
+        Where all are done, the first one is run again: it tells the names, shapes and dtypes of the arrays.
+        """
+        total = len(self.source)
+        if done == total:
+            return self.source.batches(self.batch_size, np.arange(min(self.batch_size, total)))
+        if done == 0:
+            return self.source.batches(self.batch_size)
+        return self.source.batches(self.batch_size, np.arange(done, total))
+
+    def _rows(self, batch: Batch) -> _Rows:
+        """Run one batch and return what is kept of it."""
+        results = dict(batch)
+        if names := list(self.tensors.computed):
+            results.update(zip(names, self._opened.session.run(names, batch), strict=True))
+        count = len(next(iter(batch.values())))
+        raw = results[self.tensors.main]
+        arrays = {"features": self._main_rows(raw, count)}
+        scalars: Batch = {}
+        for k, name in enumerate(self.tensors.beside):
+            if self._has_rows(name, results[name], count):
+                arrays[f"beside_{k}"] = results[name]
+            else:
+                scalars[name] = results[name]
+        if self.tensors.logits is not None:
+            self._refuse_scalars(scalars)
+            if self._head:
+                arrays["logits"] = results[self.tensors.logits]
+        several = self._head is not None and not self._head.linear and len(raw) != count
+        return _Rows(arrays, scalars, arrays["features"].shape[1] if several else 0)
+
+    def _main_rows(self, raw: NDArray[Any], samples: int) -> NDArray[Any]:
+        """Return what is kept of the features or logits, a row per sample."""
+        head = self._head
+        if head is None:
+            return class_logits(self._model, self.readout, raw, samples)
+        if not head.linear:
+            check_batch_axis(self._model, head, raw, samples)
+            return raw if len(raw) == samples else raw.reshape(samples, -1, *raw.shape[1:])
+        features = raw.T if head.features_transposed else raw
+        if len(features) != samples or features.size != samples * head.n_features:
+            raise UnsupportedModel(
+                f"{self._model.name}: features '{head.features}' have shape {raw.shape}; expected "
+                f"(N, {head.n_features}), one vector a sample"
+            )
+        if len(raw) == samples and raw.ndim > 2:
+            return raw  # kept as it comes: (N, n, 1, 1), say
+        return features.reshape(samples, head.n_features)
+
+    def _table(self, arrays: dict[str, NDArray[Any]], scalars: tuple[Batch, ...], rows: int) -> FeatureStore:
         features = arrays["features"]
         if self._head and self._head.linear:
-            features = features.reshape(total, self._head.n_features)
-        return FeatureStore(features, labels, self._batch_size, beside, tuple(scalars), fold, arrays.get("logits"))
+            features = features.reshape(len(self.source), self._head.n_features)
+        beside = {name: arrays[f"beside_{k}"] for k, name in enumerate(self.tensors.beside) if f"beside_{k}" in arrays}
+        logits = arrays.get("logits")
+        return FeatureStore(features, self.source.labels, self.batch_size, beside, scalars, rows, logits)
 
-    def given(self) -> FeatureStore | None:
-        """Return the samples' own array of features where that is all there is to keep: nothing is copied."""
-        plain = self._head is not None and self._head.linear and not self._computed and not self._strict
-        if self._head is None or not plain or not isinstance(self._source, ArraySource):
-            return None
-        column, total = self._source.columns[self._wanted], len(self._source)
-        wanted = next(spec.dtype for spec in self._source.inputs if spec.name == self._wanted)
-        if not isinstance(column, np.ndarray) or column.dtype != wanted:
-            return None
-        features = column.reshape(total, self._head.n_features)
-        for start in range(0, total, _FINITE_ROWS):
-            block = slice(start, start + _FINITE_ROWS)
-            self._require_finite("features", features[block], start)
-            release(features, block)
-        return FeatureStore(features, self._source.labels, self._batch_size)
+    def _refuse_scalars(self, scalars: Batch) -> None:
+        """Refuse to keep what has no row per sample: a store that is resumed could not hold it."""
+        if scalars:
+            raise UsageError(
+                f"{self._model.name}: the nodes behind the head read {', '.join(scalars)}, which have no row per "
+                "sample and cannot be kept; leave --cache out"
+            )
 
     def _has_rows(self, name: str, value: NDArray[Any], count: int) -> bool:
-        """Whether a tensor has a row per sample; decided on the first batch.
-
-        A vector no longer than a shape may be one, and counts as none.
-        """
+        """Whether a tensor has a row per sample; decided on the first batch."""
         there = bool(value.ndim) and len(value) == count
-        if self._rowwise.setdefault(name, there and (value.ndim > 1 or count > _LONGEST_SHAPE)) and not there:
+        decided = self._has_row.setdefault(name, there and (value.ndim > 1 or count > _MAX_AXES))
+        if decided and not there:
             raise UnsupportedModel(
                 f"{self._model.name}: '{name}', which the nodes behind the head read, has shape {value.shape} for "
                 f"{count} samples; it had a row per sample before"
             )
-        return self._rowwise[name]
-
-    def _results(self, batch: Batch) -> Batch:
-        if self._session is None:
-            return {}
-        return dict(zip(self._computed, self._session.run(self._computed, batch), strict=True))
+        return decided
 
     def _put(self, array: NDArray[Any], name: str, values: NDArray[Any], start: int) -> None:
         if values.shape[1:] != array.shape[1:]:
             raise DataError(
-                f"{self._source.describe()}: {name} of samples from {start} on have shape {values.shape[1:]}, those "
+                f"{self.source.describe()}: {name} of samples from {start} on have shape {values.shape[1:]}, those "
                 f"before {array.shape[1:]}; give all samples the same length (padding)"
             )
-        self._require_finite(name, values, start)
+        _require_finite(self.source, name, values, start)
         array[start : start + len(values)] = values
         release(array, slice(start, start + len(values)))
 
-    def _require_finite(self, name: str, values: NDArray[Any], start: int) -> None:
-        if values.dtype.kind == "f" and not np.all(np.isfinite(values)):
-            bad = ~np.isfinite(values).reshape(len(values), -1).all(axis=1)
-            row = start + int(np.flatnonzero(bad)[0])
-            raise DataError(f"{self._source.describe()}: {name} of sample {row} hold NaN or infinite values")
+
+def _stored_column(collector: _Collector) -> FeatureStore | None:
+    """Return the samples' own array of features where that is all there is to keep: nothing is copied.
+
+    None where something has to be computed or converted, or the samples are no arrays.
+    """
+    head = collector.readout
+    source = collector.source
+    tensors = collector.tensors
+    if not isinstance(head, Head) or not head.linear or tensors.computed or not isinstance(source, ArraySource):
+        return None
+    column = source.columns[tensors.main]
+    wanted = next(spec.dtype for spec in source.inputs if spec.name == tensors.main)
+    if not isinstance(column, np.ndarray) or column.dtype != wanted:
+        return None
+    features = column.reshape(len(source), head.n_features)
+    for start in range(0, len(features), _FINITE_ROWS):
+        block = slice(start, start + _FINITE_ROWS)
+        _require_finite(source, "features", features[block], start)
+        release(features, block)
+    return FeatureStore(features, source.labels, collector.batch_size)
 
 
-def _rows(model: Model, readout: Readout, raw: NDArray[Any], samples: int) -> NDArray[Any]:
-    """Return what is kept of each sample, along axis 0."""
-    if not isinstance(readout, Head):
-        return class_logits(model, readout, raw, samples)
-    if not readout.linear:
-        check_batch_axis(model, readout, raw, samples)
-        return raw if len(raw) == samples else raw.reshape(samples, -1, *raw.shape[1:])
-    features, n = raw.T if readout.features_transposed else raw, readout.n_features
-    if len(features) != samples or features.size != samples * n:
-        raise UnsupportedModel(
-            f"{model.name}: features '{readout.features}' have shape {raw.shape}; expected (N, {n}), one vector a "
-            "sample"
-        )
-    return features.reshape(samples, n)
+def _require_finite(source: Source, name: str, values: NDArray[Any], start: int) -> None:
+    if values.dtype.kind == "f" and not np.all(np.isfinite(values)):
+        bad = ~np.isfinite(values).reshape(len(values), -1).all(axis=1)
+        row = start + int(np.flatnonzero(bad)[0])
+        raise DataError(f"{source.describe()}: {name} of sample {row} hold NaN or infinite values")

@@ -1,13 +1,11 @@
-"""Data x session -> penultimate features in a memory-mapped store, with the check that the head is the right one.
+"""The check that a head is the right one, on the first batch of real data.
 
-Only the sub-graph up to the feature tensor runs over the data. On the first batch the whole model runs too. Where
-everything after the linear layer is linear,
+Where everything after the linear layer is linear,
 
     features @ weight.T + bias == logits
 
 must hold within rounding, or the head is not what the graph walk took it for. Elsewhere (`Tail`) the sub-graph from the
-features to the logits must give the logits, and a changed class vector must change the logit of its class alone. A
-model without a head has its logits collected in place of features.
+features to the logits must give the logits, and a changed class vector must change the logit of its class alone.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.data import Batch, Source
 from tna_onnx.errors import DataError, UnsupportedModel
-from tna_onnx.extraction.sessions import open_cut
+from tna_onnx.extraction.sessions import OpenModel
 from tna_onnx.extraction.tail import Tail
 from tna_onnx.graph.cut import read_beside
 from tna_onnx.graph.floats import epsilon
@@ -28,7 +26,7 @@ from tna_onnx.graph.load import Model
 from tna_onnx.graph.outputs import output_of
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.numerics.ops import softmax
-from tna_onnx.runtime import Device, Session
+from tna_onnx.runtime import Session
 
 __all__ = ["Probed", "check_batch_axis", "check_readout", "class_logits"]
 
@@ -60,46 +58,73 @@ class Probed:
 
 
 def check_readout(
-    model: Model, readout: Readout, probe: Session | None, source: Source, batch_size: int, device: Device
+    opened: OpenModel, readout: Readout, session: Session | None, source: Source, batch_size: int
 ) -> Probed:
     """Compare what the head computes with the model's logits on the first batch.
 
-    Without a session the samples hold the logits.
+    Args:
+        opened: the model.
+        readout: what the samples reach: the model's head, or its logits.
+        session: from the samples to the logits; None if the samples hold the logits.
+        source: the samples.
+        batch_size: samples per run.
 
     Raises:
         UnsupportedModel: shapes or values differ: the head is not what the graph walk took it for.
         DataError: the logits hold NaN or infinite values.
     """
+    model = opened.model
     batch = next(source.batches(batch_size))
-    names = [readout.features] if isinstance(readout, Head) and readout.features not in batch else []
-    *found, raw = probe.run([*names, readout.logits], batch) if probe else [batch[readout.logits]]
+    tensors = _first_batch(readout, session, batch)
+    raw = tensors[readout.logits]
     logits = class_logits(model, readout, raw, len(next(iter(batch.values()))))
-    if not np.all(np.isfinite(logits)):
-        row = int(np.flatnonzero(~np.isfinite(logits).all(axis=1))[0])
-        raise DataError(f"{model.name}: logits '{readout.logits}' of sample {row} hold NaN or infinite values")
+    _require_finite(model, readout, logits)
     _refuse_probabilities(model, readout, raw)
-    entered = isinstance(readout, Head) and readout.features in batch and readout.features in model.producers
-    if probe is not None and not entered:
-        _check_output(model, readout, logits, batch, device)
+    if session is not None and session is opened.session_if_open:
+        _check_output(opened, readout, logits, batch)
     readout = replace(readout, logits_type=raw.dtype.name)
     if not isinstance(readout, Head):
         return Probed(readout, raw.shape[1:], plain_features=False)
-    head, features = readout, found[0] if found else batch[readout.features]
-    if head.linear and features.size == len(logits) * head.n_features:
-        _check_linear(model, head, features, logits)
-        plain = features.ndim == 2 and not head.features_transposed and features.dtype == raw.dtype
-        return Probed(head, raw.shape[1:], plain)
-    head = replace(head, linear=False)
-    if probe is not None and probe.fixed_batch and len(features) != len(logits):
-        raise UnsupportedModel(
-            f"{model.name}: features '{head.features}' have shape {features.shape} for {len(logits)} samples, and the "
-            "model has a fixed batch; export it with a dynamic batch"
-        )
-    check_batch_axis(model, head, features, len(logits))
-    sample = _with_beside(model, head, batch, features, device)
-    tail = Tail(model, head, device, sample, probe.fixed_batch if probe else None)
+    features = tensors[readout.features]
+    if readout.linear and features.size == len(logits) * readout.n_features:
+        _check_linear(model, readout, features, logits)
+        matrix = features.ndim == 2 and not readout.features_transposed
+        return Probed(readout, raw.shape[1:], matrix and features.dtype == raw.dtype)
+    head = replace(readout, linear=False)
+    fixed_batch = session.fixed_batch if session else None
+    _check_rows(model, head, features, len(logits), fixed_batch)
+    sample = _read_by_tail(opened, head, batch, features)
+    tail = Tail(model, head, opened.device, sample, fixed_batch)
     _check_tail(model, head, tail, sample, logits)
     return Probed(head, raw.shape[1:], plain_features=False, tail=tail)
+
+
+def _first_batch(readout: Readout, session: Session | None, batch: Batch) -> Batch:
+    """Return the features, if there is a head, and the logits of one batch; computed, unless the batch holds them."""
+    names = [readout.logits]
+    if isinstance(readout, Head):
+        names.insert(0, readout.features)
+    missing = [name for name in names if name not in batch]
+    if session is None or not missing:
+        return batch
+    return {**batch, **dict(zip(missing, session.run(missing, batch), strict=True))}
+
+
+def _require_finite(model: Model, readout: Readout, logits: NDArray[Any]) -> None:
+    bad = ~np.isfinite(logits).all(axis=1)
+    if bad.any():
+        row = int(np.flatnonzero(bad)[0])
+        raise DataError(f"{model.name}: logits '{readout.logits}' of sample {row} hold NaN or infinite values")
+
+
+def _check_rows(model: Model, head: Head, features: NDArray[Any], samples: int, fixed_batch: int | None) -> None:
+    """Refuse features that are not one row, or a fixed number of rows, per sample."""
+    if fixed_batch and len(features) != samples:
+        raise UnsupportedModel(
+            f"{model.name}: features '{head.features}' have shape {features.shape} for {samples} samples, and the "
+            "model has a fixed batch; export it with a dynamic batch"
+        )
+    check_batch_axis(model, head, features, samples)
 
 
 def class_logits(model: Model, readout: Readout, raw: NDArray[Any], samples: int) -> NDArray[Any]:
@@ -127,16 +152,17 @@ def _refuse_probabilities(model: Model, readout: Readout, raw: NDArray[Any]) -> 
         )
 
 
-def _check_output(model: Model, readout: Readout, logits: NDArray[Any], batch: Batch, device: Device) -> None:
+def _check_output(opened: OpenModel, readout: Readout, logits: NDArray[Any], batch: Batch) -> None:
     """Compare an output that comes after the logits with what it should be.
 
     Raises:
         UnsupportedModel: it is not the softmax of the logits, say, because that runs over another axis.
     """
+    model = opened.model
     output = output_of(readout)
     if output.mapped or readout.output == readout.logits or readout.output not in model.producers:
         return
-    values = open_cut(model, [readout.output], device).run([readout.output], batch)[0]
+    values = opened.session.run([readout.output], batch)[0]
     coarse = 1e-3 + 16 * epsilon(readout.logits_type) * max(1.0, float(np.abs(logits).max())) + readout.output_step
     if values.size != len(logits) * output.width or np.any(
         np.abs(output.probabilities(values) - softmax(logits)) > coarse + 0.6 * (readout.output_step > 0)
@@ -181,13 +207,14 @@ def check_batch_axis(model: Model, head: Head, features: NDArray[Any], samples: 
         )
 
 
-def _with_beside(model: Model, head: Head, batch: Batch, features: NDArray[Any], device: Device) -> Batch:
+def _read_by_tail(opened: OpenModel, head: Head, batch: Batch, features: NDArray[Any]) -> Batch:
     """Return what the nodes from the linear layer to the logits read of one batch."""
-    beside = read_beside(model, head)
-    computed = [name for name in beside if name in model.producers and name not in batch]
-    results = open_cut(model, computed, device).run(computed, batch) if computed else []
-    values = {**batch, **dict(zip(computed, results, strict=True))}
-    return {head.features: features, **{name: values[name] for name in beside}}
+    names = read_beside(opened.model, head)
+    missing = opened.computed(name for name in names if name not in batch)
+    values = dict(batch)
+    if missing:
+        values.update(zip(missing, opened.session.run(missing, batch), strict=True))
+    return {head.features: features, **{name: values[name] for name in names}}
 
 
 def _check_tail(model: Model, head: Head, tail: Tail, sample: Batch, logits: NDArray[Any]) -> None:

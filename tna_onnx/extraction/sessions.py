@@ -1,20 +1,86 @@
-"""Sessions on a model, or on a part of it."""
+"""Sessions on a model: the whole of it once, with everything that a run reads as an output, or a part of it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from tna_onnx.data import InputSpec
-from tna_onnx.graph.cut import ModelProto, cut_at, cut_between
+from tna_onnx.graph.cut import ModelProto, cut_at, cut_between, read_beside
 from tna_onnx.graph.external import real_places
 from tna_onnx.graph.load import Model
+from tna_onnx.graph.outputs import tensor_outputs
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.runtime import Device, Session, open_session
 
-__all__ = ["input_specs", "open_cut", "open_model", "open_part", "open_probe"]
+__all__ = ["OpenModel", "input_specs", "open_model", "open_part"]
+
+
+@dataclass(eq=False)
+class OpenModel:
+    """A source model and its session, which is opened at the first use and serves the whole run.
+
+    The session gives the features, the logits, what the nodes between them read, and every output of the model, so
+    that the head check, the collection of all data and the check of the other outputs share it.
+
+    Attributes:
+        model: the source.
+        readout: its head, or the tensor of logits or probabilities.
+        device: where to run.
+    """
+
+    model: Model
+    readout: Readout
+    device: Device
+    _whole: Session | None = field(default=None, repr=False)
+
+    @property
+    def session(self) -> Session:
+        """The session from the model's inputs.
+
+        Raises:
+            DeviceError, UnsupportedModel: see `tna_onnx.runtime.open_session`.
+        """
+        if self._whole is None:
+            self._whole = open_part(self.model, cut_at(self.model, self._tensors()), self.device)
+        return self._whole
+
+    @property
+    def session_if_open(self) -> Session | None:
+        """The session from the model's inputs, if a run has needed it yet."""
+        return self._whole
+
+    @property
+    def inputs(self) -> tuple[InputSpec, ...]:
+        """What a data source has to fill."""
+        return input_specs(self.session)
+
+    def session_from(self, given: Mapping[str, np.dtype[Any]]) -> Session | None:
+        """Return a session from tensors that are given, of some dtypes, to the logits.
+
+        None if the logits are given; the whole session if nothing is, or nothing but the model's inputs.
+
+        Raises:
+            DeviceError, UnsupportedModel: see `tna_onnx.runtime.open_session`.
+        """
+        if set(given) <= set(self.model.inputs):
+            return self.session
+        if self.readout.logits in given:
+            return None
+        return open_part(self.model, cut_between(self.model.proto, given, [self.readout.logits]), self.device)
+
+    def computed(self, names: Iterable[str]) -> list[str]:
+        """Return those of some tensors that nodes compute, each once; the others are inputs or constants."""
+        return list(dict.fromkeys(name for name in names if name in self.model.producers))
+
+    def _tensors(self) -> list[str]:
+        names = [self.readout.logits, self.readout.output, *tensor_outputs(self.model)]
+        if isinstance(self.readout, Head):
+            names = [self.readout.features, *read_beside(self.model, self.readout), *names]
+        return self.computed(names)
 
 
 def input_specs(session: Session) -> tuple[InputSpec, ...]:
@@ -22,22 +88,8 @@ def input_specs(session: Session) -> tuple[InputSpec, ...]:
     return tuple(InputSpec(i.name, i.shape, i.dtype) for i in session.inputs)
 
 
-def open_probe(
-    model: Model, readout: Readout, device: Device, given: Mapping[str, np.dtype[Any]] | None = None
-) -> Session:
-    """Open the whole model with the logits, and the features if there are any, as outputs.
-
-    With tensors that are given, of some dtypes, it is opened from there to the logits.
-    """
-    if given:
-        cut = cut_between(model.proto, given, [readout.logits])
-        return open_part(model, cut, device)
-    wanted = [readout.features, readout.logits] if isinstance(readout, Head) else [readout.logits]
-    return open_cut(model, [*dict.fromkeys(name for name in wanted if name in model.producers)], device)
-
-
 def open_model(model: Model, device: Device) -> Session:
-    """Open the source model itself.
+    """Open a model as it is.
 
     Raises:
         DeviceError, UnsupportedModel: see `tna_onnx.runtime.open_session`.
@@ -55,7 +107,3 @@ def open_part(model: Model, cut: ModelProto, device: Device, fixed_batch: int | 
     """
     folder = real_places(model, cut)
     return open_session(cut.SerializeToString(), model.name, device, folder=folder, fixed_batch=fixed_batch)
-
-
-def open_cut(model: Model, outputs: list[str], device: Device) -> Session:
-    return open_part(model, cut_at(model, outputs), device)

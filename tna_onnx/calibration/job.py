@@ -1,0 +1,55 @@
+"""What `calibrate` was asked for, in one value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tna_onnx.calibration.settings import Settings
+from tna_onnx.data.options import Data
+from tna_onnx.extraction.batch_size import DEFAULT, BatchSize
+from tna_onnx.graph.load import ModelSource
+from tna_onnx.graph.options import ModelOptions
+from tna_onnx.results.gates import Gates
+
+__all__ = ["Job"]
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """A recalibration before anything is opened.
+
+    Attributes:
+        model: the source.
+        calib: calibration data.
+        held_out: data for the report; None to cross-fit on `calib`.
+        options: on the model's head and output.
+        settings: of search, map and intervals.
+        gates: limits on the result.
+        output: path to write; None for the default.
+        overwrite: allow the output to be the input.
+        dry_run: write no model.
+        details: collect the numbers behind the figures.
+        device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
+        batch_size: samples per run, or `auto`.
+        cache: folder of feature stores.
+    """
+
+    model: ModelSource
+    calib: Data
+    held_out: Data | None = None
+    options: ModelOptions = field(default_factory=ModelOptions)
+    settings: Settings = field(default_factory=Settings)
+    gates: Gates = field(default_factory=Gates)
+    output: str | Path | None = None
+    overwrite: bool = False
+    dry_run: bool = False
+    details: bool = False
+    device: str = "auto"
+    batch_size: BatchSize = DEFAULT
+    cache: str | Path | None = None
+
+    @property
+    def needs_head(self) -> bool:
+        """Whether class vectors are searched."""
+        return self.settings.search != "none"

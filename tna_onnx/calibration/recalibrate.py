@@ -1,0 +1,104 @@
+"""What happens inside `calibrate`, in order: open, search and fit, write, check, compare, report."""
+
+from __future__ import annotations
+
+import functools
+import logging
+
+from tna_onnx.calibration.comparing import compare_heads
+from tna_onnx.calibration.details import collect_details
+from tna_onnx.calibration.job import Job
+from tna_onnx.calibration.provenance import provenance_entries
+from tna_onnx.calibration.reporting import Finished, report_of
+from tna_onnx.calibration.strategy import Outcome, Strategy
+from tna_onnx.calibration.task import Task, open_task
+from tna_onnx.calibration.writing import Writing
+from tna_onnx.calibration.written import check_written, checked_samples
+from tna_onnx.errors import UnsupportedModel
+from tna_onnx.graph.save import pending
+from tna_onnx.progress import Progress
+from tna_onnx.results.gates import GateMissed
+from tna_onnx.results.report import Report
+
+__all__ = ["recalibrate"]
+
+_log = logging.getLogger("tna_onnx")
+
+
+def recalibrate(job: Job, progress: Progress) -> Report:
+    """Recalibrate a model and write it, unless the result misses a gate.
+
+    Raises:
+        UsageError, UnsupportedModel, DataError, DeviceError, CheckFailed, GateMissed: see `tna_onnx.calibrate`.
+    """
+    task = open_task(job, progress)
+    suspicion = _look_at_labels(job, task)
+    writing = Writing(task, job.settings.fold)
+    writing.require(job.settings.map)
+
+    strategy = _strategy(job, task, writing)
+    outcome = _search(task, strategy, progress)
+    folding = writing.folding(outcome)
+    factor = folding.factor if folding else None
+    rewritten = writing.write(outcome, provenance_entries(task, job.settings, outcome))
+
+    target = None if job.dry_run else task.output
+    with pending(task.model, rewritten.proto, target) as path:
+        shipped = task.logits(outcome.weight, factor, on=checked_samples(task))
+        verification = check_written(task, rewritten, path, shipped, outcome.fitted)
+        _log.info("check: %d samples, largest |p - p'| %.1e", verification.samples, verification.max_difference)
+        compared = compare_heads(task, strategy, outcome, job.settings, factor)
+        _log.info("compare: %s on %d samples", compared.comparison.how, compared.comparison.before.n)
+        details = collect_details(task, job.settings, outcome, compared, path, progress) if job.details else None
+        finished = Finished(task, outcome, folding, rewritten, verification, compared, details, suspicion)
+        report = report_of(job, finished)
+        if report.missed:
+            raise GateMissed(report, "; no file was written")
+    _log.info("done: %s", report.verdict)
+    return report
+
+
+def _look_at_labels(job: Job, task: Task) -> str:
+    """Return a warning about labels that look wrong beside the model's predictions; empty if they look right.
+
+    Raises:
+        CheckFailed: the accuracy is not the expected one.
+    """
+    _log.info("open: %s of %s, %d samples on %s", task.where, task.model.name, len(task.source), task.provider)
+    predicted = task.logits(task.weight).predictions()
+    return job.calib.check(predicted, task.source.labels, task.class_names, task.readout.n_classes)
+
+
+def _strategy(job: Job, task: Task, writing: Writing) -> Strategy:
+    settings = job.settings
+    return Strategy(
+        logits_of=task.logits,
+        weight=task.weight,
+        search=settings.search,
+        map=settings.map,
+        settings=settings.for_search,
+        allowed=writing.choices,
+        options={"ets_loss": settings.ets_loss},
+    )
+
+
+def _search(task: Task, strategy: Strategy, progress: Progress) -> Outcome:
+    """Search and fit.
+
+    Raises:
+        UnsupportedModel: the weight cannot be tilted.
+        DataError: the map cannot be fitted.
+    """
+    try:
+        outcome = strategy.run(functools.partial(progress, "search"))
+    except ValueError as error:
+        raise UnsupportedModel(f"{task.model.name}: {task.where}: {error}; use --search none") from error
+    chosen = outcome.chosen
+    _log.info(
+        "search: %d candidates; %.3g degrees, %d members, map %s",
+        len(outcome.candidates),
+        chosen.angle,
+        chosen.ensemble_size,
+        outcome.map,
+    )
+    return outcome

@@ -1,0 +1,161 @@
+"""The report on a recalibration, from what its stages found."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tna_onnx.calibration.comparing import Compared
+from tna_onnx.calibration.job import Job
+from tna_onnx.calibration.notes import notes_on
+from tna_onnx.calibration.provenance import versions
+from tna_onnx.calibration.settings import Settings
+from tna_onnx.calibration.strategy import Outcome
+from tna_onnx.calibration.task import Task
+from tna_onnx.extraction.batch_size import batch_size_notes
+from tna_onnx.graph.rewrite import Rewritten
+from tna_onnx.maps.base import Folding
+from tna_onnx.numerics.metrics import objective_value
+from tna_onnx.numerics.reliability import Reliability
+from tna_onnx.results.details import Details
+from tna_onnx.results.report import Changes, Comparison, CurvePoint, Report, compare_scores
+from tna_onnx.results.verification import Verification
+from tna_onnx.search.candidates import Candidate
+
+__all__ = ["Finished", "report_of"]
+
+
+@dataclass(frozen=True, eq=False)
+class Finished:
+    """What the stages of a recalibration found.
+
+    Attributes:
+        task: what was opened.
+        outcome: what was chosen and fitted.
+        folding: what the map did to weight and bias; None if it was appended, or there is none.
+        rewritten: the new model.
+        verification: of the written file.
+        compared: the honest numbers.
+        details: the numbers behind the figures, if they were asked for.
+        suspicion: what looks wrong about the labels.
+    """
+
+    task: Task
+    outcome: Outcome
+    folding: Folding | None
+    rewritten: Rewritten
+    verification: Verification
+    compared: Compared
+    details: Details | None
+    suspicion: str
+
+    @property
+    def drift(self) -> float | None:
+        """What quantising the new weight does to probabilities."""
+        return self.task.quantization_drift(self.outcome.weight)
+
+
+def report_of(job: Job, finished: Finished) -> Report:
+    """Put a report together, gates included."""
+    task = finished.task
+    outcome = finished.outcome
+    comparison = finished.compared.comparison
+    missed = _missed(job, comparison)
+    changes = _changes(finished.rewritten, task.output)
+    kept = not missed and not job.dry_run
+    drift = finished.drift
+    return Report(
+        model=task.model.name,
+        model_sha256=task.model.sha256,
+        output=str(task.output) if task.output and kept else "",
+        **_what_was_done(job.settings, finished),
+        settings=_settings(job, task),
+        calibration=_on_calibration_data(job.settings, finished),
+        comparison=comparison,
+        reliability=Reliability.of(finished.compared.before, finished.compared.after, job.settings.bins),
+        verification=finished.verification,
+        preprocessing=task.source.recipe(),
+        provider=task.provider,
+        versions=versions(),
+        notes=(
+            *notes_on(task, outcome, job, comparison, changes, drift, finished.suspicion),
+            *batch_size_notes(job.batch_size, task.batch_size),
+        ),
+        quantization_drift=drift,
+        recalibrated=finished.rewritten.proto if task.output is None and kept else None,
+        details=finished.details,
+        changes=changes,
+        dry_run=job.dry_run,
+        missed=missed,
+    )
+
+
+def _what_was_done(settings: Settings, finished: Finished) -> dict[str, Any]:
+    """Head, search and map: the fields of a report from `head` to `curve`."""
+    task = finished.task
+    outcome = finished.outcome
+    chosen = outcome.chosen
+    return {
+        "head": task.head.node if task.head else "",
+        "classes": task.readout.n_classes,
+        "features": task.head.n_features if task.head else 0,
+        "search": settings.search,
+        "map": outcome.map,
+        "folded": finished.folding is not None,
+        "parameters": outcome.fitted.brief if outcome.fitted else {},
+        "map_nll": outcome.map_nll,
+        "angle": chosen.angle,
+        "reached": chosen.reached,
+        "ensemble_size": chosen.ensemble_size,
+        "rotations": chosen.rotations,
+        "objective": settings.objective,
+        "curve": tuple(_point(candidate, settings) for candidate in outcome.candidates),
+    }
+
+
+def _settings(job: Job, task: Task) -> dict[str, object]:
+    return {
+        **job.settings.recorded,
+        "device": job.device,
+        "computed_on": task.computed_on,
+        "batch_size": task.batch_size,
+        "confidence_level": job.settings.confidence_level,
+        "gates": dataclasses.asdict(job.gates),
+    }
+
+
+def _on_calibration_data(settings: Settings, finished: Finished) -> Comparison:
+    """Compare on the data that were fitted."""
+    outcome = finished.outcome
+    after = outcome.logits.mapped_scores(outcome.fitted)
+    described = finished.task.source.describe()
+    return compare_scores(described, "fitted", outcome.before, after, settings.bins, settings.seed, settings.level)
+
+
+def _missed(job: Job, comparison: Comparison) -> tuple[str, ...]:
+    """Lines on the gates that a result misses."""
+    kind = "calibration" if comparison.how == "unchanged" else comparison.how
+    after = comparison.after
+    changes = job.gates.changes_missed(comparison.differences, job.settings.objective, after, kind)
+    return (*job.gates.limits_missed(after, kind), *changes)
+
+
+def _changes(rewritten: Rewritten, target: Path | None) -> Changes:
+    names = (tuple(sorted(names)) for names in (rewritten.changed, rewritten.added, rewritten.nodes))
+    return Changes("" if target is None else str(target), *names)
+
+
+def _point(candidate: Candidate, settings: Settings) -> CurvePoint:
+    return CurvePoint(
+        angle=candidate.angle,
+        ensemble_size=candidate.ensemble_size,
+        rotations=candidate.rotations,
+        objective=objective_value(candidate.scores, settings.objective, settings.bins),
+        accuracy=float(np.mean(candidate.scores.hit)),
+        parameters=candidate.fitted.brief if candidate.fitted else {},
+        reached=candidate.reached,
+    )

@@ -1,0 +1,144 @@
+"""What the graph can hold, and how a result is written: decided here, asked once.
+
+A result is a weight and a map. The weight replaces the head's. The map goes one of two ways:
+
+- folded: multiplied into weight and bias, where nothing reads the scores in front of the bias (`ts`);
+- appended: standard nodes behind the logits, where the opset has them and every reader can see the new scores.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tna_onnx.calibration.strategy import Outcome
+from tna_onnx.calibration.task import Task
+from tna_onnx.errors import UnsupportedModel
+from tna_onnx.graph.nodes import NodeOps, can_append
+from tna_onnx.graph.readout import Head
+from tna_onnx.graph.rewrite import Rewritten, can_insert, can_scale, rewrite
+from tna_onnx.maps import MAPS
+from tna_onnx.maps.base import Folding
+
+__all__ = ["Writing"]
+
+
+@dataclass(frozen=True, eq=False)
+class Writing:
+    """How results of a task can be written.
+
+    Attributes:
+        task: what was opened.
+        fold: whether the user wants maps in weight and bias, where that is possible.
+    """
+
+    task: Task
+    fold: bool
+
+    @functools.cached_property
+    def maps(self) -> tuple[str, ...]:
+        """Maps that the graph can hold, `none` among them: new nodes need its opset, some read plain features."""
+        readout = self.task.readout
+        if not can_append(readout.logits_type, self.task.model.opset):
+            return tuple(name for name in self._all if name == "none" or self._folds_by_force(name))
+        return tuple(name for name in self._all if self._has_features or not _reads_features(name))
+
+    @functools.cached_property
+    def choices(self) -> tuple[str, ...]:
+        """Those of the maps that can be written so that no one reads the scores in front of them."""
+        return tuple(name for name in self.maps if name == "none" or self._folds(name) or self._inserts(name))
+
+    def require(self, name: str) -> None:
+        """Refuse a map that the graph cannot hold, and say why; `auto` is always fine.
+
+        Raises:
+            UnsupportedModel: the graph cannot hold it.
+        """
+        if name == "auto" or name in self.maps:
+            return
+        task = self.task
+        NodeOps(task.readout.logits_type, task.model.opset)  # raises, if that is the reason
+        what = "the features of a linear head"
+        if task.head:
+            what = f"the features '{task.head.features}'"
+        raise UnsupportedModel(
+            f"{task.model.name}: map {name} reads {what} in the graph and expects (N, n) in the dtype of the logits; "
+            "choose another --map"
+        )
+
+    def folding(self, outcome: Outcome) -> Folding | None:
+        """Return what the fitted map does to weight and bias; None if it is appended, or there is none."""
+        head = self.task.head
+        if outcome.fitted is None or not self.fold or head is None or not can_scale(self.task.model, head):
+            return None
+        # a quantised weight that stays as it is keeps its integers
+        if head.stored_weight.quantized is not None and outcome.chosen.angle == 0:
+            return None
+        return outcome.fitted.folded()
+
+    def write(self, outcome: Outcome, metadata: Mapping[str, str]) -> Rewritten:
+        """Return the new model: weight, map and provenance.
+
+        Raises:
+            UnsupportedModel: a new value does not fit the stored dtype, or the map does not fit the graph.
+        """
+        task = self.task
+        folding = self.folding(outcome)
+        appended = outcome.fitted if folding is None else None
+        return rewrite(
+            task.model,
+            task.readout,
+            _new_weight(outcome, folding),
+            bias_factor=folding.factor if folding else 1.0,
+            write_map=appended.forward if appended else None,
+            keeps_order=_keeps_order(outcome.map),
+            logits_shape=task.probed.logits_shape,
+            metadata=metadata,
+        )
+
+    @property
+    def _all(self) -> tuple[str, ...]:
+        return ("none", *MAPS)
+
+    @functools.cached_property
+    def _has_features(self) -> bool:
+        """Whether appended nodes can read the features, and all samples have them."""
+        held_out = self.task.held_out
+        there = held_out is None or isinstance(held_out.samples.readout, Head)
+        return self.task.probed.plain_features and there
+
+    def _folds_by_force(self, name: str) -> bool:
+        """Whether a map can be folded where nothing can be appended."""
+        head = self.task.head
+        return MAPS[name].foldable and head is not None and head.homogeneous
+
+    def _folds(self, name: str) -> bool:
+        head = self.task.head
+        return self.fold and MAPS[name].foldable and head is not None and can_scale(self.task.model, head)
+
+    def _inserts(self, name: str) -> bool:
+        return can_insert(self.task.model, self.task.readout, keeps_order=_keeps_order(name))
+
+
+def _reads_features(name: str) -> bool:
+    return name != "none" and MAPS[name].needs_features
+
+
+def _keeps_order(name: str) -> bool:
+    return name == "none" or MAPS[name].keeps_order
+
+
+def _new_weight(outcome: Outcome, folding: Folding | None) -> NDArray[Any] | None:
+    """Return the weight that goes into the file; None if it stays as it is, to the bit."""
+    if outcome.weight is None:
+        return None
+    if folding is None and outcome.chosen.angle == 0:
+        return None
+    factor = folding.factor if folding else 1.0
+    weight: NDArray[Any] = outcome.weight * np.asarray(factor, outcome.weight.dtype)
+    return weight
