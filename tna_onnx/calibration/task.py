@@ -23,7 +23,7 @@ from tna_onnx.extraction.collect import batch_size_for, collect_features
 from tna_onnx.extraction.given import Entered, open_samples
 from tna_onnx.extraction.head_check import Probed, check_readout
 from tna_onnx.extraction.sessions import open_probe
-from tna_onnx.extraction.table import FeatureStore
+from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import Model, ModelSource, load_model
 from tna_onnx.graph.outputs import ClassOutput, find_readout, output_of
@@ -66,7 +66,7 @@ class Task:
     output: Path | None
     samples: Entered
     held_out: Entered | None
-    store: FeatureStore
+    store: FeatureTable
     device: Device
     provider: str
     fallback: str

@@ -19,7 +19,7 @@ from tna_onnx.extraction.keys import data_key, model_key
 from tna_onnx.extraction.mapped import TemporaryRows, release
 from tna_onnx.extraction.sessions import open_cut
 from tna_onnx.extraction.store import begun_batch_size, find_stores, open_store
-from tna_onnx.extraction.table import FeatureStore
+from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.graph.cut import read_beside
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.readout import Head, Readout
@@ -67,7 +67,7 @@ def collect_features(
     progress: Progress,
     cache: Path | None = None,
     given: Collection[str] = (),
-) -> FeatureStore:
+) -> FeatureTable:
     """Run the sub-graph up to the features over all samples; up to the logits if there is no head.
 
     Args:
@@ -142,7 +142,7 @@ class _Collector:
         progress: Progress,
         done: int = 0,
         finish_up_to: Callable[[int], None] = lambda count: None,  # noqa: ARG005
-    ) -> FeatureStore:
+    ) -> FeatureTable:
         """Fill the arrays from sample `done` on."""
         total = len(self._source)
         rows = None if done == 0 else np.arange(done, total)
@@ -189,9 +189,9 @@ class _Collector:
         features = arrays["features"]
         if self._head and self._head.linear:
             features = features.reshape(total, self._head.n_features)
-        return FeatureStore(features, labels, self._batch_size, beside, tuple(scalars), fold, arrays.get("logits"))
+        return FeatureTable(features, labels, self._batch_size, beside, tuple(scalars), fold, arrays.get("logits"))
 
-    def given(self) -> FeatureStore | None:
+    def given(self) -> FeatureTable | None:
         """Return the samples' own array of features where that is all there is to keep: nothing is copied."""
         plain = self._head is not None and self._head.linear and not self._computed and not self._strict
         if self._head is None or not plain or not isinstance(self._source, ArraySource):
@@ -205,7 +205,7 @@ class _Collector:
             block = slice(start, start + _FINITE_ROWS)
             self._require_finite("features", features[block], start)
             release(features, block)
-        return FeatureStore(features, self._source.labels, self._batch_size)
+        return FeatureTable(features, self._source.labels, self._batch_size)
 
     def _has_rows(self, name: str, value: NDArray[Any], count: int) -> bool:
         """Whether a tensor has a row per sample; decided on the first batch.
