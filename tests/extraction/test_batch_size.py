@@ -232,7 +232,6 @@ def test_a_store_is_continued_with_its_size(task: SimpleNamespace, monkeypatch: 
     np.savez(task.folder / "other.npz", x=other["x"] + 1, labels=other["labels"])
     assert tna_onnx.features(task.model, task.folder / "other.npz", cache, batch_size="auto").folder != first.folder
     assert begun_batch_size(cache, {"model_sha256": first.model_sha256}) in (16, 32)
-    assert begun_batch_size(cache, {"model_sha256": "none"}) is None
 
 
 def test_features_that_are_there_need_no_probe(task: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:

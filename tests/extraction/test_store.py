@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from tests.conftest import ROOT
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction import store as store_module
-from tna_onnx.extraction.store import DiskStore, find_stores, labels_digest, open_store, read_stored
+from tna_onnx.extraction.store import DiskStore, begun_batch_size, find_stores, labels_digest, open_store, read_stored
 
 N, BATCH, CHUNK = 2500, 100, 1000  # chunks are whole batches, 1024 samples at most for batches up to that
 LABELS = np.arange(N) % 7
@@ -259,6 +259,21 @@ def test_a_store_of_another_run_under_this_name_is_not_used(tmp_path: Path) -> N
     with open_store(tmp_path / "b", {**KEY, "head": "b"}, LABELS, BATCH) as store:
         assert store.done == 0
         assert store.notes == ["the store's manifest does not fit: computed anew"]
+
+
+def test_the_batch_size_of_the_fullest_store_is_taken(tmp_path: Path) -> None:
+    assert begun_batch_size(tmp_path / "none", {}) is None
+    for batch, stop in ((100, 1000), (250, 2000), (500, 0)):
+        key = {**KEY, "batch_size": batch}
+        with open_store(tmp_path, key, LABELS, batch) as store:
+            for name in ("features", "logits"):
+                values = rows(name, 0, N)
+                store.array(name, values.shape[1:], values.dtype)[:] = values
+            store.finish_up_to(stop)
+    assert begun_batch_size(tmp_path, {"model_sha256": "ab" * 32, "beside": (), "recipe": None}) == 250
+    assert begun_batch_size(tmp_path, {"batch_size": 100}) == 100
+    assert begun_batch_size(tmp_path, {"model_sha256": "cd" * 32}) is None
+    assert begun_batch_size(tmp_path, {"unknown": None}) is None  # an entry that is missing is not None
 
 
 def test_what_is_a_store(tmp_path: Path) -> None:
