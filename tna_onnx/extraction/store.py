@@ -72,7 +72,7 @@ class DiskStore:
     @property
     def done(self) -> int:
         """Number of samples in finished chunks."""
-        return min(self.samples, len(self.checksums) * self.chunk)
+        return min(self.samples, len(self.checksums) * self.chunk)  # the last chunk may be shorter
 
     def array(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         """Return the rows of one tensor, (N, *shape), mapped for writing.
@@ -126,6 +126,7 @@ class DiskStore:
             path = self.folder / f"{name}.bin"
             dtype = np.dtype(described["dtype"])
             shape = (self.samples, *described["shape"])
+            # NumPy would make a file that is too short longer, and fill it with zeros.
             if not path.exists() or path.stat().st_size != math.prod(shape) * dtype.itemsize:
                 self.notes.append(f"{path.name} is damaged: computed anew")
                 return

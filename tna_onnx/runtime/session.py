@@ -86,7 +86,7 @@ class Session:
         for start in range(0, samples, size):
             count = min(size, samples - start)
             results = self._run_portion(outputs, _portion(feeds, samples, start, size), count)
-            if count < size:
+            if count < size:  # the rest belongs to the padding
                 results = [array[:count] for array in results]
             portions.append(results)
         if len(portions) == 1:
