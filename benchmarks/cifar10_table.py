@@ -31,7 +31,7 @@ from tna_onnx.engine.logits import HeadLogits
 from tna_onnx.extraction.collect import collect_features
 from tna_onnx.extraction.head_check import check_readout
 from tna_onnx.extraction.sessions import input_specs, open_probe
-from tna_onnx.extraction.table import FeatureStore
+from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.graph.head import Head, choose_head
 from tna_onnx.graph.load import load_model
 from tna_onnx.numerics.metrics import Metrics
@@ -91,7 +91,7 @@ Run = dict[str, Any]
 """A row of one repeat on one model: metrics as fractions (NLL in nats), chosen angle in degrees, members averaged."""
 
 
-def collect(folder: Path, name: str) -> tuple[FeatureStore, Head, dict[str, str]]:
+def collect(folder: Path, name: str) -> tuple[FeatureTable, Head, dict[str, str]]:
     """Return features of `calib` and `test` together, the head, and SHA-256 of all that was read."""
     model, device = load_model(folder / f"{name}.onnx"), parse_device("cpu")
     head = choose_head(model)
@@ -103,19 +103,19 @@ def collect(folder: Path, name: str) -> tuple[FeatureStore, Head, dict[str, str]
         parts.append(collect_features(model, head, source, device, BATCH, silent))
         digests[half] = source.digest()
     features, labels = np.concatenate([p.features for p in parts]), np.concatenate([p.labels for p in parts])
-    return FeatureStore(features, labels), head, digests
+    return FeatureTable(features, labels), head, digests
 
 
-def split(store: FeatureStore, seed: int) -> list[FeatureStore]:
+def split(store: FeatureTable, seed: int) -> list[FeatureTable]:
     """Return two random halves of the samples, with half of every class each."""
     rng, first = np.random.default_rng(seed), np.zeros(len(store), bool)
     for label in np.unique(store.labels):
         rows = rng.permutation(np.flatnonzero(store.labels == label))
         first[rows[: len(rows) // 2]] = True
-    return [FeatureStore(store.features[rows], store.labels[rows]) for rows in (first, ~first)]
+    return [FeatureTable(store.features[rows], store.labels[rows]) for rows in (first, ~first)]
 
 
-def run_row(row: Row, calib: FeatureStore, test: FeatureStore, head: Head, seed: int) -> Run:
+def run_row(row: Row, calib: FeatureTable, test: FeatureTable, head: Head, seed: int) -> Run:
     """Search and fit on one half, score the other."""
     strategy = Strategy(
         lambda w: HeadLogits(calib, w, head.bias), head.weight, *row, SearchSettings(bins=BINS, seed=seed)

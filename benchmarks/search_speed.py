@@ -22,7 +22,7 @@ from collections.abc import Callable
 import numpy as np
 
 from tna_onnx.engine.logits import HeadLogits, score_all
-from tna_onnx.extraction.table import FeatureStore
+from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.numerics.metrics import ece
 from tna_onnx.numerics.tilt import mean_rotation
 from tna_onnx.search.candidates import Candidate, choose
@@ -32,14 +32,14 @@ from tna_onnx.search.sparse import search_sparse
 
 def make(
     samples: int, n: int, classes: int, lean: float, sharpness: float
-) -> tuple[FeatureStore, np.ndarray, np.ndarray]:
+) -> tuple[FeatureTable, np.ndarray, np.ndarray]:
     """Return features, weight and bias of an overconfident classifier."""
     rng = np.random.default_rng(0)
     weight = rng.standard_normal((classes, n), np.float32)
     labels = rng.integers(0, classes, samples)
     features = np.maximum(rng.standard_normal((samples, n), np.float32) + np.float32(lean) * weight[labels], 0)
     weight *= np.float32(sharpness)
-    return FeatureStore(features, labels.astype(np.int64)), weight, np.zeros(classes, np.float32)
+    return FeatureTable(features, labels.astype(np.int64)), weight, np.zeros(classes, np.float32)
 
 
 def timed(run: Callable[[], object]) -> float:

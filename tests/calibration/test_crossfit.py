@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tna_onnx.calibration.crossfit import FOLDS, choose_map, cross_fit, cross_score, folds
 from tna_onnx.engine.logits import HeadLogits, score_all
 from tna_onnx.errors import DataError
-from tna_onnx.extraction.table import FeatureStore
+from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.maps import MAPS
 from tna_onnx.maps.base import CalibrationMap, Reduce, apply_map
 from tna_onnx.maps.ensemble_temperature import EnsembleTemperature
@@ -47,7 +47,7 @@ class Run:
         settings: SearchSettings = SETTINGS,
     ) -> None:
         self.store, self.weight, self.bias, self.name, self.settings = (
-            FeatureStore(features, labels),
+            FeatureTable(features, labels),
             weight,
             bias,
             name,
@@ -157,7 +157,7 @@ def test_features_of_a_fold_do_not_touch_its_own_map() -> None:
     held = run.fold == 2
     moved[held] = moved[held][::-1]
     maps: list[CalibrationMap | None] = []
-    store = FeatureStore(moved, labels)
+    store = FeatureTable(moved, labels)
 
     def logits_of(candidate: Candidate) -> HeadLogits:
         return HeadLogits(store, candidate_weight(weight, candidate, SETTINGS), bias)
@@ -174,7 +174,7 @@ def test_features_of_a_fold_do_not_touch_its_own_map() -> None:
 
 def test_without_map_and_search_nothing_changes() -> None:
     features, labels, weight, bias = data()
-    logits = HeadLogits(FeatureStore(features, labels), weight, bias)
+    logits = HeadLogits(FeatureTable(features, labels), weight, bias)
     original = (Candidate(0.0, 1, 0.0, logits.scores()),)
     before, after = cross_fit(original, lambda _: logits, lambda _: None, SETTINGS)
     assert equal(before, after)
@@ -227,7 +227,7 @@ def test_folds_are_of_nearly_equal_size_and_drawn_by_the_seed(n: int) -> None:
 
 def test_cross_score_asks_for_each_fold_with_the_others() -> None:
     features, labels, weight, bias = data(603)
-    logits = HeadLogits(FeatureStore(features, labels), weight, bias)
+    logits = HeadLogits(FeatureTable(features, labels), weight, bias)
     asked: list[Array] = []
 
     def propose(train: Array) -> tuple[HeadLogits, None]:
@@ -243,7 +243,7 @@ def test_cross_score_asks_for_each_fold_with_the_others() -> None:
 
 def test_maps_are_compared_by_their_cross_validated_nll() -> None:
     features, labels, weight, bias = data()
-    logits = HeadLogits(FeatureStore(features, labels), weight, bias)
+    logits = HeadLogits(FeatureTable(features, labels), weight, bias)
 
     def refuse(reduce: Reduce) -> CalibrationMap | None:
         raise DataError("no")

@@ -9,7 +9,7 @@ import pytest
 from tna_onnx.calibration.strategy import Strategy
 from tna_onnx.engine.logits import HeadLogits, score_all
 from tna_onnx.engine.placement import Host, OnDevice, placement_of
-from tna_onnx.extraction.table import FeatureStore
+from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.maps import MAPS
 from tna_onnx.numerics.tilt import TiltParameters, TiltPath
 from tna_onnx.runtime import Device
@@ -24,16 +24,16 @@ def torch() -> Any:
 
 
 @pytest.fixture(scope="module")
-def problem() -> tuple[FeatureStore, Any, Any]:
+def problem() -> tuple[FeatureTable, Any, Any]:
     rng = np.random.default_rng(0)
     weight = rng.standard_normal((CLASSES, FEATURES)).astype(np.float32)
     features = rng.standard_normal((N, FEATURES)).astype(np.float32)
     labels = np.argmax(features @ weight.T / 2 + rng.gumbel(size=(N, CLASSES)), axis=1)
     features.setflags(write=False)  # as a mapped file gives them
-    return FeatureStore(features, labels), weight, rng.standard_normal(CLASSES).astype(np.float32) / 10
+    return FeatureTable(features, labels), weight, rng.standard_normal(CLASSES).astype(np.float32) / 10
 
 
-def test_scores_are_those_of_numpy(torch: Any, problem: tuple[FeatureStore, Any, Any]) -> None:
+def test_scores_are_those_of_numpy(torch: Any, problem: tuple[FeatureTable, Any, Any]) -> None:
     store, weight, bias = problem
     here, there = HeadLogits(store, weight, bias), HeadLogits(store, weight, bias, OnDevice(torch, "cpu"))
     assert isinstance(next(there.chunks())[0], torch.Tensor)
@@ -51,7 +51,7 @@ def test_scores_are_those_of_numpy(torch: Any, problem: tuple[FeatureStore, Any,
 
 
 @pytest.mark.parametrize("name", MAPS)
-def test_maps_are_those_of_numpy(torch: Any, problem: tuple[FeatureStore, Any, Any], name: str) -> None:
+def test_maps_are_those_of_numpy(torch: Any, problem: tuple[FeatureTable, Any, Any], name: str) -> None:
     store, weight, bias = problem
     rows = np.arange(N) % 3 > 0
     mapped = []
@@ -67,7 +67,7 @@ def test_maps_are_those_of_numpy(torch: Any, problem: tuple[FeatureStore, Any, A
 
 @pytest.mark.parametrize(("search", "name"), [("sparse", "ts"), ("complete", "ets"), ("sparse", "none")])
 def test_the_same_candidate_is_chosen(
-    torch: Any, problem: tuple[FeatureStore, Any, Any], search: str, name: str
+    torch: Any, problem: tuple[FeatureTable, Any, Any], search: str, name: str
 ) -> None:
     store, weight, bias = problem
     found = []
@@ -129,7 +129,7 @@ def test_cuda_is_taken_where_the_session_has_it(monkeypatch: pytest.MonkeyPatch)
     assert isinstance(placement_of("CUDAExecutionProvider", Device("cuda", 0)), Host)
 
 
-def test_features_are_moved_once(torch: Any, problem: tuple[FeatureStore, Any, Any], monkeypatch: Any) -> None:
+def test_features_are_moved_once(torch: Any, problem: tuple[FeatureTable, Any, Any], monkeypatch: Any) -> None:
     store, weight, bias = problem
     device, puts = OnDevice(torch, "cpu"), []
     put = device.put

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 from pathlib import Path
 
 import numpy as np
@@ -10,17 +11,18 @@ import pytest
 
 import tna_onnx
 import tna_onnx.extraction.collect
-import tna_onnx.extraction.store
 from tests.conftest import Small
 from tna_onnx.data.digest import arrays_sha256
-from tna_onnx.errors import DataError
-from tna_onnx.extraction.mapped import ReadOnce, release
+from tna_onnx.errors import DataError, UsageError
+from tna_onnx.extraction import mapped as mapped_module
+from tna_onnx.extraction.mapped import ReadOnce, TemporaryRows, allocate, release
 
 
 def resident(array: np.memmap) -> int:
-    """Pages of a mapped array that this process has in memory, from Linux."""
+    """Bytes of a mapped array that this process has in memory, from Linux."""
     start = array.ctypes.data // mmap.PAGESIZE * mmap.PAGESIZE
-    found, there = 0, False
+    found = 0
+    there = False
     for line in Path("/proc/self/smaps").read_text(encoding="ascii").splitlines():
         first = line.split()[0]
         if "-" in first and not first.endswith(":"):
@@ -34,7 +36,7 @@ def resident(array: np.memmap) -> int:
 @pytest.fixture
 def mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> np.memmap:
     """4 MB of rows of 4 kB, behind an offset that is no whole page; large enough to be released."""
-    monkeypatch.setattr(tna_onnx.extraction.store, "_STAYS", 2**20)
+    monkeypatch.setattr(mapped_module, "_STAYS", 2**20)
     rows = np.arange(1024 * 1024, dtype=np.float32).reshape(1024, 1024)
     np.save(tmp_path / "rows.npy", rows)
     return np.load(tmp_path / "rows.npy", mmap_mode="r+")
@@ -70,6 +72,52 @@ def test_reading_once_is_reading(mapped: np.memmap) -> None:
     part = once[10:20]
     part[:] = 0
     assert np.all(mapped[10:20] == np.arange(10 * 1024, 20 * 1024).reshape(10, 1024))
+
+
+# --- room on the disk
+
+
+def no_space(*_: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("reserves", [True, False], ids=["posix_fallocate", "macOS and Windows"])
+def test_a_file_gets_its_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reserves: bool) -> None:
+    if not reserves:
+        monkeypatch.delattr(os, "posix_fallocate", raising=False)
+        monkeypatch.setattr(mapped_module, "_ZEROS", 1000)  # the last portion is a shorter one
+    path = tmp_path / "rows.bin"
+    array = allocate(path, (625, 3), np.dtype(np.float32))
+    assert (array.shape, array.dtype, path.stat().st_size) == ((625, 3), np.float32, 7500)
+    if hasattr(os.stat_result, "st_blocks"):
+        assert 512 * path.stat().st_blocks >= 7500
+    array[:] = 1
+    array.flush()
+    again = allocate(path, (625, 3), np.dtype(np.float32))
+    assert np.all(again == 1)  # a file of the right size keeps its content
+    assert np.all(allocate(path, (626, 3), np.dtype(np.float32)) == 0)
+
+
+@pytest.mark.parametrize("reserves", [True, False], ids=["posix_fallocate", "macOS and Windows"])
+def test_a_full_disk_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reserves: bool) -> None:
+    if reserves:
+        monkeypatch.setattr(os, "posix_fallocate", no_space, raising=False)
+    else:
+        monkeypatch.setattr(mapped_module, "_reserve", no_space)
+    message = r"no room for 7,500 bytes of features \(No space left on device\); "
+    with pytest.raises(UsageError, match=f"{message}choose another --cache"):
+        allocate(tmp_path / "rows.bin", (625, 3), np.dtype(np.float32))
+    with pytest.raises(UsageError, match=f"{message}set TMPDIR to a larger disk"):
+        TemporaryRows(625).array("features", (3,), np.dtype(np.float32))
+
+
+def test_temporary_rows_leave_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    temporary = TemporaryRows(100)
+    array = temporary.array("features", (6,), np.dtype(np.float32))
+    array[:] = np.arange(600).reshape(100, 6)
+    assert temporary.array("features", (6,), np.dtype(np.float32)) is array
+    assert list(tmp_path.iterdir()) == []
 
 
 # --- features that are there already

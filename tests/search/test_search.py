@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tna_onnx.engine.logits import HeadLogits, score_all
-from tna_onnx.extraction.table import FeatureStore
+from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.averages import averages
 from tna_onnx.numerics.metric import Objective
@@ -54,7 +54,7 @@ class Classifier:
         return cls(features.astype(f32), labels, (temperature * honest).astype(f32), (temperature * bias).astype(f32))
 
     def logits(self, weight: Array) -> HeadLogits:
-        return HeadLogits(FeatureStore(self.features, self.labels), weight, self.bias)
+        return HeadLogits(FeatureTable(self.features, self.labels), weight, self.bias)
 
     def score(self, weight: Array) -> SampleScores:
         return self.logits(weight).scores()

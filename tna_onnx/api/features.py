@@ -14,7 +14,7 @@ from tna_onnx.extraction.collect import batch_size_for, collect_features
 from tna_onnx.extraction.given import open_samples
 from tna_onnx.extraction.head_check import check_readout
 from tna_onnx.extraction.sessions import OpenModel
-from tna_onnx.extraction.table import FeatureStore
+from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.graph.load import ModelSource, load_model
 from tna_onnx.graph.outputs import find_readout
 from tna_onnx.graph.readout import Head, Readout
@@ -96,7 +96,7 @@ def features(
     )
 
 
-def _predicted(table: FeatureStore, readout: Readout) -> NDArray[Any]:
+def _predicted(table: FeatureTable, readout: Readout) -> NDArray[Any]:
     """Return the predicted classes (N,). Without a head the rows are class logits, whatever the output holds."""
     if table.logits is None:
         return np.asarray(np.argmax(table.features, axis=1))

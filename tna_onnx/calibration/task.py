@@ -24,7 +24,7 @@ from tna_onnx.extraction.collect import batch_size_for, collect_features
 from tna_onnx.extraction.given import Samples, open_samples
 from tna_onnx.extraction.head_check import Probed, check_readout
 from tna_onnx.extraction.sessions import OpenModel
-from tna_onnx.extraction.table import FeatureStore
+from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.outputs import ClassOutput, find_readout, output_of
@@ -46,7 +46,7 @@ class Collected:
     """Samples, and what the network made of them in its one run."""
 
     samples: Samples
-    table: FeatureStore
+    table: FeatureTable
 
     @property
     def source(self) -> Source:

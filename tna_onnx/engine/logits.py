@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tna_onnx.data import Batch
 from tna_onnx.engine.local import reduce_chunks
 from tna_onnx.engine.placement import Host, Placement
-from tna_onnx.extraction.table import FeatureStore
+from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.maps.base import CalibrationMap, Reduce, apply_map
 from tna_onnx.numerics.ops import blocked, to_host
 from tna_onnx.numerics.stats import SampleScores
@@ -30,7 +30,7 @@ _KEPT_BYTES = 2**30
 class Logits(ABC):
     """Logits of all samples of a store under one weight."""
 
-    def __init__(self, store: FeatureStore) -> None:
+    def __init__(self, store: FeatureTable) -> None:
         self._store = store
         self._kept: list[NDArray[Any]] | None = None
 
@@ -130,7 +130,7 @@ class HeadLogits(Logits):
     """
 
     def __init__(
-        self, store: FeatureStore, weight: NDArray[Any], bias: NDArray[Any], placement: Placement | None = None
+        self, store: FeatureTable, weight: NDArray[Any], bias: NDArray[Any], placement: Placement | None = None
     ) -> None:
         super().__init__(store)
         self._placement = placement or Host()
@@ -174,7 +174,7 @@ class TailLogits(Logits):
     """
 
     def __init__(
-        self, store: FeatureStore, features: str, run: Callable[[Batch], NDArray[Any]], n_classes: int
+        self, store: FeatureTable, features: str, run: Callable[[Batch], NDArray[Any]], n_classes: int
     ) -> None:
         super().__init__(store)
         self._features, self._run, self._n_classes = features, run, n_classes

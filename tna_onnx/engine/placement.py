@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.extraction.table import FeatureStore
+from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.runtime import Device
 
 __all__ = ["Host", "OnDevice", "Placement", "placement_of"]
@@ -27,7 +27,7 @@ class Host:
         """Return the array."""
         return array
 
-    def chunks(self, store: FeatureStore, n_classes: int) -> Iterator[tuple[Any, NDArray[np.int64]]]:
+    def chunks(self, store: FeatureTable, n_classes: int) -> Iterator[tuple[Any, NDArray[np.int64]]]:
         """Yield (features, labels) in row blocks."""
         return store.chunks(n_classes)
 
@@ -42,7 +42,7 @@ class OnDevice:
 
     def __init__(self, torch: Any, device: str) -> None:
         self._torch, self._device = torch, torch.device(device)
-        self._kept: tuple[FeatureStore, int, list[tuple[Any, NDArray[np.int64]]]] | None = None
+        self._kept: tuple[FeatureTable, int, list[tuple[Any, NDArray[np.int64]]]] | None = None
         self.name = f"torch {torch.__version__} on {device}"
         # products of float32 stay float32, whatever the process has set
         torch.backends.cuda.matmul.allow_tf32 = False
@@ -51,7 +51,7 @@ class OnDevice:
         """Copy an array to the device."""
         return self._torch.from_numpy(np.array(array)).to(self._device)
 
-    def chunks(self, store: FeatureStore, n_classes: int) -> Iterator[tuple[Any, NDArray[np.int64]]]:
+    def chunks(self, store: FeatureTable, n_classes: int) -> Iterator[tuple[Any, NDArray[np.int64]]]:
         """Yield (features, labels) in row blocks, features on the device."""
         if self._kept is not None and self._kept[0] is store and self._kept[1] == n_classes:
             yield from self._kept[2]

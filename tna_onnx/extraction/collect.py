@@ -19,7 +19,7 @@ from tna_onnx.extraction.keys import data_key, model_key
 from tna_onnx.extraction.mapped import TemporaryRows, release
 from tna_onnx.extraction.sessions import OpenModel
 from tna_onnx.extraction.store import begun_batch_size, find_stores, open_store
-from tna_onnx.extraction.table import FeatureStore
+from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.graph.cut import read_beside
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.readout import Head, Readout
@@ -75,7 +75,7 @@ def collect_features(
     progress: Progress,
     cache: Path | None = None,
     given: Collection[str] = (),
-) -> FeatureStore:
+) -> FeatureTable:
     """Run the model over all samples and keep its features; its logits if there is no head.
 
     Args:
@@ -186,7 +186,7 @@ class _Collector:
         progress: Progress,
         done: int = 0,
         finish_up_to: Callable[[int], None] | None = None,
-    ) -> FeatureStore:
+    ) -> FeatureTable:
         """Fill the arrays from sample `done` on.
 
         Args:
@@ -269,13 +269,13 @@ class _Collector:
             return raw  # kept as it comes: (N, n, 1, 1), say
         return features.reshape(samples, head.n_features)
 
-    def _table(self, arrays: dict[str, NDArray[Any]], scalars: tuple[Batch, ...], rows: int) -> FeatureStore:
+    def _table(self, arrays: dict[str, NDArray[Any]], scalars: tuple[Batch, ...], rows: int) -> FeatureTable:
         features = arrays["features"]
         if self._head and self._head.linear:
             features = features.reshape(len(self.source), self._head.n_features)
         beside = {name: arrays[f"beside_{k}"] for k, name in enumerate(self.tensors.beside) if f"beside_{k}" in arrays}
         logits = arrays.get("logits")
-        return FeatureStore(features, self.source.labels, self.batch_size, beside, scalars, rows, logits)
+        return FeatureTable(features, self.source.labels, self.batch_size, beside, scalars, rows, logits)
 
     def _refuse_scalars(self, scalars: Batch) -> None:
         """Refuse to keep what has no row per sample: a store that is resumed could not hold it."""
@@ -307,7 +307,7 @@ class _Collector:
         release(array, slice(start, start + len(values)))
 
 
-def _stored_column(collector: _Collector) -> FeatureStore | None:
+def _stored_column(collector: _Collector) -> FeatureTable | None:
     """Return the samples' own array of features where that is all there is to keep: nothing is copied.
 
     None where something has to be computed or converted, or the samples are no arrays.
@@ -326,7 +326,7 @@ def _stored_column(collector: _Collector) -> FeatureStore | None:
         block = slice(start, start + _FINITE_ROWS)
         _require_finite(source, "features", features[block], start)
         release(features, block)
-    return FeatureStore(features, source.labels, collector.batch_size)
+    return FeatureTable(features, source.labels, collector.batch_size)
 
 
 def _require_finite(source: Source, name: str, values: NDArray[Any], start: int) -> None:

@@ -1,4 +1,4 @@
-"""What features depend on: the digests of a model and of samples."""
+"""What features depend on: the digests of a model and of samples. Equal keys mean equal features."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ __all__ = ["data_key", "model_key"]
 
 
 def model_key(model: Model) -> dict[str, Any]:
-    """What features depend on of a model: the digests of its file and of its external data."""
+    """Return the digests (SHA-256, hex) of a model's file and of its external data.
+
+    Raises:
+        UnsupportedModel: external data cannot be read.
+    """
     digests = {}
     try:
         for location in model.external_files:
@@ -26,7 +30,7 @@ def model_key(model: Model) -> dict[str, Any]:
 
 
 def data_key(source: Source) -> dict[str, Any]:
-    """What features depend on of the samples."""
+    """Return the digests (SHA-256, hex) of samples and labels, and the preprocessing recipe."""
     return {
         "data_sha256": source.digest(),
         "labels_sha256": labels_digest(source.labels),

@@ -1,4 +1,4 @@
-"""Arrays in mapped files, whose pages go back to the system once they are read."""
+"""Arrays in mapped files. Pages that were read go back to the system, so memory does not grow with the file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,51 +17,59 @@ from tna_onnx.errors import UsageError
 
 __all__ = ["ReadOnce", "TemporaryRows", "allocate", "release"]
 
+# Bytes of a mapped array that may stay in memory between two passes over it.
+_STAYS = 2**28
 
-_STAYS = 2**28  # bytes of a mapped array that may stay in memory between two passes over it
+# Bytes written at a time where the system cannot reserve blocks by itself.
+_ZEROS = 2**24
 
 
 def allocate(path: Path | None, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Map a file whose blocks are reserved, so that a full disk is an error here; an unnamed one without a path.
+    """Map a file for reading and writing.
+
+    Its blocks are reserved. A full disk is an error here; later it would end the process in the middle of a write.
+
+    Args:
+        path: the file; one of the right size keeps its content. None maps an unnamed temporary file.
+        shape: of the array.
+        dtype: of the array.
 
     Raises:
-        UsageError: no room, or the file cannot be written.
+        UsageError: there is no room, or the file cannot be written.
     """
     size = math.prod(shape) * dtype.itemsize
-    where = tempfile.gettempdir() if path is None else str(path.parent)
-    advice = "set TMPDIR to a larger disk" if path is None else "choose another --cache"
+    if path is None:
+        place = tempfile.gettempdir()
+        advice = "set TMPDIR to a larger disk"
+    else:
+        place = str(path.parent)
+        advice = "choose another --cache"
     try:
-        with tempfile.TemporaryFile(prefix="tna-onnx-") if path is None else _opened(path) as file:
+        with _opened(path) as file:
             if os.fstat(file.fileno()).st_size != size:
                 file.truncate(0)
-                if hasattr(os, "posix_fallocate"):
-                    os.posix_fallocate(file.fileno(), 0, size)
-                else:
-                    file.truncate(size)
+                _reserve(file, size)
             return np.memmap(file, dtype, "r+", shape=shape)  # the map outlives the handle
     except OSError as error:
-        raise UsageError(f"{where}: no room for {size:,} bytes of features ({error.strerror}); {advice}") from error
-
-
-def _opened(path: Path) -> Any:
-    return path.open("r+b" if path.exists() else "w+b")
+        raise UsageError(f"{place}: no room for {size:,} bytes of features ({error.strerror}); {advice}") from error
 
 
 def release(array: NDArray[Any], rows: slice) -> None:
-    """Let the system take back the pages of some rows of a large mapped array; they come back when they are read.
+    """Let the system take back the pages of some rows of a large mapped array; reading them again brings them back.
 
-    So what a process keeps in memory does not grow with the file. Nothing happens to other arrays.
+    Nothing happens to small arrays, to arrays that are not mapped, and on systems without `madvise` (Windows).
     """
     mapped = getattr(array, "_mmap", None)
-    if mapped is None or getattr(array, "mode", "") == "c" or array.nbytes < _STAYS:  # changes would be lost
+    if mapped is None or array.nbytes < _STAYS or not hasattr(mmap, "MADV_DONTNEED"):
         return
-    if not hasattr(mmap, "MADV_DONTNEED"):
+    # Pages of a copy-on-write map hold changes that are nowhere else.
+    if getattr(array, "mode", "") == "c":
         return
     part = array[rows]
     if part.nbytes == 0 or not part.flags.c_contiguous:
         return
     start = part.ctypes.data - np.frombuffer(mapped, np.uint8).ctypes.data
-    first = start // mmap.PAGESIZE * mmap.PAGESIZE
+    first = start // mmap.PAGESIZE * mmap.PAGESIZE  # `madvise` wants whole pages
     mapped.madvise(mmap.MADV_DONTNEED, first, start + part.nbytes - first)
 
 
@@ -99,13 +107,41 @@ class ReadOnce:
 
 @dataclass(eq=False)
 class TemporaryRows:
-    """Arrays of N rows in unnamed temporary files."""
+    """Arrays of N rows in unnamed temporary files, which the system removes with the process."""
 
     samples: int
     arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
 
     def array(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Return the rows of one tensor, (N, *shape), mapped for writing."""
+        """Return the rows of one tensor, (N, *shape), mapped for writing.
+
+        Raises:
+            UsageError: no room in the folder for temporary files.
+        """
         if name not in self.arrays:
             self.arrays[name] = allocate(None, (self.samples, *shape), dtype)
         return self.arrays[name]
+
+
+def _opened(path: Path | None) -> IO[bytes]:
+    if path is None:
+        return tempfile.TemporaryFile(prefix="tna-onnx-")
+    if path.exists():
+        return path.open("r+b")
+    return path.open("w+b")
+
+
+def _reserve(file: IO[bytes], size: int) -> None:
+    """Give an empty file its size, with blocks on disk.
+
+    Raises:
+        OSError: the disk is full.
+    """
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file.fileno(), 0, size)
+        return
+    # macOS and Windows: setting the length alone may leave a file without blocks.
+    zeros = bytes(min(size, _ZEROS))
+    for start in range(0, size, _ZEROS):
+        file.write(zeros[: size - start])
+    file.flush()

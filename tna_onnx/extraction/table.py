@@ -13,31 +13,30 @@ from numpy.typing import NDArray
 from tna_onnx.data import Batch
 from tna_onnx.extraction.mapped import release
 
-__all__ = ["FeatureStore"]
+__all__ = ["FeatureTable"]
 
-
-# Elements of one block of logits: 16 MB of float32. Large enough for the matrix product, small enough for the cache of
-# the sums that follow.
+# Elements of one block of logits: 16 MB of float32. Large enough for the matrix product, small enough for the sums that
+# follow to find it in the cache.
 _BLOCK = 2**22
 
 
 @dataclass(frozen=True, eq=False)
-class FeatureStore:
+class FeatureTable:
     """Features and labels of N samples.
 
     `rows` features of a sample may follow one another on the tensor's axis 0; they are kept as one more axis.
 
     Attributes:
-        features: (N, n), mapped from a file, in the model's dtype. Where only the graph computes the
-            logits, (N, ...), all that one sample has. Logits (N, C) for a model without a head.
+        features: (N, n), mapped from a file, in the model's dtype. Where only the graph can compute the logits,
+            (N, ...): all values of a sample. For a model without a head, the logits (N, C).
         labels: (N,) int64.
         batch_size: samples per batch when they were collected.
-        beside: what else of the data goes into the nodes after the linear layer, with a row for each sample.
-        scalars: per batch, what of that has no such rows.
-        rows: how many rows of the feature tensor belong to a sample, where it is more than one; else 0.
-        logits: (N, ...) as the model gives them, if they were kept beside the features.
-        folder: where the store lies, if it is kept.
-        resumed: what was found in an earlier store.
+        beside: tensor name -> (N, ...), what else of the data the nodes after the linear layer read.
+        scalars: the same per batch, for tensors without a row per sample.
+        rows: how many rows of the feature tensor belong to a sample, where that is more than one; else 0.
+        logits: (N, ...) as the model gives them, if they were kept with the features.
+        folder: the feature store on disk, if they are kept in one.
+        resumed: notes on what an earlier run had left in that store.
     """
 
     features: NDArray[Any]
@@ -61,16 +60,19 @@ class FeatureStore:
         for start in range(0, len(self), rows):
             block = slice(start, start + rows)
             yield np.asarray(self.features[block], dtype), self.labels[block]
+            # A second pass reads them again: memory is to stay the same however many samples there are.
             release(self.features, block)
 
     def batches(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64], Batch]]:
-        """Yield (features, labels, beside) in the batches in which they were collected, as they were."""
+        """Yield (features, labels, beside) in the batches in which they were collected, with their own shapes."""
         for k, start in enumerate(range(0, len(self), self.batch_size)):
             block = slice(start, start + self.batch_size)
             features = np.asarray(self.features[block])
             if self.rows:
                 features = features.reshape(-1, *features.shape[2:])
             beside = {name: np.asarray(values[block]) for name, values in self.beside.items()}
-            yield features, self.labels[block], {**beside, **(self.scalars[k] if self.scalars else {})}
+            if self.scalars:
+                beside |= self.scalars[k]
+            yield features, self.labels[block], beside
             for array in (self.features, *self.beside.values()):
                 release(array, block)

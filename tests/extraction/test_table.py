@@ -1,0 +1,50 @@
+"""The feature table: blocks and batches give every sample once, in order, as they were collected."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tna_onnx.extraction import table
+from tna_onnx.extraction.table import FeatureTable
+
+N = 10
+LABELS = np.arange(N) % 3
+
+
+@pytest.mark.parametrize(
+    ("stored", "given"), [("float16", "float32"), ("float32", "float32"), ("float64", "float64"), ("int8", "float32")]
+)
+@pytest.mark.parametrize(("n_classes", "rows"), [(2, 4), (6, 4), (8, 3), (100, 1)])
+def test_blocks_are_as_large_as_their_logits_allow(
+    stored: str, given: str, n_classes: int, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """24 elements a block: 24 over the larger of 6 features and the number of classes."""
+    monkeypatch.setattr(table, "_BLOCK", 24)
+    features = np.arange(N * 6).reshape(N, 6).astype(stored)
+    blocks = list(FeatureTable(features, LABELS).chunks(n_classes))
+    assert [len(labels) for _, labels in blocks][:-1] == [rows] * ((N - 1) // rows)
+    assert {block.dtype for block, _ in blocks} == {np.dtype(given)}
+    np.testing.assert_array_equal(np.concatenate([block for block, _ in blocks]), features)
+    np.testing.assert_array_equal(np.concatenate([labels for _, labels in blocks]), LABELS)
+
+
+def test_batches_are_those_of_the_collection() -> None:
+    features = np.arange(N * 6, dtype=np.float16).reshape(N, 6)
+    mask = np.arange(N * 2).reshape(N, 2)
+    scalars = tuple({"length": np.array(k)} for k in range(3))
+    batches = list(FeatureTable(features, LABELS, 4, {"mask": mask}, scalars).batches())
+    assert len(FeatureTable(features, LABELS)) == N
+    assert [len(labels) for _, labels, _ in batches] == [4, 4, 2]
+    assert {values.dtype for values, _, _ in batches} == {np.dtype("float16")}
+    np.testing.assert_array_equal(np.concatenate([values for values, _, _ in batches]), features)
+    np.testing.assert_array_equal(np.concatenate([beside["mask"] for _, _, beside in batches]), mask)
+    assert [int(beside["length"]) for _, _, beside in batches] == [0, 1, 2]
+
+
+def test_several_rows_of_a_sample_follow_one_another() -> None:
+    """Kept as (N, rows, n), given back as (B * rows, n), the shape that the graph computes."""
+    features = np.arange(N * 3 * 2, dtype=np.float32).reshape(N, 3, 2)
+    batches = [values for values, _, _ in FeatureTable(features, LABELS, 4, rows=3).batches()]
+    assert [values.shape for values in batches] == [(12, 2), (12, 2), (6, 2)]
+    np.testing.assert_array_equal(np.concatenate(batches), features.reshape(-1, 2))

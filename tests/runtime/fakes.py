@@ -1,0 +1,125 @@
+"""A small model, a session that records its runs, and an ONNX Runtime with any providers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from tna_onnx.runtime import Session
+
+CPU = "CPUExecutionProvider"
+CUDA = "CUDAExecutionProvider"
+WEIGHT = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
+
+
+def product(batch: int | str | None, element: int = onnx.TensorProto.FLOAT) -> bytes:
+    """y = x @ WEIGHT, and y2 = the same from the second input."""
+    inputs = [helper.make_tensor_value_info(name, element, [batch, 4]) for name in ("x", "x2")]
+    outputs = [helper.make_tensor_value_info(name, element, [batch, 3]) for name in ("y", "y2")]
+    nodes = [helper.make_node("MatMul", ["x", "weight"], ["y"]), helper.make_node("MatMul", ["x2", "weight"], ["y2"])]
+    weight = numpy_helper.from_array(WEIGHT.astype(helper.tensor_dtype_to_np_dtype(element)), "weight")
+    graph = helper.make_graph(nodes, "product", inputs, outputs, [weight])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return bytes(model.SerializeToString())
+
+
+def inputs(count: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(count)
+    return {name: rng.standard_normal((count, 4)).astype(np.float32) for name in ("x", "x2")}
+
+
+class Recorded:
+    """A session of ONNX Runtime that records its runs, plain ones and those with a binding."""
+
+    def __init__(self, inner: Any) -> None:
+        self.plain = 0
+        self.bound = 0
+        self.fed: list[dict[str, np.ndarray]] = []
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def run(self, outputs: list[str], feeds: dict[str, np.ndarray]) -> Any:
+        self.plain += 1
+        self.fed.append(feeds)
+        return self._inner.run(outputs, feeds)
+
+    def run_with_iobinding(self, binding: Any) -> None:
+        self.bound += 1
+        self._inner.run_with_iobinding(binding)
+
+
+def record(session: Session, monkeypatch: pytest.MonkeyPatch) -> Recorded:
+    """Record the runs of a session from now on."""
+    recorded = Recorded(session._session)
+    monkeypatch.setattr(session, "_session", recorded)
+    return recorded
+
+
+def fail_with(session: Session, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every run of a session raise an error."""
+
+    def run(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(session, "_session", SimpleNamespace(run=run))
+
+
+class Exhausted(RuntimeError):
+    """What ONNX Runtime raises is of a class of its own, from its module."""
+
+
+Exhausted.__module__ = "onnxruntime.capi.onnxruntime_pybind11_state"
+
+
+class FakeRuntime:
+    """What `open_session` uses of onnxruntime: records what it was asked for, gives the providers it was made with."""
+
+    __version__ = "1.99"
+
+    def __init__(self, folder: Path, available: list[str], given: list[str], *, preload: bool = True) -> None:
+        self.__file__ = str(folder / "onnxruntime" / "__init__.py")
+        self.calls: list[str] = []
+        self.options: list[SimpleNamespace] = []
+        self.providers: list[Any] = []
+        self._available, self._given = available, given
+        self.GraphOptimizationLevel = SimpleNamespace(ORT_DISABLE_ALL="none")
+        if preload:
+            self.preload_dlls = self._preload
+
+    def _preload(self) -> None:
+        self.calls.append("preload_dlls")
+        print("Failed to load libcublasLt.so.12")  # noqa: T201 - as the real one does
+
+    def get_available_providers(self) -> list[str]:
+        return self._available
+
+    def SessionOptions(self) -> SimpleNamespace:  # noqa: N802 - onnxruntime's name
+        self.options.append(SimpleNamespace(entries={}))
+        self.options[-1].add_session_config_entry = self.options[-1].entries.__setitem__
+        return self.options[-1]
+
+    def InferenceSession(self, model: Any, options: Any, providers: list[Any]) -> SimpleNamespace:  # noqa: N802
+        self.calls.append("InferenceSession")
+        self.providers.append(providers)
+        print("*************** EP Error ***************")  # noqa: T201 - as the real one does
+        info = SimpleNamespace(name="x", shape=["N", 4], type="tensor(float)")
+        return SimpleNamespace(
+            get_providers=lambda: self._given,
+            get_inputs=lambda: [info],
+            disable_fallback=lambda: self.calls.append("disable_fallback"),
+        )
+
+    def library(self, content: bytes = b"") -> Path:
+        """Put a file where the CUDA provider's library lies."""
+        path = Path(self.__file__).parent / "capi" / "libonnxruntime_providers_cuda.so"
+        path.parent.mkdir(parents=True)
+        path.write_bytes(content)
+        return path

@@ -1,0 +1,59 @@
+"""Cores and memory that a process may use, on a machine, under a scheduler and in a container."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from tna_onnx.runtime import allowed_cores, free_memory, machine, resident_memory
+
+
+@pytest.mark.parametrize(
+    ("limit", "installed", "bound", "cores"),
+    [
+        (None, 8, 8, 8),
+        ("max 100000", 8, 8, 8),
+        ("200000 100000", 8, 8, 2),
+        ("50000 100000", 8, 8, 1),
+        ("900000 100000", 8, 8, 8),
+        (None, 8, 3, 3),
+        ("400000 100000", 8, 3, 3),
+        (None, 8, None, 8),  # macOS
+        ("200000 100000", 8, None, 2),
+        (None, None, None, 1),  # a system that does not tell
+    ],
+)
+def test_allowed_cores(
+    limit: str | None, installed: int | None, bound: int | None, cores: int, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    if limit is not None:
+        (tmp_path / "cpu.max").write_text(f"{limit}\n")
+    process = SimpleNamespace()
+    if bound is not None:
+        process.cpu_affinity = lambda: [*range(bound)]
+    monkeypatch.setattr(machine.psutil, "Process", lambda: process)
+    monkeypatch.setattr(machine.os, "cpu_count", lambda: installed)
+    assert allowed_cores(tmp_path) == cores
+
+
+def test_free_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine.psutil, "virtual_memory", lambda: SimpleNamespace(available=1024_000))
+    assert free_memory(tmp_path) == 1024_000
+    (tmp_path / "memory.max").write_text("700000\n")
+    (tmp_path / "memory.stat").write_text("anon 100000\nfile 500000\n")
+    assert free_memory(tmp_path) == 600_000
+    (tmp_path / "memory.max").write_text("max\n")
+    assert free_memory(tmp_path) == 1024_000
+    (tmp_path / "memory.max").write_text("50000\n")
+    assert free_memory(tmp_path) == 0
+
+
+def test_this_machine() -> None:
+    assert 1 <= allowed_cores() <= psutil.cpu_count()
+    total = psutil.virtual_memory().total
+    assert 0 <= free_memory() <= total
+    assert 10**6 < resident_memory() < total  # Python and NumPy alone take more than a megabyte

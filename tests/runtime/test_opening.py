@@ -1,0 +1,222 @@
+"""Models that do not load, and every way in which CUDA or ONNX Runtime can be missing."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+from tests.runtime.fakes import CPU, CUDA, FakeRuntime, inputs, product
+from tna_onnx.errors import DeviceError, UnsupportedModel
+from tna_onnx.runtime import Device, open_session, opening, runtime_version
+
+# --- models
+
+
+@pytest.mark.parametrize("as_file", [False, True])
+@pytest.mark.parametrize("data", [b"", b"not a model", product("N")[:-40]])
+def test_models_that_do_not_load(data: bytes, as_file: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(data)
+    with pytest.raises(UnsupportedModel) as caught:
+        open_session(path if as_file else data, "the model", Device("cpu"))
+    assert str(caught.value).startswith(f"the model: ONNX Runtime {onnxruntime.__version__} cannot load the model: ")
+    assert capfd.readouterr().out == ""
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedModel, match="cannot load"):
+        open_session(tmp_path / "missing.onnx", "missing.onnx", Device("cpu"))
+
+
+def test_bytes_with_external_data_beside_the_model(tmp_path: Path) -> None:
+    onnx.save_model(
+        onnx.ModelProto.FromString(product("N")), tmp_path / "model.onnx", save_as_external_data=True,
+        location="weights.bin", size_threshold=0,
+    )  # fmt: skip
+    data, feeds = (tmp_path / "model.onnx").read_bytes(), inputs(3)
+    session = open_session(data, "model.onnx", Device("cpu"), folder=tmp_path)
+    expected = open_session(product("N"), "model.onnx", Device("cpu")).run(["y"], feeds)[0]
+    np.testing.assert_array_equal(session.run(["y"], feeds)[0], expected)
+
+
+# --- CUDA, with an ONNX Runtime that is not there
+
+
+def _loader(monkeypatch: pytest.MonkeyPatch, error: OSError | None) -> list[str]:
+    """Replace the dynamic loader; return the list of what it is asked for."""
+    asked: list[str] = []
+
+    def load(name: str) -> None:
+        asked.append(name)
+        if error:
+            raise error
+
+    monkeypatch.setattr(ctypes, "CDLL", load)
+    return asked
+
+
+def test_a_build_without_cuda(install: Any) -> None:
+    fake = install(["AzureExecutionProvider", CPU], [CPU])
+    with pytest.raises(DeviceError) as caught:
+        open_session(b"", "model.onnx", Device("cuda"))
+    for fragment in ("onnxruntime 1.99 has no CUDAExecutionProvider", CPU, "tna-onnx[gpu]", "--device cpu"):
+        assert fragment in str(caught.value)
+    assert fake.calls == []
+
+
+def test_auto_on_a_build_without_cuda_is_the_cpu(install: Any) -> None:
+    fake = install([CPU], [CPU])
+    session = open_session(b"", "model.onnx", Device("auto"))
+    assert (session.provider, session.fallback) == (CPU, "")
+    assert fake.providers == [[CPU]]
+    assert fake.calls == ["InferenceSession", "disable_fallback"]
+
+
+@pytest.mark.parametrize("kind", ["auto", "cuda"])
+def test_cuda_as_asked(kind: str, install: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    fake = install([CUDA, CPU], [CUDA, CPU])
+    session = open_session(b"", "model.onnx", Device(kind, 2))
+    assert (session.provider, session.fallback) == (CUDA, "")
+    assert fake.calls == ["preload_dlls", "InferenceSession", "disable_fallback"]
+    (name, options), last = fake.providers[0]
+    assert (name, last) == (CUDA, CPU)
+    assert options == {
+        "device_id": 2,
+        "use_tf32": 0,
+        "cudnn_conv_algo_search": "HEURISTIC",
+        "arena_extend_strategy": "kSameAsRequested",
+    }
+    assert capsys.readouterr().out == ""  # stdout is for results: `--json` is read by programs
+
+
+def test_an_older_runtime_without_preload(install: Any) -> None:
+    fake = install([CUDA, CPU], [CUDA, CPU], preload=False)
+    assert open_session(b"", "model.onnx", Device("cuda")).provider == CUDA
+    assert fake.calls == ["InferenceSession", "disable_fallback"]
+
+
+def test_cpu_never_touches_cuda(install: Any) -> None:
+    fake = install([CUDA, CPU], [CPU])
+    session = open_session(b"", "model.onnx", Device("cpu"))
+    assert (session.provider, session.fallback) == (CPU, "")
+    assert fake.providers == [[CPU]]
+    assert "preload_dlls" not in fake.calls
+
+
+MISSING = "libcublasLt.so.12: cannot open shared object file: No such file or directory"
+
+
+def _why(case: str, fake: FakeRuntime, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Set one reason up why CUDA is not obtained; return what the message must say."""
+    if case == "no provider library":
+        return ["libonnxruntime_providers_cuda.so is not part of this onnxruntime", "tna-onnx[gpu]"]
+    path = fake.library(b"not a library")
+    if case == "broken library":
+        return [str(path), "tna-onnx[gpu]"]
+    asked = _loader(monkeypatch, OSError(MISSING) if case == "missing library" else None)
+    monkeypatch.setattr(fake, "asked", asked, raising=False)
+    if case == "missing library":
+        return [MISSING, "tna-onnx[gpu]"]
+    return ["libraries load", "no such device answers", "nvidia-smi"]
+
+
+@pytest.mark.parametrize("case", ["no provider library", "broken library", "missing library", "no device"])
+def test_cuda_that_is_not_obtained(
+    case: str, install: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake = install([CUDA, CPU], [CPU])
+    fragments = _why(case, fake, monkeypatch)
+    with pytest.raises(DeviceError) as caught:
+        open_session(b"", "model.onnx", Device("cuda", 3))
+    for fragment in ("device cuda:3 was asked for", f"gave {CPU}", "--device cpu", *fragments):
+        assert fragment in str(caught.value)
+    session = open_session(b"", "model.onnx", Device("auto"))
+    assert session.provider == CPU
+    for fragment in fragments:
+        assert fragment in session.fallback
+    if case in ("missing library", "no device"):
+        assert set(fake.asked) == {str(Path(fake.__file__).parent / "capi" / "libonnxruntime_providers_cuda.so")}
+    assert capsys.readouterr().out == ""
+
+
+def test_options_of_a_session(install: Any, tmp_path: Path) -> None:
+    fake = install([CPU], [CPU])
+    open_session(b"", "model.onnx", Device("cpu"))
+    open_session(b"", "model.onnx", Device("cpu"), folder=tmp_path)
+    plain, other = fake.options
+    always = {
+        "session.qdq_matmulnbits_accuracy_level": "1",  # level 4 would quantise the features
+        "session.intra_op.allow_spinning": "0",
+    }
+    assert plain.entries == always
+    assert other.entries == {**always, "session.model_external_initializers_file_folder_path": str(tmp_path)}
+    for options in (plain, other):  # the numbers are those of a session as users open it
+        assert not hasattr(options, "graph_optimization_level")
+
+
+# --- cores
+
+
+@pytest.mark.parametrize(("allowed", "threads"), [(8, None), (3, 3), (1, 1)])
+def test_no_more_threads_than_cores_that_may_be_used(
+    allowed: int, threads: int | None, install: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opening.os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(opening, "allowed_cores", lambda: allowed)
+    fake = install([CPU], [CPU])
+    open_session(b"", "model.onnx", Device("cpu"))
+    assert getattr(fake.options[0], "intra_op_num_threads", None) == threads  # None: ONNX Runtime's own choice
+
+
+def test_fewer_threads_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    feeds = inputs(64)
+    expected = open_session(product("N"), "model.onnx", Device("cpu")).run(["y"], feeds)[0]
+    monkeypatch.setattr(opening, "allowed_cores", lambda: 1)
+    monkeypatch.setattr(opening.os, "cpu_count", lambda: 64)
+    np.testing.assert_array_equal(
+        open_session(product("N"), "model.onnx", Device("cpu")).run(["y"], feeds)[0], expected
+    )
+
+
+# --- ONNX Runtime itself
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, TypeError])
+def test_errors_of_others_pass(error: type[BaseException], install: Any) -> None:
+    fake = install([CPU], [CPU])
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise error("not the runtime's own")
+
+    fake.InferenceSession = fail
+    with pytest.raises(error, match="not the runtime's own"):
+        open_session(b"", "model.onnx", Device("cpu"))
+
+
+def test_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)  # import raises ImportError
+    for call in (runtime_version, lambda: open_session(b"", "model.onnx", Device("auto"))):
+        with pytest.raises(DeviceError) as caught:
+            call()
+        for fragment in ("not installed", "tna-onnx[cpu]", "tna-onnx[gpu]"):
+            assert fragment in str(caught.value)
+
+
+def test_version() -> None:
+    assert runtime_version() == onnxruntime.__version__
+
+
+@pytest.mark.parametrize(("module", "loaded"), [("tna_onnx.runtime", False), ("onnxruntime", True)])
+def test_importing_the_module_does_not_import_onnxruntime(module: str, loaded: bool) -> None:
+    """The second row shows that the check can fail."""
+    script = f"import sys, {module}; print('onnxruntime' in sys.modules)"
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == str(loaded)

@@ -1,0 +1,208 @@
+"""Runs of any number of samples: in portions, through bindings, and out of memory."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from tests.runtime.fakes import CPU, CUDA, WEIGHT, Exhausted, Recorded, fail_with, inputs, product, record
+from tna_onnx.errors import DataError, UnsupportedModel
+from tna_onnx.runtime import Device, OutOfMemory, Session, open_session
+
+# --- batches
+
+
+@pytest.mark.parametrize("count", [1, 3, 4, 7, 8])
+@pytest.mark.parametrize("batch", ["N", None, 1, 4])
+def test_any_number_of_samples(batch: int | str | None, count: int) -> None:
+    session = open_session(product(batch), "model.onnx", Device("cpu"))
+    feeds = inputs(count)
+    copies = {name: array.copy() for name, array in feeds.items()}
+    y, y2 = session.run(["y", "y2"], feeds)
+    for found, array in ((y, feeds["x"]), (y2, feeds["x2"])):
+        assert found.shape == (count, 3)
+        # four products and three sums, each rounded once
+        bound = 8 * np.finfo(np.float32).eps * (np.abs(array) @ np.abs(WEIGHT))
+        assert np.all(np.abs(found - array @ WEIGHT) <= bound)
+    for name, array in copies.items():
+        np.testing.assert_array_equal(feeds[name], array)
+
+
+def test_a_fixed_batch_is_fed_in_whole_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = open_session(product(4), "model.onnx", Device("cpu"))
+    recorded = record(session, monkeypatch)
+    feeds = inputs(7)
+    session.run(["y"], feeds)
+    fed = [portion["x"] for portion in recorded.fed]
+    assert [len(portion) for portion in fed] == [4, 4]
+    np.testing.assert_array_equal(np.concatenate(fed)[:7], feeds["x"])
+    np.testing.assert_array_equal(fed[1][3], feeds["x"][6])  # padded with the last sample
+
+
+def test_a_batch_size_that_the_inputs_do_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = open_session(product("N"), "model.onnx", Device("cpu"), fixed_batch=4)
+    recorded = record(session, monkeypatch)
+    feeds = inputs(6)
+    y = session.run(["y"], feeds)[0]
+    assert [len(portion["x"]) for portion in recorded.fed] == [4, 4]
+    expected = open_session(product(4), "model.onnx", Device("cpu")).run(["y"], feeds)[0]
+    np.testing.assert_array_equal(y, expected)
+
+
+def test_an_array_without_a_row_per_sample_goes_into_every_portion(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not padded either, where it is as long as the last portion."""
+    nodes = [helper.make_node("Mul", ["x", "scale"], ["y"])]
+    declared = [
+        helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [4, 3]),
+        helper.make_tensor_value_info("scale", onnx.TensorProto.FLOAT, [3]),
+    ]
+    outputs = [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [4, 3])]
+    graph = helper.make_graph(nodes, "scaled", declared, outputs)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    session = open_session(model.SerializeToString(), "model.onnx", Device("cpu"))
+    recorded = record(session, monkeypatch)
+    x = np.arange(21, dtype=np.float32).reshape(7, 3)
+    scale = np.array([1, 2, 4], np.float32)
+    np.testing.assert_array_equal(session.run(["y"], {"x": x, "scale": scale})[0], x * scale)
+    assert [portion["scale"].tolist() for portion in recorded.fed] == [[1, 2, 4], [1, 2, 4]]
+
+
+@pytest.mark.parametrize(("batch", "size"), [("N", None), (None, None), (4, 4)])
+def test_inputs_of_a_session(batch: int | str | None, size: int | None) -> None:
+    session = open_session(product(batch), "model.onnx", Device("cpu"))
+    assert [(i.name, i.shape, i.dtype) for i in session.inputs] == [
+        ("x", (size, 4), np.float32),
+        ("x2", (size, 4), np.float32),
+    ]
+    assert (session.provider, session.fallback) == (CPU, "")
+
+
+@pytest.mark.parametrize("element", ["FLOAT16", "FLOAT", "DOUBLE", "INT64", "INT32", "UINT32", "UINT64"])
+def test_element_types(element: str) -> None:
+    code = onnx.TensorProto.DataType.Value(element)
+    session = open_session(product("N", code), "model.onnx", Device("cpu"))
+    assert {i.dtype for i in session.inputs} == {helper.tensor_dtype_to_np_dtype(code)}
+
+
+def test_an_input_that_cannot_be_fed() -> None:
+    graph = helper.make_graph(
+        [helper.make_node("Identity", ["words"], ["same"])],
+        "words",
+        [helper.make_tensor_value_info("words", onnx.TensorProto.STRING, ["N"])],
+        [helper.make_tensor_value_info("same", onnx.TensorProto.STRING, ["N"])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    with pytest.raises(UnsupportedModel, match=r"model\.onnx: input 'words' is tensor\(string\); expected tensor"):
+        open_session(model.SerializeToString(), "model.onnx", Device("cpu"))
+
+
+@pytest.mark.parametrize("wrong", [np.zeros((3, 5), np.float32), np.zeros((3, 4)), np.zeros((3, 4, 1), np.float32)])
+def test_data_that_the_model_does_not_take(wrong: np.ndarray) -> None:
+    session = open_session(product("N"), "model.onnx", Device("cpu"))
+    with pytest.raises(DataError, match=r"model\.onnx: ONNX Runtime could not run a batch of 3: "):
+        session.run(["y"], {"x": wrong, "x2": np.zeros((3, 4), np.float32)})
+
+
+# --- bindings
+
+
+def as_cuda(data: bytes, monkeypatch: pytest.MonkeyPatch) -> tuple[Session, Recorded]:
+    """A session that takes itself for one on CUDA; the bindings of ONNX Runtime's CPU provider are real ones."""
+    session = open_session(data, "model.onnx", Device("cpu"))
+    monkeypatch.setattr(session, "provider", CUDA)
+    return session, record(session, monkeypatch)
+
+
+@pytest.mark.parametrize("batch", ["N", 4])
+@pytest.mark.parametrize("count", [1, 4, 7])
+def test_a_binding_gives_what_a_run_gives(batch: int | str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    feeds = {name: np.asfortranarray(array) for name, array in inputs(count).items()}  # bindings want C order
+    expected = open_session(product(batch), "model.onnx", Device("cpu")).run(["y2", "y"], feeds)
+    session, counting = as_cuda(product(batch), monkeypatch)
+    found = session.run(["y2", "y"], feeds)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert (counting.plain, counting.bound) == (0, 1 if batch == "N" else -(-count // 4))
+    again = session.run(["y"], inputs(count + 1))[0]  # another shape, other outputs
+    assert again.shape == (count + 1, 3)
+    np.testing.assert_array_equal(found[0], expected[0])  # results are the caller's own
+
+
+def test_the_cpu_needs_no_binding(monkeypatch: pytest.MonkeyPatch) -> None:
+    session, counting = as_cuda(product("N"), monkeypatch)
+    monkeypatch.setattr(session, "provider", CPU)
+    session.run(["y"], inputs(3))
+    assert (counting.plain, counting.bound) == (1, 0)
+
+
+def test_maps_are_not_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sequence of maps, as scikit-learn's converters give, has no place on a device."""
+    scores = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["N", 3])
+    zipped = helper.make_value_info(
+        "maps",
+        helper.make_sequence_type_proto(
+            helper.make_map_type_proto(
+                onnx.TensorProto.INT64, helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, None)
+            )
+        ),
+    )
+    node = helper.make_node("ZipMap", ["x"], ["maps"], domain="ai.onnx.ml", classlabels_int64s=[0, 1, 2])
+    graph = helper.make_graph([node], "zip", [scores], [zipped])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 1)]
+    data = helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    session, counting = as_cuda(data, monkeypatch)
+    np.testing.assert_array_equal(session.run(["maps"], {"x": x})[0], x)
+    assert (counting.plain, counting.bound) == (1, 0)
+
+
+@pytest.mark.parametrize("wrong", [np.zeros((3, 5), np.float32), np.zeros((3, 4)), np.zeros((3, 4, 1), np.float32)])
+def test_a_binding_refuses_what_the_model_does_not_take(wrong: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
+    session, _ = as_cuda(product("N"), monkeypatch)
+    with pytest.raises(DataError, match=r"model\.onnx: ONNX Runtime could not run a batch of 3: "):
+        session.run(["y"], {"x": wrong, "x2": np.zeros((3, 4), np.float32)})
+
+
+# --- memory
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Exhausted("BFCArena::AllocateRawInternal Failed to allocate memory for requested buffer of size 6442450944"),
+        Exhausted("CUDA failure 2: out of memory ; GPU=0 ; expr=cudaMalloc((void**)&p, size);"),
+        Exhausted("Available memory of 1024 is smaller than requested bytes of 4096"),
+        Exhausted("CUBLAS failure 3: CUBLAS_STATUS_ALLOC_FAILED ; GPU=0"),
+        MemoryError("std::bad_alloc"),
+    ],
+)
+def test_no_memory_for_a_batch(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = open_session(product("N"), "model.onnx", Device("cpu"))
+    fail_with(session, error, monkeypatch)
+    with pytest.raises(OutOfMemory, match=r"no memory for a batch of 3 on .*; choose a smaller --batch-size"):
+        session.run(["y"], inputs(3))
+
+
+def test_other_failures_are_not_about_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = open_session(product("N"), "model.onnx", Device("cpu"))
+    fail_with(session, Exhausted("Got invalid dimensions for input: x"), monkeypatch)
+    with pytest.raises(DataError) as caught:
+        session.run(["y"], inputs(3))
+    assert not isinstance(caught.value, OutOfMemory)
+
+
+def test_a_real_allocation_that_fails() -> None:
+    """Expanded to 2^50 bytes: no machine gives that."""
+    graph = helper.make_graph(
+        [helper.make_node("Expand", ["x", "shape"], ["y"])],
+        "huge",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["N", 1])],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["N", None])],
+        [numpy_helper.from_array(np.array([1, 2**47]), "shape")],
+    )
+    data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    session = open_session(data, "model.onnx", Device("cpu"))
+    with pytest.raises(OutOfMemory, match="no memory for a batch of 2"):
+        session.run(["y"], {"x": np.ones((2, 1), np.float32)})

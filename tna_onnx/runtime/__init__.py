@@ -1,0 +1,19 @@
+"""What ONNX Runtime does: sessions on a device, and the cores and memory that the machine has for them."""
+
+from tna_onnx.runtime.device import Device, parse_device
+from tna_onnx.runtime.machine import allowed_cores, free_memory, resident_memory
+from tna_onnx.runtime.opening import open_session, runtime_version
+from tna_onnx.runtime.session import OutOfMemory, Session, TensorInfo
+
+__all__ = [
+    "Device",
+    "OutOfMemory",
+    "Session",
+    "TensorInfo",
+    "allowed_cores",
+    "free_memory",
+    "open_session",
+    "parse_device",
+    "resident_memory",
+    "runtime_version",
+]

@@ -1,0 +1,56 @@
+"""Cores and memory that this process may use. psutil knows the machine; a Linux container can be smaller than that.
+
+The limits of a container are in the files of its control group (cgroup v2): `cpu.max`, `memory.max`, `memory.stat`.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import psutil
+
+__all__ = ["allowed_cores", "free_memory", "resident_memory"]
+
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def allowed_cores(cgroup: Path = _CGROUP) -> int:
+    """Return the number of cores that this process may use, at least 1.
+
+    A scheduler may bind the process to some cores of the machine, and a container may have a share of their time.
+
+    Args:
+        cgroup: folder of the control group; on other systems than Linux there is none.
+    """
+    process = psutil.Process()
+    cores = os.cpu_count() or 1
+    if hasattr(process, "cpu_affinity"):  # macOS cannot bind a process to cores
+        cores = len(process.cpu_affinity())
+    try:
+        quota, period = (cgroup / "cpu.max").read_text(encoding="ascii").split()
+        return max(1, min(cores, int(quota) // int(period)))
+    except (OSError, ValueError):  # no container, or one without a limit ("max")
+        return cores
+
+
+def free_memory(cgroup: Path = _CGROUP) -> int:
+    """Return the bytes that the machine can still give without swapping, and its container if there is one.
+
+    Args:
+        cgroup: folder of the control group; on other systems than Linux there is none.
+    """
+    free = int(psutil.virtual_memory().available)
+    try:
+        limit = int((cgroup / "memory.max").read_text(encoding="ascii"))
+        statistics = (cgroup / "memory.stat").read_text(encoding="ascii")
+        used = dict(line.split() for line in statistics.splitlines())
+        # Only anonymous pages count as used: the kernel drops pages of files when it needs their room.
+        return max(0, min(free, limit - int(used["anon"])))
+    except (OSError, ValueError, KeyError):  # no container, or one without a limit ("max")
+        return free
+
+
+def resident_memory() -> int:
+    """Return the bytes of this process that are in memory."""
+    return int(psutil.Process().memory_info().rss)

@@ -1,0 +1,167 @@
+"""Open a model in ONNX Runtime, and check that it runs where it was asked to.
+
+The only module that imports onnxruntime.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import io
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from tna_onnx.errors import DeviceError, UnsupportedModel
+from tna_onnx.runtime.device import Device
+from tna_onnx.runtime.machine import allowed_cores
+from tna_onnx.runtime.session import CUDA, Session, is_onnxruntime_error
+
+__all__ = ["open_session", "runtime_version"]
+
+_CPU = "CPUExecutionProvider"
+
+# The CUDA provider is a library of its own, beside that of ONNX Runtime.
+_CUDA_LIBRARY = "onnxruntime_providers_cuda.dll" if sys.platform == "win32" else "libonnxruntime_providers_cuda.so"
+
+_CUDA_OPTIONS = {
+    # TF32 keeps 10 bits of the mantissa: the features would not be those of the deployed float32 model.
+    "use_tf32": 0,
+    # The default times every algorithm for each new shape, the shorter last batch included. That is slow, and two runs
+    # may choose different algorithms.
+    "cudnn_conv_algo_search": "HEURISTIC",
+    # The default doubles the arena each time, and so runs out of memory with half of it unused.
+    "arena_extend_strategy": "kSameAsRequested",
+}
+
+_SESSION_ENTRIES = {
+    # Waiting threads would spin on the cores that are reading the next samples.
+    "session.intra_op.allow_spinning": "0",
+    # By default ONNX Runtime quantises the features of a quantised MatMul in its own way, without saying so.
+    "session.qdq_matmulnbits_accuracy_level": "1",
+}
+
+
+def open_session(
+    model: bytes | Path,
+    name: str,
+    device: Device,
+    *,
+    folder: Path | None = None,
+    fixed_batch: int | None = None,
+) -> Session:
+    """Open a session and check that it runs where it was asked to.
+
+    Args:
+        model: serialised model, or the path of a file.
+        name: the model's name in messages.
+        device: where to run. `auto` takes CUDA if it is available.
+        folder: where the external data of a serialised model lie.
+        fixed_batch: the only batch size that the model accepts, where its inputs do not say so.
+
+    Raises:
+        DeviceError: ONNX Runtime is not installed, or CUDA was asked for and is not available.
+        UnsupportedModel: ONNX Runtime cannot load the model.
+    """
+    ort = _onnxruntime()
+    use_cuda = _wants_cuda(ort, device)
+    providers: list[Any] = [_CPU]
+    if use_cuda:
+        _preload_cuda(ort)
+        providers = [(CUDA, {"device_id": device.index, **_CUDA_OPTIONS}), _CPU]
+    session = _load(ort, model, name, providers, folder)
+    session.disable_fallback()  # a run that fails on CUDA must not move to the CPU unnoticed
+    if not use_cuda or session.get_providers()[0] == CUDA:
+        return Session(session, name, fixed_batch=fixed_batch)
+    reason = _why_no_cuda(ort)
+    if device.kind == "cuda":
+        raise DeviceError(f"device cuda:{device.index} was asked for, but ONNX Runtime gave {_CPU}: {reason}")
+    return Session(session, name, reason, fixed_batch)
+
+
+def runtime_version() -> str:
+    """Return the version of ONNX Runtime.
+
+    Raises:
+        DeviceError: it is not installed.
+    """
+    return str(_onnxruntime().__version__)
+
+
+def _onnxruntime() -> ModuleType:
+    try:
+        import onnxruntime  # noqa: PLC0415 - an extra; the message below says more than an ImportError
+    except ImportError as error:
+        raise DeviceError(
+            "ONNX Runtime is not installed; install one of the extras: `pip install 'tna-onnx[cpu]'`, or "
+            f"`pip install 'tna-onnx[gpu]'` for NVIDIA GPUs ({error})"
+        ) from error
+    return onnxruntime  # type: ignore[no-any-return]
+
+
+def _wants_cuda(ort: ModuleType, device: Device) -> bool:
+    """Return whether to try CUDA.
+
+    Raises:
+        DeviceError: CUDA was asked for, and this build of ONNX Runtime does not have it.
+    """
+    available = ort.get_available_providers()
+    if device.kind == "auto":
+        return CUDA in available
+    if device.kind == "cuda" and CUDA not in available:
+        raise DeviceError(
+            f"device cuda was asked for, but onnxruntime {ort.__version__} has no {CUDA} (it has "
+            f"{', '.join(available)}); `pip uninstall onnxruntime` and `pip install 'tna-onnx[gpu]'`, or use "
+            "--device cpu"
+        )
+    return device.kind == "cuda"
+
+
+def _preload_cuda(ort: ModuleType) -> None:
+    """Load the CUDA libraries that pip installed; older versions of ONNX Runtime cannot."""
+    if hasattr(ort, "preload_dlls"):
+        # It prints what it cannot load. Stdout is for results; `_why_no_cuda` gives the reason.
+        with contextlib.redirect_stdout(io.StringIO()):
+            ort.preload_dlls()
+
+
+def _load(ort: ModuleType, model: bytes | Path, name: str, providers: list[Any], folder: Path | None) -> Any:
+    options = _session_options(ort, folder)
+    content = str(model) if isinstance(model, Path) else model
+    try:
+        # It prints when it falls back to the CPU; `open_session` checks that itself.
+        with contextlib.redirect_stdout(io.StringIO()):
+            return ort.InferenceSession(content, options, providers=providers)
+    except Exception as error:
+        if not is_onnxruntime_error(error) and not isinstance(error, (RuntimeError, ValueError)):
+            raise
+        raise UnsupportedModel(f"{name}: ONNX Runtime {ort.__version__} cannot load the model: {error}") from error
+
+
+def _session_options(ort: ModuleType, folder: Path | None) -> Any:
+    options = ort.SessionOptions()
+    options.log_severity_level = 4  # fatal only: what matters is checked and raised here
+    if folder is not None:
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder.absolute()))
+    for entry, value in _SESSION_ENTRIES.items():
+        options.add_session_config_entry(entry, value)
+    # The default is a thread for each core of the machine, whatever the process may use.
+    cores = allowed_cores()
+    if cores < (os.cpu_count() or 1):
+        options.intra_op_num_threads = cores
+    return options
+
+
+def _why_no_cuda(ort: ModuleType) -> str:
+    """Return why CUDA is not available: the loader names the library that the CUDA provider misses."""
+    library = Path(str(ort.__file__)).parent / "capi" / _CUDA_LIBRARY
+    advice = "install CUDA and cuDNN: `pip install 'tna-onnx[gpu]'`, or use --device cpu"
+    if not library.exists():
+        return f"{library.name} is not part of this onnxruntime; {advice}"
+    try:
+        ctypes.CDLL(str(library))
+    except OSError as error:
+        return f"{error}; {advice}"
+    return f"the CUDA libraries load, but no such device answers (check `nvidia-smi` and the driver); {advice}"

@@ -1,0 +1,167 @@
+"""One model on one device, run batch by batch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tna_onnx.errors import DataError, UnsupportedModel
+
+__all__ = ["CUDA", "OutOfMemory", "Session", "TensorInfo", "is_onnxruntime_error"]
+
+CUDA = "CUDAExecutionProvider"
+"""ONNX Runtime's name of the provider for NVIDIA GPUs."""
+
+# Types of the inputs that NumPy arrays can be fed to. ONNX Runtime names two of them as C does, the others as NumPy.
+_C_NAMES = {"float": "float32", "double": "float64"}
+_INTEGERS = ("int64", "int32", "int16", "int8", "uint8", "uint16", "uint32", "uint64")
+_ELEMENTS = ("float", "float16", "double", *_INTEGERS, "bool")
+_DTYPES = {f"tensor({element})": np.dtype(_C_NAMES.get(element, element)) for element in _ELEMENTS}
+
+# What ONNX Runtime and the CUDA libraries say when they cannot allocate a buffer.
+_NO_MEMORY = re.compile(
+    "failed to allocate memory|smaller than requested bytes|out of memory|bad allocation|bad_alloc|_ALLOC_FAILED",
+    re.IGNORECASE,
+)
+
+
+class OutOfMemory(DataError):
+    """A batch does not fit into the memory of the device."""
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """A model input: name, shape (None for a dynamic dimension) and NumPy dtype."""
+
+    name: str
+    shape: tuple[int | None, ...]
+    dtype: np.dtype[Any]
+
+
+class Session:
+    """One model on one device.
+
+    Attributes:
+        inputs: the tensors that have to be fed.
+        provider: the execution provider in use, the first of ONNX Runtime's list.
+        fallback: why `auto` did not get a CUDA device that seemed to be available; empty otherwise.
+        fixed_batch: the only batch size that the model accepts; None if it accepts any.
+    """
+
+    def __init__(self, session: Any, name: str, fallback: str = "", fixed_batch: int | None = None) -> None:
+        self._session = session
+        self._name = name
+        self.provider = str(session.get_providers()[0])
+        self.fallback = fallback
+        self.inputs = tuple(_tensor_info(info, name) for info in session.get_inputs())
+        self.fixed_batch = fixed_batch or _fixed_batch(self.inputs)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Names of the outputs."""
+        return tuple(str(output.name) for output in self._session.get_outputs())
+
+    def run(self, outputs: Sequence[str], feeds: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
+        """Run one batch of any size. A model with a fixed batch gets it in portions of that size, the last one padded.
+
+        Args:
+            outputs: names of the tensors to return.
+            feeds: input name -> (N, ...) array, or an array without a row per sample, which every portion gets.
+
+        Returns:
+            One array per output, leading axis N. A sequence of maps gives (N, labels), columns sorted by label.
+
+        Raises:
+            OutOfMemory: the batch is too large.
+            DataError: ONNX Runtime refuses the data.
+        """
+        samples = len(next(iter(feeds.values())))
+        size = self.fixed_batch or samples
+        portions = []
+        for start in range(0, samples, size):
+            count = min(size, samples - start)
+            results = self._run_portion(outputs, _portion(feeds, samples, start, size), count)
+            if count < size:  # the rest belongs to the padding
+                results = [array[:count] for array in results]
+            portions.append(results)
+        if len(portions) == 1:
+            return portions[0]
+        return [np.concatenate(parts) for parts in zip(*portions, strict=True)]
+
+    def _run_portion(self, outputs: Sequence[str], feeds: Mapping[str, NDArray[Any]], count: int) -> list[NDArray[Any]]:
+        """Run ONNX Runtime once; `count` is the number of samples in messages."""
+        try:
+            results = self._run_on_device(list(outputs), feeds)
+        except Exception as error:  # onnxruntime raises its own classes, which it does not export as a family
+            # Errors of a binding are plain RuntimeErrors.
+            from_runtime = is_onnxruntime_error(error) or type(error) is RuntimeError
+            if isinstance(error, MemoryError) or (from_runtime and _NO_MEMORY.search(str(error))):
+                raise OutOfMemory(
+                    f"{self._name}: no memory for a batch of {count} on {self.provider}; choose a smaller --batch-size "
+                    f"({error})"
+                ) from error
+            if not from_runtime:
+                raise
+            raise DataError(f"{self._name}: ONNX Runtime could not run a batch of {count}: {error}") from error
+        return [_as_array(result) for result in results]
+
+    def _run_on_device(self, outputs: list[str], feeds: Mapping[str, NDArray[Any]]) -> Any:
+        """Run; on CUDA with a binding, which copies the inputs as they are bound and the outputs back at the end."""
+        if self.provider != CUDA or not self._all_tensors(outputs):
+            return self._session.run(outputs, feeds)
+        binding = self._session.io_binding()
+        for name, array in feeds.items():
+            binding.bind_cpu_input(name, np.asarray(array, order="C"))
+        for name in outputs:
+            binding.bind_output(name)
+        self._session.run_with_iobinding(binding)
+        return binding.copy_outputs_to_cpu()
+
+    def _all_tensors(self, outputs: Sequence[str]) -> bool:
+        """Return whether every output is a tensor: a binding cannot hold a sequence of maps."""
+        kinds = {info.name: str(info.type) for info in self._session.get_outputs()}
+        return all(kinds.get(name, "").startswith("tensor(") for name in outputs)
+
+
+def is_onnxruntime_error(error: Exception) -> bool:
+    """Return whether an exception is of a class that ONNX Runtime defines."""
+    return type(error).__module__.partition(".")[0] == "onnxruntime"
+
+
+def _tensor_info(info: Any, name: str) -> TensorInfo:
+    if info.type not in _DTYPES:
+        raise UnsupportedModel(f"{name}: input '{info.name}' is {info.type}; expected {', '.join(_DTYPES)}")
+    shape = tuple(d if isinstance(d, int) else None for d in info.shape or ())
+    return TensorInfo(str(info.name), shape, _DTYPES[info.type])
+
+
+def _fixed_batch(inputs: Sequence[TensorInfo]) -> int | None:
+    """Return the length of the first leading axis that is not dynamic; None if all are."""
+    return next((info.shape[0] for info in inputs if info.shape and info.shape[0] is not None), None)
+
+
+def _portion(feeds: Mapping[str, NDArray[Any]], samples: int, start: int, size: int) -> dict[str, NDArray[Any]]:
+    """Return `size` rows of each array from row `start` on, the last row repeated where too few are left."""
+    portion = {}
+    for name, array in feeds.items():
+        rows = array
+        if array.ndim and len(array) == samples:
+            rows = array[start : start + size]
+            padding = size - len(rows)
+            if padding:
+                rows = np.concatenate([rows, np.repeat(rows[-1:], padding, axis=0)])
+        portion[name] = rows
+    return portion
+
+
+def _as_array(result: Any) -> NDArray[Any]:
+    """Return an output as an array; a sequence of maps, as ZipMap gives it, as (N, labels)."""
+    if isinstance(result, list) and result and isinstance(result[0], dict):
+        labels = sorted(result[0])
+        return np.array([[row[label] for label in labels] for row in result])
+    return np.asarray(result)
