@@ -130,11 +130,11 @@ def test_a_result_that_is_worse_on_held_out_data_is_not_written(small: Small, tm
 def test_a_file_that_does_not_verify_is_not_written(
     small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tna_onnx.api import calibrate as recalibration
+    from tna_onnx.calibration import writing
 
-    real = recalibration.rewrite
+    real = writing.rewrite
     monkeypatch.setattr(
-        recalibration, "rewrite", lambda model, head, weight, **rest: real(model, head, weight * 1.01, **rest)
+        writing, "rewrite", lambda model, head, weight, **rest: real(model, head, weight * 1.01, **rest)
     )
     with pytest.raises(tna_onnx.CheckFailed, match="verification: the written file gives sample"):
         tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "o.onnx", **FAST)
@@ -142,12 +142,12 @@ def test_a_file_that_does_not_verify_is_not_written(
 
 
 def test_interrupting_leaves_nothing(small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tna_onnx.api import calibrate as recalibration
+    from tna_onnx.calibration import written
 
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(recalibration, "check_file", interrupted)
+    monkeypatch.setattr(written, "check_file", interrupted)
     with pytest.raises(KeyboardInterrupt):
         tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "o.onnx", **FAST)
     assert list(tmp_path.iterdir()) == []

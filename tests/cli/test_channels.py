@@ -235,7 +235,7 @@ INTERRUPT = "def interrupt(*_, **__): raise KeyboardInterrupt\n"
 @pytest.mark.parametrize(
     ("where", "written"),
     [
-        ("tna_onnx.api.calibrate.check_file", []),
+        ("tna_onnx.calibration.written.check_file", []),
         ("tna_onnx.results.as_json.to_json", ["o.onnx"]),
         ("tna_onnx.render.text.show", ["o.onnx", "r.json"]),
     ],
@@ -262,7 +262,7 @@ def test_an_interruption_names_the_default_output_and_no_older_file(
 
     words = ["calibrate", str(model), "--calib", str(small.calib), *FAST]
     with monkeypatch.context() as patch:
-        patch.setattr("tna_onnx.api.calibrate.check_file", interrupt)
+        patch.setattr("tna_onnx.calibration.written.check_file", interrupt)
         assert cli(words).stderr == "Interrupted; no file was written.\n"
     assert output.read_bytes() == b"earlier"
     with monkeypatch.context() as patch:
@@ -274,7 +274,7 @@ def test_the_cache_is_kept_wherever_it_was_named(small: Small, tmp_path: Path, m
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tna_onnx.api.calibrate.check_file", interrupt)
+    monkeypatch.setattr("tna_onnx.calibration.written.check_file", interrupt)
     monkeypatch.setenv("TNA_ONNX_CACHE", str(tmp_path / "cache"))
     assert "are kept in the cache" in cli(command(small, tmp_path / "o.onnx")).stderr
 
@@ -301,7 +301,7 @@ def test_after_that_it_is_a_message(small: Small, tmp_path: Path) -> None:
     code = """
 import os, signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
-import tna_onnx.api.calibrate as r
+import tna_onnx.calibration.written as r
 r.check_file = lambda *_: os.kill(os.getpid(), signal.SIGINT)"""
     done = subprocess.run(
         program(command(small, tmp_path / "o.onnx"), code), capture_output=True, text=True, check=False
@@ -316,7 +316,7 @@ def test_signals_that_are_ignored_stay_ignored(small: Small, tmp_path: Path, nam
     code = f"""
 import os, signal
 signal.signal(signal.{name}, signal.SIG_IGN)
-import tna_onnx.api.calibrate as r
+import tna_onnx.calibration.written as r
 real = r.check_file
 r.check_file = lambda *given: (os.kill(os.getpid(), signal.{name}), real(*given))[1]"""
     words = program(command(small, tmp_path / "o.onnx", "-q"), code)
@@ -328,7 +328,7 @@ r.check_file = lambda *given: (os.kill(os.getpid(), signal.{name}), real(*given)
 def test_sigterm_leaves_nothing_half_written(small: Small, tmp_path: Path) -> None:
     code = """
 import os, signal
-import tna_onnx.api.calibrate as r
+import tna_onnx.calibration.written as r
 r.check_file = lambda *_: os.kill(os.getpid(), signal.SIGTERM)"""
     done = subprocess.run(
         program(command(small, tmp_path / "o.onnx"), code), capture_output=True, text=True, check=False

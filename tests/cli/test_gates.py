@@ -295,11 +295,11 @@ def test_a_dry_run_leaves_nothing_at_all_and_has_the_exit_codes_of_a_run(small: 
 
 
 def test_a_dry_run_verifies(small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tna_onnx.api import calibrate as recalibration
+    from tna_onnx.calibration import writing
 
-    real = recalibration.rewrite
+    real = writing.rewrite
     monkeypatch.setattr(
-        recalibration, "rewrite", lambda model, head, weight, **rest: real(model, head, weight * 1.01, **rest)
+        writing, "rewrite", lambda model, head, weight, **rest: real(model, head, weight * 1.01, **rest)
     )
     result = cli("calibrate", small.model, "--calib", small.calib, "-o", tmp_path / "o.onnx", *FAST, "--dry-run")
     assert (result.exit_code, "verification: " in result.stderr) == (1, True)

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from tna_onnx.errors import UsageError
+from tna_onnx.maps import MapName
 from tna_onnx.numerics.checks import check_choice, check_level, check_numbers
 from tna_onnx.numerics.metric import OBJECTIVES, Objective
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["ETS_LOSSES", "MAP_CHOICES", "QUANTIZED_HEADS", "SEARCHES", "QuantizedHead", "Search", "Settings"]
 
 Search: TypeAlias = Literal["sparse", "complete", "none"]
-MapChoice: TypeAlias = Literal["none", "ts", "ets", "irova", "aar", "auto"]
+MapChoice: TypeAlias = Literal["none", MapName, "auto"]
 QuantizedHead: TypeAlias = Literal["requantize", "float"]
 EtsLoss: TypeAlias = Literal["squared", "nll"]
 

@@ -1,0 +1,86 @@
+"""Keywords of the public functions are the fields of their values, and come to the same."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import pytest
+
+import tna_onnx
+from tests.conftest import Small
+from tna_onnx.api import arguments
+from tna_onnx.calibration.settings import Settings
+from tna_onnx.data.options import Data
+from tna_onnx.graph.options import ModelOptions
+from tna_onnx.results.gates import Gates
+
+FAST: dict[str, Any] = {"device": "cpu", "search": "none", "overwrite": True}
+VALUES = (Data, ModelOptions, Settings, Gates)
+
+
+def test_words_are_the_fields_of_the_values_with_their_types() -> None:
+    words = get_type_hints(arguments.CalibrateWords)
+    fields = {name: kind for value in VALUES for name, kind in get_type_hints(value).items() if name != "samples"}
+    drop = "max_accuracy_drop"  # a setting of the search, always a number; as a gate it may be None
+    assert words.pop("eval_labels") is Any
+    assert words.pop(drop) is float
+    assert fields.pop(drop) == float | None
+    names = {field.name for value in VALUES for field in dataclasses.fields(value)} - {"samples", drop}
+    assert words == {name: fields[name] for name in names}
+
+
+def test_words_of_a_smaller_function_are_words_of_calibrate() -> None:
+    everything = get_type_hints(arguments.CalibrateWords)
+    for words in (arguments.DataModelWords, arguments.EvaluateWords):
+        assert get_type_hints(words).items() <= everything.items()
+
+
+@pytest.mark.parametrize("name", ["calibrate", "compare", "evaluate", "features", "verify"])
+def test_a_keyword_that_does_not_exist_is_refused_with_a_hint(name: str) -> None:
+    function = getattr(tna_onnx, name)
+    positional = [p for p in inspect.signature(function).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    with pytest.raises(TypeError, match=rf"{name}\(\) got an unexpected keyword .*did you mean 'classes'"):
+        function(*["x"] * len(positional), clases="names.txt")
+
+
+def test_values_and_keywords_give_the_same_file(small: Small, tmp_path: Path) -> None:
+    one, two = tmp_path / "one.onnx", tmp_path / "two.onnx"
+    tna_onnx.calibrate(small.model, small.calib, output=one, map="ets", seed=3, max_nll=9.0, **FAST)
+    report = tna_onnx.calibrate(
+        small.model,
+        tna_onnx.Data(small.calib),
+        output=two,
+        settings=tna_onnx.Settings(search="none", map="ets", seed=3),
+        gates=tna_onnx.Gates(max_nll=9.0),
+        device="cpu",
+    )
+    assert one.read_bytes() == two.read_bytes()
+    assert report.settings["seed"] == 3
+    assert report.settings["gates"] == dataclasses.asdict(tna_onnx.Gates(max_nll=9.0))
+
+
+def test_a_keyword_replaces_a_field_of_a_value() -> None:
+    assert arguments.settings_of({"seed": 5}, Settings(map="ets")) == Settings(map="ets", seed=5)
+    data = arguments.data_of(Data("a.csv", label_column="y"), {"skip_bad": True})
+    assert (data.samples, data.label_column, data.skip_bad) == ("a.csv", "y", True)
+
+
+def test_held_out_data_are_read_like_the_calibration_data_unless_they_say_otherwise() -> None:
+    calib = Data("calib/", labels="calib.csv", label_column="y")
+    plain = arguments.held_out_of("eval/", calib, "eval.csv")
+    assert plain is not None
+    assert (plain.samples, plain.labels, plain.label_column) == ("eval/", "eval.csv", "y")
+    own = Data("eval.parquet", format="table")
+    assert arguments.held_out_of(own, calib, None) is own
+    assert arguments.held_out_of(None, calib, None) is None
+
+
+def test_the_loss_of_accuracy_is_a_setting_and_a_gate() -> None:
+    settings = arguments.settings_of({"max_accuracy_drop": 1.5})
+    assert settings.for_search.max_accuracy_drop == 0.015
+    assert arguments.gates_of({"max_accuracy_drop": 1.5}, settings).max_accuracy_drop == 1.5
+    assert arguments.gates_of({}, Settings()).max_accuracy_drop == Settings().max_accuracy_drop
+    assert arguments.gates_of({}, Settings(), Gates()).max_accuracy_drop is None

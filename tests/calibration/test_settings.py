@@ -1,0 +1,69 @@
+"""Settings: what they refuse, and how they reach the search."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from typing import Any, get_args, get_type_hints
+
+import pytest
+
+from tna_onnx.calibration import settings as module
+from tna_onnx.calibration.settings import MAP_CHOICES, Settings
+from tna_onnx.errors import UsageError
+from tna_onnx.maps import MAPS
+from tna_onnx.numerics.averages import LIMIT
+
+
+def test_defaults_are_the_search_s_own() -> None:
+    search = Settings().for_search
+    assert dataclasses.asdict(search) == dataclasses.asdict(type(search)())
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"search": "dense"}, "search 'dense' is not known; expected sparse, complete, none"),
+        ({"map": "tss"}, "map 'tss' is not known; expected none, ts, ets, irova, aar, auto"),
+        ({"objective": "ECE"}, "objective 'ECE' is not known; expected ece, adaece, nll"),
+        ({"ets_loss": "mse"}, "ets_loss 'mse' is not known"),
+        ({"quantized_head": "int8"}, "quantized_head 'int8' is not known"),
+        ({"search": "none", "map": "none"}, "changes nothing"),
+        ({"bins": 1.5}, "bins must be a whole number, got 1.5"),
+        ({"seed": True}, "seed must be a whole number, got True"),
+        ({"seed": -1}, "seed is out of its range: -1"),
+        ({"angle_step": 90.0}, "angle_step is out of its range: 90.0"),
+        ({"alpha": "5"}, "alpha must be a number, got '5'"),
+        ({"theta_s": 0.0}, "theta_s"),
+        ({"max_accuracy_drop": 101}, "max_accuracy_drop is out of its range"),
+        ({"ensemble_size": 0}, "ensemble_size must be at least 1, auto or inf, got 0"),
+        ({"ensemble_size": "many"}, "ensemble size 'many' is not known"),
+        ({"ensemble_size": 2.5}, "ensemble_size must be a whole number"),
+        ({"confidence_level": 100}, "confidence_level must be in 50 to 99.9 per cent, got 100"),
+    ],
+)
+def test_what_cannot_be_is_refused(words: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message.replace("(", r"\(").replace(".", r"\.")):
+        Settings(**words)
+
+
+@pytest.mark.parametrize(
+    ("size", "cap", "members"),
+    [("auto", 2560, (10, 2560)), ("auto", 4, (4, 4)), ("inf", 2560, (LIMIT, LIMIT)), (30, 2560, (30, 30))],
+)
+def test_members(size: Any, cap: int, members: tuple[int, int]) -> None:
+    search = Settings(ensemble_size=size, max_ensemble_size=cap).for_search
+    assert (search.ensemble_size, search.max_ensemble_size) == members
+
+
+def test_choices_follow_from_the_maps_and_the_types() -> None:
+    assert ("none", *MAPS, "auto") == MAP_CHOICES
+    hints = get_type_hints(Settings, vars(module))
+    assert get_args(hints["map"]) == MAP_CHOICES
+
+
+def test_defaults_and_choices_load_without_numpy() -> None:
+    code = "import sys, tna_onnx.calibration.settings; print('numpy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
