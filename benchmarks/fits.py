@@ -30,7 +30,8 @@ from scipy.special import log_softmax
 from search_speed import make
 
 from tna_onnx.engine.local import reduce_chunks
-from tna_onnx.maps import IsotonicOneVsAll, Temperature
+from tna_onnx.maps.isotonic import IsotonicOneVsAll
+from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.isotonic import cells, pool
 
 CHUNK = 2**21  # logits in a chunk, as in a search with 2048 features

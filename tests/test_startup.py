@@ -39,6 +39,11 @@ def test_the_import_loads_nothing_heavy() -> None:
     assert modules.isdisjoint({*HEAVY, "click", "tna_onnx.cli"})
 
 
+def test_names_of_maps_load_nothing_heavy() -> None:
+    modules = loaded("from tna_onnx.maps import MAPS, MapName; assert 'ts' in MAPS and len(list(MAPS)) == len(MAPS)")
+    assert modules.isdisjoint({*HEAVY, "tna_onnx.maps.base"})
+
+
 def test_the_check_can_fail() -> None:
     assert not loaded("import tna_onnx; tna_onnx.calibrate").isdisjoint(HEAVY)
 

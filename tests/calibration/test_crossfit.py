@@ -12,7 +12,9 @@ from tna_onnx.calibration.crossfit import FOLDS, choose_map, cross_fit, cross_sc
 from tna_onnx.engine.logits import HeadLogits, score_all
 from tna_onnx.errors import DataError
 from tna_onnx.extraction.table import FeatureStore
-from tna_onnx.maps import MAPS, CalibrationMap, EnsembleTemperature, Reduce, apply_map
+from tna_onnx.maps import MAPS
+from tna_onnx.maps.base import CalibrationMap, Reduce, apply_map
+from tna_onnx.maps.ensemble_temperature import EnsembleTemperature
 from tna_onnx.numerics.metrics import ece
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.search.candidates import Candidate, candidate_weight, choose

@@ -32,7 +32,8 @@ from tna_onnx.graph.head import Head, choose_head
 from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.outputs import ClassOutput, class_output
 from tna_onnx.graph.rewrite import Rewritten, provenance, rewrite
-from tna_onnx.maps import EnsembleTemperature, Temperature
+from tna_onnx.maps.ensemble_temperature import EnsembleTemperature
+from tna_onnx.maps.temperature import Temperature
 
 FACTOR = 0.625
 TS = Temperature(2.0)

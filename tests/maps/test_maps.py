@@ -22,7 +22,10 @@ from scipy import optimize, special
 from tna_onnx.engine.local import reduce_chunks
 from tna_onnx.errors import DataError
 from tna_onnx.graph.nodes import NodeOps
-from tna_onnx.maps import MAPS, CalibrationMap, EnsembleTemperature, Reduce, Temperature, apply_map
+from tna_onnx.maps import MAPS
+from tna_onnx.maps.base import CalibrationMap, Reduce, apply_map
+from tna_onnx.maps.ensemble_temperature import EnsembleTemperature
+from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.stats import SampleScores
 
 Array = NDArray[Any]

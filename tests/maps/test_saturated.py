@@ -7,7 +7,8 @@ import pytest
 from scipy.optimize import minimize
 from scipy.special import logsumexp
 
-from tna_onnx.maps import AtypicalityAware, Temperature
+from tna_onnx.maps.atypicality import AtypicalityAware
+from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.ops import ArrayOps
 
 

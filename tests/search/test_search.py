@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.engine.logits import HeadLogits, score_all
 from tna_onnx.extraction.table import FeatureStore
-from tna_onnx.maps import Temperature
+from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.averages import averages
 from tna_onnx.numerics.metric import Objective
 from tna_onnx.numerics.metrics import objective_value

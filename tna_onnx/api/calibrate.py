@@ -29,7 +29,8 @@ from tna_onnx.graph.load import ModelSource
 from tna_onnx.graph.nodes import NodeOps, can_append
 from tna_onnx.graph.rewrite import Rewritten, can_insert, can_scale, rewrite
 from tna_onnx.graph.save import pending
-from tna_onnx.maps import MAPS, Temperature
+from tna_onnx.maps import MAPS
+from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.averages import LIMIT
 from tna_onnx.numerics.metric import Objective
 from tna_onnx.numerics.metrics import objective_value
@@ -210,7 +211,7 @@ def calibrate(
         map,
         settings,
         _insertable(task, allowed, fold),
-        ets_loss,
+        {"ets_loss": ets_loss},
     )
     try:
         found = strategy.run(functools.partial(show, "search"))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.engine.logits import Logits
 from tna_onnx.errors import DataError
-from tna_onnx.maps import CalibrationMap, Reduce
+from tna_onnx.maps.base import CalibrationMap, Reduce
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.search.candidates import Candidate, choose
 from tna_onnx.search.settings import SearchSettings

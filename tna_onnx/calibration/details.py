@@ -24,7 +24,7 @@ from tna_onnx.extraction.collect import collect_features
 from tna_onnx.graph.difference import differences
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.readout import Head
-from tna_onnx.maps import CalibrationMap, apply_map
+from tna_onnx.maps.base import CalibrationMap, apply_map
 from tna_onnx.numerics.metrics import objective_value
 from tna_onnx.numerics.ops import softmax
 from tna_onnx.numerics.stats import SampleScores

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.calibration.task import Task
 from tna_onnx.graph.floats import epsilon
-from tna_onnx.maps import CalibrationMap, apply_map
+from tna_onnx.maps.base import CalibrationMap, apply_map
 from tna_onnx.numerics.ops import softmax
 
 __all__ = ["magnified", "rounding_of"]

@@ -11,7 +11,7 @@ original weight otherwise. A complete search without a map is the sparse one.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from tna_onnx.calibration.crossfit import choose_map, cross_fit, cross_score
 from tna_onnx.engine.logits import HeadLogits, Logits, score_all
-from tna_onnx.maps import MAPS, CalibrationMap, EnsembleTemperature, Reduce
+from tna_onnx.maps import MAPS
+from tna_onnx.maps.base import CalibrationMap, Reduce
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.search.candidates import Candidate, candidate_weight, choose
 from tna_onnx.search.complete import search_complete
@@ -66,7 +67,7 @@ class Strategy:
         map: `none`, `auto` or a name in `MAPS`.
         settings: of the search.
         allowed: maps that `auto` may take.
-        ets_loss: what the weights of ETS minimise, `squared` or `nll`.
+        options: of the maps' fits, by name; each map takes those that it declares.
     """
 
     logits_of: Callable[[Any], Logits]
@@ -75,7 +76,7 @@ class Strategy:
     map: str
     settings: SearchSettings
     allowed: tuple[str, ...] = ("none", *MAPS)
-    ets_loss: str = "squared"
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     def run(self, progress: Callable[[int, int], None]) -> Outcome:
         """Search and fit on all calibration data.
@@ -145,9 +146,9 @@ class Strategy:
     def _fit(self, name: str, reduce: Reduce, start: Any = None) -> CalibrationMap | None:
         if name == "none":
             return None
-        if name == "ets":
-            return EnsembleTemperature.fit(reduce, start=start, loss=self.ets_loss)
-        return MAPS[name].fit(reduce, start=start)
+        chosen = MAPS[name]
+        options = {option: value for option, value in self.options.items() if option in chosen.options}
+        return chosen.fit(reduce, start=start, **options)
 
     def _auto(self, logits: Logits) -> tuple[str, dict[str, float]]:
         fits = {name: functools.partial(self._fit, name) for name in self.allowed}

@@ -26,7 +26,7 @@ from tna_onnx.errors import CheckFailed
 from tna_onnx.graph.compare import checker_complaint, unexpected_differences
 from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.rewrite import Rewritten
-from tna_onnx.maps import CalibrationMap, apply_map
+from tna_onnx.maps.base import CalibrationMap, apply_map
 from tna_onnx.numerics.ops import softmax
 from tna_onnx.results.verification import Verification
 

@@ -17,7 +17,7 @@ from tna_onnx.data import Batch
 from tna_onnx.engine.local import reduce_chunks
 from tna_onnx.engine.placement import Host, Placement
 from tna_onnx.extraction.table import FeatureStore
-from tna_onnx.maps import CalibrationMap, Reduce, apply_map
+from tna_onnx.maps.base import CalibrationMap, Reduce, apply_map
 from tna_onnx.numerics.ops import blocked, to_host
 from tna_onnx.numerics.stats import SampleScores
 

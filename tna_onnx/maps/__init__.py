@@ -1,28 +1,51 @@
-"""Calibration maps, one a file, numerics only: `fit` learns one, `forward` is its formula."""
+"""Calibration maps, one a file, numerics only: `fit` learns one, `forward` is its formula.
 
-from tna_onnx.maps.atypicality import AtypicalityAware
-from tna_onnx.maps.base import CalibrationMap, Reduce, apply_map
-from tna_onnx.maps.ensemble_temperature import EnsembleTemperature
-from tna_onnx.maps.isotonic import IsotonicOneVsAll
-from tna_onnx.maps.temperature import Temperature
+To add a map, write its file and name it here twice, in `MapName` and `_CLASSES`. What else there is to know of it, the
+class says itself (`maps.base.CalibrationMap`).
+"""
 
-__all__ = [
-    "MAPS",
-    "AtypicalityAware",
-    "CalibrationMap",
-    "EnsembleTemperature",
-    "IsotonicOneVsAll",
-    "Reduce",
-    "Temperature",
-    "apply_map",
-]
+from __future__ import annotations
 
-AnyMap = type[Temperature] | type[EnsembleTemperature] | type[IsotonicOneVsAll] | type[AtypicalityAware]
+import importlib
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Literal
 
-MAPS: dict[str, AnyMap] = {
-    "ts": Temperature,
-    "ets": EnsembleTemperature,
-    "irova": IsotonicOneVsAll,
-    "aar": AtypicalityAware,
-}
+if TYPE_CHECKING:
+    from tna_onnx.maps.base import CalibrationMap
+
+__all__ = ["MAPS", "MapName"]
+
+MapName = Literal["ts", "ets", "irova", "aar"]
 """Maps by the name that the command line uses."""
+
+_CLASSES: dict[MapName, tuple[str, str]] = {
+    "ts": ("temperature", "Temperature"),
+    "ets": ("ensemble_temperature", "EnsembleTemperature"),
+    "irova": ("isotonic", "IsotonicOneVsAll"),
+    "aar": ("atypicality", "AtypicalityAware"),
+}
+
+
+class _Maps(Mapping[str, "type[CalibrationMap]"]):
+    """Map classes by name. Names are known at once; a class is imported when it is first asked for.
+
+    The command line lists the names in its help, which must not wait for NumPy.
+    """
+
+    def __getitem__(self, name: str) -> type[CalibrationMap]:
+        module, cls = _CLASSES[name]  # type: ignore[index]  # any other word is a KeyError
+        found: type[CalibrationMap] = getattr(importlib.import_module(f"{__name__}.{module}"), cls)
+        return found
+
+    def __contains__(self, name: object) -> bool:
+        return name in _CLASSES
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_CLASSES)
+
+    def __len__(self) -> int:
+        return len(_CLASSES)
+
+
+MAPS: Mapping[str, type[CalibrationMap]] = _Maps()
+"""Map classes by name, read-only."""

@@ -23,6 +23,7 @@ Source: Yuksekgonul et al. (2023), "Beyond Confidence: Reliable Models Should Al
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -115,7 +116,11 @@ class AtypicalityAware:
     bias: FloatArray
     space: FeatureSpace
 
+    name: ClassVar[str] = "aar"
+    keeps_order: ClassVar[bool] = False
+    foldable: ClassVar[bool] = False
     needs_features: ClassVar[bool] = True
+    options: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -145,6 +150,9 @@ class AtypicalityAware:
         factor = op.add(op.mul(op.add(op.mul(a, p2), p1), a), p0)  # Horner
         p = op.softmax(op.add(op.mul(logits, factor), op.const(self.bias)))
         return op.log(op.clip(p, op.tiny, 1.0))
+
+    def folded(self) -> None:
+        """Return None: the formula needs nodes of its own."""
 
     @classmethod
     def fit(cls, reduce: Reduce, *, start: AtypicalityAware | None = None) -> AtypicalityAware:

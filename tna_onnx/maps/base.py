@@ -6,18 +6,21 @@ Laws, which one test runs over every map:
    up to a constant per row), so that a Softmax, LogSoftmax or ArgMax behind it keeps working.
 2. `fit` needs the data only through `reduce`: the fit of chunks is the fit of the whole.
 3. `forward` is written in the words of `numerics.ops` alone: NumPy, torch and ONNX nodes run the same formula.
-4. `from_parameters(parameters)` gives the map back, through JSON too.
+4. A map that says `keeps_order` never changes which class comes first.
+5. A map that says `foldable` has a `folded()`: weight and bias changed by it give what `forward` gives.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 from numpy.typing import NDArray
 
 from tna_onnx.numerics.ops import ArrayOps, Ops
 
-__all__ = ["CalibrationMap", "Reduce", "apply_map"]
+__all__ = ["CalibrationMap", "Folding", "Reduce", "apply_map"]
 
 
 class Reduce(Protocol):
@@ -31,15 +34,30 @@ class Reduce(Protocol):
         """
 
 
+@dataclass(frozen=True)
+class Folding:
+    """What a map does to weight and bias in place of nodes of its own: W' = factor W, b' = factor b."""
+
+    factor: float
+
+
 class CalibrationMap(Protocol):
-    """A fitted map, a frozen value."""
+    """A fitted map, a frozen value; its class says what there is to know before a fit."""
+
+    name: ClassVar[str]
+    """Its name in `MAPS`."""
+
+    keeps_order: ClassVar[bool]
+    """Whether it never changes which class comes first."""
+
+    foldable: ClassVar[bool]
+    """Whether it can go into the weight and bias of a linear head."""
 
     needs_features: ClassVar[bool]
     """Whether the formula reads the features."""
 
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """Fitted values by name, JSON-able."""
+    options: ClassVar[Mapping[str, tuple[str, ...]]]
+    """Keyword options of `fit` besides `start`: name -> words that it may be, the default first."""
 
     @property
     def brief(self) -> dict[str, Any]:
@@ -48,7 +66,26 @@ class CalibrationMap(Protocol):
     def forward(self, op: Ops, logits: Any, features: Any = None) -> Any:
         """Return calibrated logits (N, C), written in the words of `op`."""
 
+    def folded(self) -> Folding | None:
+        """Return what the map does to weight and bias; None if it needs nodes of its own."""
+
+    @classmethod
+    def fit(cls, reduce: Reduce, *, start: Any = None) -> CalibrationMap:
+        """Return the map that fits the samples best.
+
+        A map that declares `options` takes these as keywords too.
+
+        Args:
+            reduce: runs over chunks of samples.
+            start: a map of the same class, of which a part may be tried first or taken over.
+
+        Raises:
+            DataError: there is no such map.
+        """
+
 
 def apply_map(fitted: CalibrationMap | None, logits: Any, features: Any = None) -> Any:
     """Run a map on arrays, (N, C) -> (N, C); None is the identity."""
-    return logits if fitted is None else fitted.forward(ArrayOps(logits), logits, features)
+    if fitted is None:
+        return logits
+    return fitted.forward(ArrayOps(logits), logits, features)

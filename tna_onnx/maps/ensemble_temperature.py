@@ -14,6 +14,7 @@ Source: Zhang, Kailkhura & Han (2020), "Mix-n-Match", section 3.3.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -37,7 +38,11 @@ class EnsembleTemperature:
     weights: tuple[float, float, float]
     n_classes: int
 
+    name: ClassVar[str] = "ets"
+    keeps_order: ClassVar[bool] = True
+    foldable: ClassVar[bool] = False
     needs_features: ClassVar[bool] = False
+    options: ClassVar[Mapping[str, tuple[str, ...]]] = {"ets_loss": ("squared", "nll")}
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -63,16 +68,19 @@ class EnsembleTemperature:
         p = op.add(p, op.const(uniform / self.n_classes))
         return op.log(op.clip(p, op.tiny, 1.0))
 
+    def folded(self) -> None:
+        """Return None: the formula needs nodes of its own."""
+
     @classmethod
     def fit(
-        cls, reduce: Reduce, *, start: EnsembleTemperature | None = None, loss: str = "squared"
+        cls, reduce: Reduce, *, start: EnsembleTemperature | None = None, ets_loss: str = "squared"
     ) -> EnsembleTemperature:
         """Fit T by NLL, then the weights by squared error, or by NLL too.
 
         Args:
             reduce: runs over chunks of (logits, labels).
             start: a map whose T is tried first.
-            loss: `squared` or `nll`.
+            ets_loss: what the weights minimise, `squared` or `nll`.
 
         Raises:
             DataError: as `Temperature.fit`.
@@ -82,7 +90,7 @@ class EnsembleTemperature:
         sums = reduce(blocked(lambda logits, labels, *_: _quadratic(logits, labels, temperature)))
         count, n_classes = sums[12], round(sums[13] / sums[12])
         weights = simplex_weights(sums[:9].reshape(3, 3) / count, sums[9:12] / count)
-        if loss == "nll":
+        if ets_loss == "nll":
             weights = mixture_weights(
                 reduce(blocked(lambda logits, labels, *_: _Likelihoods.of(logits, labels, temperature))).values
             )

@@ -12,6 +12,7 @@ with vectors of shape [C]; classes with fewer knots have ramps of height zero. S
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -33,7 +34,11 @@ class IsotonicOneVsAll:
 
     knots: tuple[tuple[tuple[float, ...], tuple[float, ...]], ...]
 
+    name: ClassVar[str] = "irova"
+    keeps_order: ClassVar[bool] = False
+    foldable: ClassVar[bool] = False
     needs_features: ClassVar[bool] = False
+    options: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -75,6 +80,9 @@ class IsotonicOneVsAll:
                     offset[c], height[c] = -slope[c] * x[k], y[k + 1] - y[k]
             ramps.append((slope, offset, height))
         return ramps
+
+    def folded(self) -> None:
+        """Return None: the formula needs nodes of its own."""
 
     @classmethod
     def fit(cls, reduce: Reduce, *, start: IsotonicOneVsAll | None = None) -> IsotonicOneVsAll:  # noqa: ARG003

@@ -12,6 +12,7 @@ are those of its logits), sums over samples float64. Source: Guo et al. (2017), 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -20,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.errors import DataError
-from tna_onnx.maps.base import Reduce
+from tna_onnx.maps.base import Folding, Reduce
 from tna_onnx.numerics.fitting import increasing_root
 from tna_onnx.numerics.ops import Ops, blocked, own_column
 
@@ -36,7 +37,11 @@ class Temperature:
 
     temperature: float
 
+    name: ClassVar[str] = "ts"
+    keeps_order: ClassVar[bool] = True
+    foldable: ClassVar[bool] = True
     needs_features: ClassVar[bool] = False
+    options: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -56,6 +61,10 @@ class Temperature:
     def forward(self, op: Ops, logits: Any, features: Any = None) -> Any:  # noqa: ARG002
         """Return logits / T."""
         return op.mul(logits, op.const(1 / self.temperature))
+
+    def folded(self) -> Folding:
+        """Return the factor 1 / T."""
+        return Folding(1 / self.temperature)
 
     @classmethod
     def fit(cls, reduce: Reduce, *, start: Temperature | None = None) -> Temperature:

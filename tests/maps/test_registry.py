@@ -1,0 +1,64 @@
+"""`MAPS` names every map, and what a map says about itself is true."""
+
+import typing
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tests.maps.test_feature_and_isotonic_maps import reduce_of, sample
+from tna_onnx.maps import MAPS, MapName
+from tna_onnx.maps.base import CalibrationMap, apply_map
+
+Array = NDArray[Any]
+
+
+def fitted(name: str) -> tuple[CalibrationMap, Array, Array]:
+    """A map of this name, fitted, with the logits and features that it was fitted on."""
+    logits, labels, features = sample(size=400)
+    return MAPS[name].fit(reduce_of(logits, labels, features)), logits, features
+
+
+def test_the_type_and_the_mapping_have_the_same_names() -> None:
+    assert typing.get_args(MapName) == tuple(MAPS)
+    assert len(MAPS) == len(set(MAPS))
+
+
+def test_other_names_are_unknown() -> None:
+    assert "none" not in MAPS
+    with pytest.raises(KeyError):
+        MAPS["none"]
+
+
+@pytest.mark.parametrize("name", MAPS)
+class TestFacts:
+    def test_name_is_the_one_in_the_mapping(self, name: str) -> None:
+        assert MAPS[name].name == name
+
+    def test_options_are_keywords_whose_default_is_the_first_word(self, name: str) -> None:
+        defaults = getattr(MAPS[name].fit, "__kwdefaults__")  # noqa: B009 - a bound method has it, its type does not
+        assert {option: words[0] for option, words in MAPS[name].options.items()} == {
+            option: value for option, value in defaults.items() if option != "start"
+        }
+
+    def test_order_is_kept(self, name: str) -> None:
+        one, logits, features = fitted(name)
+        if one.keeps_order:
+            mapped = apply_map(one, logits, features)
+            np.testing.assert_array_equal(mapped.argmax(axis=1), logits.argmax(axis=1))
+
+    def test_a_folded_head_gives_what_the_formula_gives(self, name: str) -> None:
+        one, logits, features = fitted(name)
+        folding = one.folded()
+        assert (folding is not None) == one.foldable
+        if folding is not None:
+            # the logits stand for those of a head: they are linear in weight and bias
+            np.testing.assert_allclose(folding.factor * logits, apply_map(one, logits, features), rtol=1e-14)
+
+    def test_features_are_read_only_where_it_says_so(self, name: str) -> None:
+        one, logits, features = fitted(name)
+        if one.needs_features:
+            assert not np.array_equal(apply_map(one, logits, features), apply_map(one, logits, features[::-1]))
+        else:
+            np.testing.assert_array_equal(apply_map(one, logits), apply_map(one, logits, features))
