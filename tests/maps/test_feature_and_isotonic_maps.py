@@ -113,11 +113,9 @@ def test_the_fit_of_chunks_is_the_fit_of_the_whole(name: str) -> None:
         )
 
 
-def test_parameters_give_the_map_back_through_json(fitted: tuple[Any, tuple[Array, ...]]) -> None:
-    fitted_map, (logits, _, features) = fitted
-    again = type(fitted_map).from_parameters(json.loads(json.dumps(fitted_map.parameters)))
-    np.testing.assert_array_equal(apply_map(again, logits, features), apply_map(fitted_map, logits, features))
-    json.dumps(fitted_map.brief)
+def test_what_readers_see_goes_through_json(fitted: tuple[Any, tuple[Array, ...]]) -> None:
+    brief = fitted[0].brief
+    assert json.loads(json.dumps(brief)) == brief
 
 
 @pytest.mark.parametrize("name", sorted(MAPS))

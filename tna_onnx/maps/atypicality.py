@@ -123,12 +123,6 @@ class AtypicalityAware:
     options: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     @property
-    def parameters(self) -> dict[str, Any]:
-        """Polynomial, bias and feature space."""
-        space = {name: _plain(value) for name, value in vars(self.space).items()}
-        return {"polynomial": self.polynomial.tolist(), "bias": self.bias.tolist(), "space": space}
-
-    @property
     def brief(self) -> dict[str, Any]:
         """The polynomial (p_0, p_1, p_2), the bias, and the shrinkage of the covariance."""
         return {
@@ -136,12 +130,6 @@ class AtypicalityAware:
             "bias": self.bias.tolist(),
             "shrinkage": self.space.shrinkage,
         }
-
-    @classmethod
-    def from_parameters(cls, parameters: dict[str, Any]) -> AtypicalityAware:
-        """Return the map with these parameters."""
-        space: dict[str, Any] = {k: np.array(v) if isinstance(v, list) else v for k, v in parameters["space"].items()}
-        return cls(np.array(parameters["polynomial"]), np.array(parameters["bias"]), FeatureSpace(**space))
 
     def forward(self, op: Ops, logits: Any, features: Any = None) -> Any:
         """Return log softmax(s'), cut at the smallest normal number of the dtype."""
@@ -327,7 +315,3 @@ def _scores(op: ArrayOps, theta: FloatArray, logits: Any, powers: list[Any]) -> 
 
 def _host(array: Any) -> FloatArray:
     return np.asarray(to_host(array), np.float64)
-
-
-def _plain(value: Any) -> Any:
-    return value.tolist() if isinstance(value, np.ndarray) else value

@@ -45,20 +45,9 @@ class EnsembleTemperature:
     options: ClassVar[Mapping[str, tuple[str, ...]]] = {"ets_loss": ("squared", "nll")}
 
     @property
-    def parameters(self) -> dict[str, Any]:
-        """Temperature, weights and number of classes."""
-        return {"temperature": self.temperature, "weights": list(self.weights), "n_classes": self.n_classes}
-
-    @property
     def brief(self) -> dict[str, Any]:
         """Temperature and weights."""
         return {"temperature": self.temperature, "weights": list(self.weights)}
-
-    @classmethod
-    def from_parameters(cls, parameters: dict[str, Any]) -> EnsembleTemperature:
-        """Return the map with these parameters."""
-        first, second, third = parameters["weights"]
-        return cls(parameters["temperature"], (first, second, third), parameters["n_classes"])
 
     def forward(self, op: Ops, logits: Any, features: Any = None) -> Any:  # noqa: ARG002
         """Return log p, cut at the smallest normal number of the dtype."""

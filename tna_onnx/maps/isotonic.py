@@ -41,20 +41,10 @@ class IsotonicOneVsAll:
     options: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     @property
-    def parameters(self) -> dict[str, Any]:
-        """The knots."""
-        return {"knots": [[list(x), list(y)] for x, y in self.knots]}
-
-    @property
     def brief(self) -> dict[str, Any]:
         """How many knots there are, and how many a class has at most."""
         sizes = [len(x) for x, _ in self.knots]
         return {"knots": sum(sizes), "most_knots_of_a_class": max(sizes)}
-
-    @classmethod
-    def from_parameters(cls, parameters: dict[str, Any]) -> IsotonicOneVsAll:
-        """Return the map with these parameters."""
-        return cls(tuple((tuple(x), tuple(y)) for x, y in parameters["knots"]))
 
     def forward(self, op: Ops, logits: Any, features: Any = None) -> Any:  # noqa: ARG002
         """Return log p'."""

@@ -44,19 +44,9 @@ class Temperature:
     options: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     @property
-    def parameters(self) -> dict[str, Any]:
-        """The temperature."""
-        return {"temperature": self.temperature}
-
-    @property
     def brief(self) -> dict[str, Any]:
         """The temperature."""
-        return self.parameters
-
-    @classmethod
-    def from_parameters(cls, parameters: dict[str, Any]) -> Temperature:
-        """Return the map with these parameters."""
-        return cls(parameters["temperature"])
+        return {"temperature": self.temperature}
 
     def forward(self, op: Ops, logits: Any, features: Any = None) -> Any:  # noqa: ARG002
         """Return logits / T."""
