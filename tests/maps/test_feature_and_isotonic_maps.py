@@ -23,8 +23,9 @@ from sklearn.isotonic import IsotonicRegression
 from tna_onnx.engine.local import reduce_chunks
 from tna_onnx.errors import DataError
 from tna_onnx.graph.nodes import NodeOps
-from tna_onnx.maps.atypicality import AtypicalityAware, FeatureSpace
+from tna_onnx.maps.atypicality import AtypicalityAware
 from tna_onnx.maps.base import apply_map
+from tna_onnx.maps.feature_space import FeatureSpace
 from tna_onnx.maps.isotonic import IsotonicOneVsAll
 from tna_onnx.numerics.isotonic import CELL, TOLERANCE, cells, isotonic_knots, pool
 from tna_onnx.numerics.ops import ArrayOps
