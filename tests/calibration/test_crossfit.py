@@ -113,8 +113,8 @@ def test_each_fold_is_scored_by_the_choice_and_the_map_of_the_others() -> None:
         expected = EnsembleTemperature.fit(lambda of, train=train: of(*train))
         assert fitted is not None
         # rows are multiplied in another block: float32 logits differ by a few 2^-24 of 10, the fit by less
-        for name, value in expected.parameters.items():
-            np.testing.assert_allclose(fitted.parameters[name], value, rtol=1e-4, atol=1e-4)
+        for name, value in vars(expected).items():
+            np.testing.assert_allclose(getattr(fitted, name), value, rtol=1e-4, atol=1e-4)
         scores = SampleScores.of_logits(apply_map(fitted, features[held] @ weight.T + run.bias), labels[held])
         part = run.after.take(np.arange(start, start + len(scores)))
         np.testing.assert_array_equal(part.hit, scores.hit)

@@ -23,8 +23,9 @@ from sklearn.isotonic import IsotonicRegression
 from tna_onnx.engine.local import reduce_chunks
 from tna_onnx.errors import DataError
 from tna_onnx.graph.nodes import NodeOps
-from tna_onnx.maps.atypicality import AtypicalityAware, FeatureSpace
+from tna_onnx.maps.atypicality import AtypicalityAware
 from tna_onnx.maps.base import apply_map
+from tna_onnx.maps.feature_space import FeatureSpace
 from tna_onnx.maps.isotonic import IsotonicOneVsAll
 from tna_onnx.numerics.isotonic import CELL, TOLERANCE, cells, isotonic_knots, pool
 from tna_onnx.numerics.ops import ArrayOps
@@ -113,11 +114,9 @@ def test_the_fit_of_chunks_is_the_fit_of_the_whole(name: str) -> None:
         )
 
 
-def test_parameters_give_the_map_back_through_json(fitted: tuple[Any, tuple[Array, ...]]) -> None:
-    fitted_map, (logits, _, features) = fitted
-    again = type(fitted_map).from_parameters(json.loads(json.dumps(fitted_map.parameters)))
-    np.testing.assert_array_equal(apply_map(again, logits, features), apply_map(fitted_map, logits, features))
-    json.dumps(fitted_map.brief)
+def test_what_readers_see_goes_through_json(fitted: tuple[Any, tuple[Array, ...]]) -> None:
+    brief = fitted[0].brief
+    assert json.loads(json.dumps(brief)) == brief
 
 
 @pytest.mark.parametrize("name", sorted(MAPS))

@@ -226,10 +226,9 @@ def test_logits_are_only_read(make: Any) -> None:
 
 
 @pytest.mark.parametrize("make", TABLE.values(), ids=TABLE.keys())
-def test_parameters_give_the_map_back_through_json(make: Any) -> None:
-    fitted = make(4)
-    assert type(fitted).from_parameters(json.loads(json.dumps(fitted.parameters))) == fitted
-    assert fitted.brief.items() <= fitted.parameters.items()
+def test_what_readers_see_goes_through_json(make: Any) -> None:
+    brief = make(4).brief
+    assert json.loads(json.dumps(brief)) == brief
 
 
 @pytest.mark.parametrize("make", TABLE.values(), ids=TABLE.keys())
@@ -287,7 +286,7 @@ def fit_from(name: str, temperature: float, reduce: Reduce) -> Temperature | Ens
 
 
 def values_of(fitted: CalibrationMap) -> Array:
-    return np.concatenate([np.atleast_1d(value) for value in fitted.parameters.values()])
+    return np.concatenate([np.atleast_1d(value) for value in vars(fitted).values()])
 
 
 def _without_class(label: int) -> tuple[Array, Array]:

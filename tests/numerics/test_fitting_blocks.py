@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tna_onnx.numerics.ops import blocked, blocks
+from tna_onnx.numerics.ops import Blocked, blocks
 
 
 @pytest.mark.parametrize("shape", [(1, 3), (131_072, 1), (131_073, 1), (1000, 1000), (3, 200_000), (0, 4)])
@@ -16,7 +16,7 @@ def test_blocks_cover_every_row_once_in_order(shape: tuple[int, int]) -> None:
 
 def test_aligned_arrays_are_cut_alike() -> None:
     logits, labels = np.ones((1000, 1000)), np.arange(1000)
-    seen = blocked(lambda s, y, z: [(len(s), y.tolist(), z)])(logits, labels, None)
+    seen = Blocked(lambda s, y, z: [(len(s), y.tolist(), z)])(logits, labels, None)
     assert len(seen) > 1
     assert [z for _, _, z in seen] == [None] * len(seen)
     assert [n for n, _, _ in seen] == [len(y) for _, y, _ in seen]
@@ -25,4 +25,4 @@ def test_aligned_arrays_are_cut_alike() -> None:
 
 def test_arrays_of_torch_are_left_whole() -> None:
     torch = pytest.importorskip("torch", reason="torch is in the extra 'gpu'")
-    assert blocked(lambda s: [len(s)])(torch.zeros(1000, 1000)) == [1000]
+    assert Blocked(lambda s: [len(s)])(torch.zeros(1000, 1000)) == [1000]

@@ -608,7 +608,7 @@ def test_intervals_cover_the_true_difference(scale: float) -> None:
 def test_groups_of_samples_give_nearly_the_intervals_of_single_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     before, after = simulated(np.random.default_rng(9), 3000, 0.5)
     single = paired_differences(before, after)
-    monkeypatch.setattr(metrics_module, "_GROUPS", 1300)  # 2 or 3 samples each
+    monkeypatch.setattr(metrics_module, "_MAX_GROUPS", 1300)  # 2 or 3 samples each
     grouped = paired_differences(before, after)
     for name in METRICS:
         assert grouped[name].difference == pytest.approx(single[name].difference, abs=SUMMED)

@@ -1,1 +1,1 @@
-"""Reduce over chunks of data. Here: on this machine, one chunk after the other."""
+"""Where sums over samples are computed: `protocol` says what an engine is, `local` is the one of this machine."""

@@ -1,4 +1,4 @@
-"""`reduce` on this machine: a statistic of every chunk, merged with `+`.
+"""The engine of this machine: one chunk after the other.
 
 Neighbours are merged pairwise, so joining k chunks copies each value log k times and the order is kept.
 """
@@ -6,19 +6,11 @@ Neighbours are merged pairwise, so joining k chunks copies each value log k time
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
-__all__ = ["Addable", "reduce_chunks"]
+from tna_onnx.engine.protocol import S, T
 
-
-class Addable(Protocol):
-    """A statistic of some samples; `+` gives the statistic of both."""
-
-    def __add__(self, other: Any, /) -> Any:
-        """Merge."""
-
-
-S = TypeVar("S", bound=Addable)
+__all__ = ["collect_chunks", "reduce_chunks"]
 
 
 def reduce_chunks(of: Callable[..., S], chunks: Iterable[tuple[Any, ...]]) -> S:
@@ -30,9 +22,15 @@ def reduce_chunks(of: Callable[..., S], chunks: Iterable[tuple[Any, ...]]) -> S:
     >>> reduce_chunks(lambda a, b: a * b, [(1, 2), (3, 4), (5, 6)])
     44
     """
-    parts = [of(*chunk) for chunk in chunks]
+    parts = collect_chunks(of, chunks)
     if not parts:
         raise ValueError("no chunk to reduce")
     while len(parts) > 1:
-        parts = [a + b for a, b in zip(parts[::2], parts[1::2], strict=False)] + parts[len(parts) & ~1 :]
+        odd_one = parts[len(parts) & ~1 :]
+        parts = [a + b for a, b in zip(parts[::2], parts[1::2], strict=False)] + odd_one
     return parts[0]
+
+
+def collect_chunks(of: Callable[..., T], chunks: Iterable[tuple[Any, ...]]) -> list[T]:
+    """Return [of(*chunk_1), of(*chunk_2), ...]."""
+    return [of(*chunk) for chunk in chunks]

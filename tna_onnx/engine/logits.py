@@ -1,24 +1,28 @@
 """Logits of a feature store under one weight, in chunks, for all samples or some.
 
 `HeadLogits` multiplies; `TailLogits` lets the model's own nodes compute them; `StoredLogits` has them in the store.
-`score_all` scores several at a time.
+`score_all` scores several at a time. Sums over chunks are the engine's: functions and statistics that go to it can be
+pickled.
 """
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data import Batch
-from tna_onnx.engine.local import reduce_chunks
+from tna_onnx.engine import local
 from tna_onnx.engine.placement import Host, Placement
+from tna_onnx.engine.protocol import Engine
 from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.maps.base import CalibrationMap, Reduce, apply_map
-from tna_onnx.numerics.ops import blocked, to_host
+from tna_onnx.numerics.ops import Blocked, to_host
 from tna_onnx.numerics.stats import SampleScores
 
 __all__ = ["HeadLogits", "Logits", "StoredLogits", "TailLogits", "score_all"]
@@ -28,10 +32,16 @@ _KEPT_BYTES = 2**30
 
 
 class Logits(ABC):
-    """Logits of all samples of a store under one weight."""
+    """Logits of all samples of a store under one weight.
 
-    def __init__(self, store: FeatureTable) -> None:
+    Args:
+        store: features and labels.
+        engine: where functions of chunks are run.
+    """
+
+    def __init__(self, store: FeatureTable, engine: Engine = local) -> None:
         self._store = store
+        self._engine = engine
         self._kept: list[NDArray[Any]] | None = None
 
     def __len__(self) -> int:
@@ -40,7 +50,7 @@ class Logits(ABC):
 
     def predictions(self) -> NDArray[np.int64]:
         """Return the predicted class of every sample, (N,)."""
-        return np.concatenate([np.argmax(to_host(logits), axis=1) for logits, _, _ in self.chunks()])
+        return np.concatenate(self._engine.collect_chunks(_predicted, self.chunks()))
 
     def forget(self) -> None:
         """Give back the memory of logits that are kept; they are computed again if they are asked for."""
@@ -50,7 +60,7 @@ class Logits(ABC):
         """Return the logits of some samples, in ascending order, (R, C)."""
         mask = np.zeros(len(self), bool)
         mask[rows] = True
-        return np.concatenate([to_host(logits) for logits, _, _ in self.chunks(mask)])
+        return np.concatenate(self._engine.collect_chunks(_on_host, self.chunks(mask)))
 
     @abstractmethod
     def _compute(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64], NDArray[Any]]]:
@@ -81,33 +91,34 @@ class Logits(ABC):
         """Return the `reduce` that a map's fit asks for; `rows` choose samples, from aligned arrays too."""
 
         def run(of: Callable[..., Any], *aligned: NDArray[Any]) -> Any:
-            def pieces() -> Iterator[tuple[Any, ...]]:
-                start = 0
-                for logits, labels, z in self.chunks(rows, features=features):
-                    stop = start + len(labels)
-                    slices = (array[start:stop] for array in aligned)
-                    # a map that reads features is fitted on the host
-                    yield (logits if z is None else to_host(logits), labels, None if z is None else to_host(z), *slices)
-                    start = stop
-
-            return reduce_chunks(of, pieces())
+            return self._engine.reduce_chunks(of, self._pieces(rows, features, aligned))
 
         return run
 
     def mapped_scores(self, fitted: CalibrationMap | None, rows: NDArray[np.bool_] | None = None) -> SampleScores:
         """Scores after a calibration map."""
-
-        def of(logits: NDArray[Any], labels: NDArray[np.int64], features: NDArray[Any] | None) -> SampleScores:
-            return SampleScores.of_logits(apply_map(fitted, logits, features), labels)
-
-        scores: SampleScores = self.reduce(rows, features=bool(fitted and fitted.needs_features))(blocked(of))
+        reduce = self.reduce(rows, features=fitted is not None and fitted.needs_features)
+        scores: SampleScores = reduce(Blocked(functools.partial(_mapped, fitted)))
         return scores
 
     def scores(self) -> SampleScores:
         """Scores of all samples; logits are not kept."""
         chunks = ((logits, labels) for logits, labels, _ in self._compute())
-        scores: SampleScores = reduce_chunks(blocked(SampleScores.of_logits), chunks)
+        scores: SampleScores = self._engine.reduce_chunks(Blocked(SampleScores.of_logits), chunks)
         return scores
+
+    def _pieces(
+        self, rows: NDArray[np.bool_] | None, features: bool, aligned: Sequence[NDArray[Any]]
+    ) -> Iterator[tuple[Any, ...]]:
+        start = 0
+        for logits, labels, z in self.chunks(rows, features=features):
+            stop = start + len(labels)
+            slices = (array[start:stop] for array in aligned)
+            if z is None:
+                yield (logits, labels, None, *slices)
+            else:  # a map that reads features is fitted on the host
+                yield (to_host(logits), labels, to_host(z), *slices)
+            start = stop
 
     def _all(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64], NDArray[Any]]]:
         if self._kept is None and self._size() <= _KEPT_BYTES:
@@ -119,6 +130,20 @@ class Logits(ABC):
                 yield logits, labels, features
 
 
+@dataclass(frozen=True, eq=False)
+class _Linear:
+    """A linear head: weight (C, n), bias (C,), where the products are computed."""
+
+    weight: Any
+    bias: Any
+
+    def __call__(self, features: Any) -> Any:
+        """Return the logits (B, C) of features (B, n)."""
+        logits = features @ self.weight.T
+        logits += self.bias
+        return logits
+
+
 class HeadLogits(Logits):
     """features @ weight.T + bias over a store.
 
@@ -127,40 +152,36 @@ class HeadLogits(Logits):
         weight: (C, n).
         bias: (C,).
         placement: where the products are computed, and the logits are.
+        engine: where functions of chunks are run.
     """
 
     def __init__(
-        self, store: FeatureTable, weight: NDArray[Any], bias: NDArray[Any], placement: Placement | None = None
+        self,
+        store: FeatureTable,
+        weight: NDArray[Any],
+        bias: NDArray[Any],
+        placement: Placement | None = None,
+        engine: Engine = local,
     ) -> None:
-        super().__init__(store)
+        super().__init__(store, engine)
         self._placement = placement or Host()
-        self._weight, self._bias = self._placement.put(weight), self._placement.put(bias)
+        self.head = _Linear(self._placement.put(weight), self._placement.put(bias))
 
     def scaled_scores(self, scale: float) -> SampleScores:
         """Scores of all samples under `scale * weight` and the same bias, from the logits that are there already."""
-        shift = (1 - scale) * self._bias
-
-        def of(logits: Any, labels: NDArray[np.int64], _: None) -> SampleScores:
-            return SampleScores.of_logits(logits * scale + shift, labels)
-
-        scores: SampleScores = self.reduce()(blocked(of))
+        shift = (1 - scale) * self.head.bias
+        scores: SampleScores = self.reduce()(Blocked(functools.partial(_scaled, scale, shift)))
         return scores
 
     def _size(self) -> int:
-        return len(self._store) * int(self._weight.shape[0]) * int(self._weight.itemsize)
-
-    def of(self, features: NDArray[Any]) -> NDArray[Any]:
-        """Return the logits (B, C) of features (B, n)."""
-        logits: NDArray[Any] = features @ self._weight.T
-        logits += self._bias
-        return logits
+        return len(self._store) * int(self.head.weight.shape[0]) * int(self.head.weight.itemsize)
 
     def _compute(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64], NDArray[Any]]]:
         for features, labels in self._blocks():
-            yield self.of(features), labels, features
+            yield self.head(features), labels, features
 
     def _blocks(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
-        return self._placement.chunks(self._store, self._weight.shape[0])
+        return self._placement.chunks(self._store, self.head.weight.shape[0])
 
 
 class TailLogits(Logits):
@@ -171,21 +192,31 @@ class TailLogits(Logits):
         features: name of the feature tensor.
         run: {tensor: values} of one batch -> (B, C) logits.
         n_classes: number of classes C.
+        engine: where functions of chunks are run.
     """
 
     def __init__(
-        self, store: FeatureTable, features: str, run: Callable[[Batch], NDArray[Any]], n_classes: int
+        self,
+        store: FeatureTable,
+        features: str,
+        run: Callable[[Batch], NDArray[Any]],
+        n_classes: int,
+        engine: Engine = local,
     ) -> None:
-        super().__init__(store)
-        self._features, self._run, self._n_classes = features, run, n_classes
+        super().__init__(store, engine)
+        self._features = features
+        self._run = run
+        self._n_classes = n_classes
 
     def _size(self) -> int:
         return len(self._store) * self._n_classes * 8
 
     def _compute(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64], NDArray[Any]]]:
-        for features, labels, beside in self._store.batches():
-            logits = self._run({self._features: features, **beside})
-            yield logits.astype(np.float32, copy=False) if logits.dtype == np.float16 else logits, labels, features
+        for features, labels, other_inputs in self._store.batches():
+            logits = self._run({self._features: features, **other_inputs})
+            if logits.dtype == np.float16:
+                logits = logits.astype(np.float32)
+            yield logits, labels, features
 
     def _blocks(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
         for features, labels, _ in self._store.batches():
@@ -211,8 +242,32 @@ def score_all(several: Sequence[Logits]) -> list[SampleScores]:
     heads = [logits for logits in several if isinstance(logits, HeadLogits)]
     if len(heads) < len(several) or not heads:
         return [logits.scores() for logits in several]
-    parts: list[list[SampleScores]] = [[] for _ in heads]
-    for features, labels in heads[0]._blocks():
-        for part, head in zip(parts, heads, strict=True):
-            part.append(blocked(SampleScores.of_logits)(head.of(features), labels))
-    return [SampleScores.concatenate(part) for part in parts]
+    of = functools.partial(_scores_of_heads, [logits.head for logits in heads])
+    chunks = heads[0]._engine.collect_chunks(of, heads[0]._blocks())
+    return [SampleScores.concatenate([*scores]) for scores in zip(*chunks, strict=True)]
+
+
+# What is sent to chunks.
+
+
+def _predicted(logits: Any, *_: Any) -> NDArray[np.int64]:
+    classes: NDArray[np.int64] = np.argmax(to_host(logits), axis=1)
+    return classes
+
+
+def _on_host(logits: Any, *_: Any) -> NDArray[Any]:
+    return to_host(logits)
+
+
+def _mapped(
+    fitted: CalibrationMap | None, logits: Any, labels: NDArray[np.int64], features: NDArray[Any] | None
+) -> SampleScores:
+    return SampleScores.of_logits(apply_map(fitted, logits, features), labels)
+
+
+def _scaled(scale: float, shift: Any, logits: Any, labels: NDArray[np.int64], *_: Any) -> SampleScores:
+    return SampleScores.of_logits(logits * scale + shift, labels)
+
+
+def _scores_of_heads(heads: Sequence[_Linear], features: Any, labels: NDArray[np.int64]) -> list[SampleScores]:
+    return [Blocked(SampleScores.of_logits)(head(features), labels) for head in heads]

@@ -14,6 +14,7 @@ Source: Zhang, Kailkhura & Han (2020), "Mix-n-Match", section 3.3.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -25,7 +26,7 @@ from numpy.typing import NDArray
 from tna_onnx.maps.base import Reduce
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.fitting import mixture_weights, simplex_weights
-from tna_onnx.numerics.ops import ArrayOps, Ops, blocked, own_column, to_host
+from tna_onnx.numerics.ops import ArrayOps, Blocked, Ops, own_column, to_host
 
 __all__ = ["EnsembleTemperature"]
 
@@ -45,20 +46,9 @@ class EnsembleTemperature:
     options: ClassVar[Mapping[str, tuple[str, ...]]] = {"ets_loss": ("squared", "nll")}
 
     @property
-    def parameters(self) -> dict[str, Any]:
-        """Temperature, weights and number of classes."""
-        return {"temperature": self.temperature, "weights": list(self.weights), "n_classes": self.n_classes}
-
-    @property
     def brief(self) -> dict[str, Any]:
         """Temperature and weights."""
         return {"temperature": self.temperature, "weights": list(self.weights)}
-
-    @classmethod
-    def from_parameters(cls, parameters: dict[str, Any]) -> EnsembleTemperature:
-        """Return the map with these parameters."""
-        first, second, third = parameters["weights"]
-        return cls(parameters["temperature"], (first, second, third), parameters["n_classes"])
 
     def forward(self, op: Ops, logits: Any, features: Any = None) -> Any:  # noqa: ARG002
         """Return log p, cut at the smallest normal number of the dtype."""
@@ -69,7 +59,7 @@ class EnsembleTemperature:
         return op.log(op.clip(p, op.tiny, 1.0))
 
     def folded(self) -> None:
-        """Return None: the formula needs nodes of its own."""
+        """Return None: a mixture of distributions is no linear function of the logits."""
 
     @classmethod
     def fit(
@@ -87,13 +77,14 @@ class EnsembleTemperature:
         """
         first = Temperature(start.temperature) if start else None
         temperature = Temperature.fit(reduce, start=first).temperature
-        sums = reduce(blocked(lambda logits, labels, *_: _quadratic(logits, labels, temperature)))
-        count, n_classes = sums[12], round(sums[13] / sums[12])
-        weights = simplex_weights(sums[:9].reshape(3, 3) / count, sums[9:12] / count)
+        sums = reduce(Blocked(functools.partial(_quadratic, temperature)))
+        count = sums[12]
+        n_classes = round(sums[13] / count)
         if ets_loss == "nll":
-            weights = mixture_weights(
-                reduce(blocked(lambda logits, labels, *_: _Likelihoods.of(logits, labels, temperature))).values
-            )
+            likelihoods = reduce(Blocked(functools.partial(_Likelihoods.of, temperature)))
+            weights = mixture_weights(likelihoods.values)
+        else:
+            weights = simplex_weights(sums[:9].reshape(3, 3) / count, sums[9:12] / count)
         return cls(temperature, (float(weights[0]), float(weights[1]), float(weights[2])), n_classes)
 
 
@@ -104,7 +95,7 @@ class _Likelihoods:
     values: NDArray[np.float64]
 
     @classmethod
-    def of(cls, logits: Any, labels: NDArray[np.int64], temperature: float) -> _Likelihoods:
+    def of(cls, temperature: float, logits: Any, labels: NDArray[np.int64], *_: Any) -> _Likelihoods:
         op = ArrayOps(logits)
         parts = [op.softmax(logits / temperature), op.softmax(logits)]
         columns = [to_host(own_column(p, labels)) for p in parts]
@@ -115,7 +106,7 @@ class _Likelihoods:
         return _Likelihoods(np.concatenate([self.values, other.values]))
 
 
-def _quadratic(logits: Any, labels: NDArray[np.int64], temperature: float) -> NDArray[np.float64]:
+def _quadratic(temperature: float, logits: Any, labels: NDArray[np.int64], *_: Any) -> NDArray[np.float64]:
     """Sums over samples: G (9), t (3), 1, C. Products of exponentials are summed first, and normalised row by row."""
     xp = array_api_compat.array_namespace(logits)
     n, classes = logits.shape

@@ -25,7 +25,8 @@ from tna_onnx.numerics.ops import ArrayOps, Ops, to_host
 
 __all__ = ["IsotonicOneVsAll"]
 
-_LEAST = 1e-6
+# Multiple of p in g; the value of Zhang et al. (2020).
+_MULTIPLE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -41,26 +42,16 @@ class IsotonicOneVsAll:
     options: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     @property
-    def parameters(self) -> dict[str, Any]:
-        """The knots."""
-        return {"knots": [[list(x), list(y)] for x, y in self.knots]}
-
-    @property
     def brief(self) -> dict[str, Any]:
         """How many knots there are, and how many a class has at most."""
         sizes = [len(x) for x, _ in self.knots]
         return {"knots": sum(sizes), "most_knots_of_a_class": max(sizes)}
 
-    @classmethod
-    def from_parameters(cls, parameters: dict[str, Any]) -> IsotonicOneVsAll:
-        """Return the map with these parameters."""
-        return cls(tuple((tuple(x), tuple(y)) for x, y in parameters["knots"]))
-
     def forward(self, op: Ops, logits: Any, features: Any = None) -> Any:  # noqa: ARG002
         """Return log p'."""
         p = op.softmax(logits)
-        least = max(_LEAST, 16 * op.tiny)  # float16 holds nothing smaller to full precision
-        total = op.add(op.mul(p, op.const(least)), op.const(np.array([y[0] for _, y in self.knots])))
+        multiple = max(_MULTIPLE, 16 * op.tiny)  # float16 holds nothing smaller to full precision
+        total = op.add(op.mul(p, op.const(multiple)), op.const(np.array([y[0] for _, y in self.knots])))
         for slope, offset, height in self._ramps():
             ramp = op.clip(op.add(op.mul(p, op.const(slope)), op.const(offset)), 0.0, 1.0)
             total = op.add(total, op.mul(ramp, op.const(height)))
@@ -70,14 +61,18 @@ class IsotonicOneVsAll:
 
     def _ramps(self) -> list[tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]]:
         """Return (a, b, d), shape [C] each, for every position in the chain."""
-        longest, classes = max(len(x) for x, _ in self.knots), len(self.knots)
+        classes = len(self.knots)
+        longest = max(len(x) for x, _ in self.knots)
         ramps = []
         for k in range(longest - 1):
-            slope, offset, height = np.zeros(classes), np.zeros(classes), np.zeros(classes)
+            slope = np.zeros(classes)
+            offset = np.zeros(classes)
+            height = np.zeros(classes)
             for c, (x, y) in enumerate(self.knots):
                 if k + 1 < len(x):
                     slope[c] = 1 / (x[k + 1] - x[k])
-                    offset[c], height[c] = -slope[c] * x[k], y[k + 1] - y[k]
+                    offset[c] = -slope[c] * x[k]
+                    height[c] = y[k + 1] - y[k]
             ramps.append((slope, offset, height))
         return ramps
 
@@ -87,7 +82,7 @@ class IsotonicOneVsAll:
     @classmethod
     def fit(cls, reduce: Reduce, *, start: IsotonicOneVsAll | None = None) -> IsotonicOneVsAll:  # noqa: ARG003
         """Fit each class by pooling adjacent violators; one sort per class."""
-        pairs = reduce(lambda logits, labels, *_: _Probabilities.of(logits, labels))
+        pairs = reduce(_Probabilities.of)
         knots = []
         for c, column in enumerate(np.ascontiguousarray(pairs.probabilities.T)):
             x, y = isotonic_knots(column, pairs.labels == c)
@@ -103,7 +98,7 @@ class _Probabilities:
     labels: NDArray[np.int64]
 
     @classmethod
-    def of(cls, logits: Any, labels: NDArray[np.int64]) -> _Probabilities:
+    def of(cls, logits: Any, labels: NDArray[np.int64], *_: Any) -> _Probabilities:
         p = ArrayOps(logits).softmax(logits)
         return cls(np.asarray(to_host(p), np.float32), labels)
 

@@ -12,6 +12,7 @@ are those of its logits), sums over samples float64. Source: Guo et al. (2017), 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -23,12 +24,13 @@ from numpy.typing import NDArray
 from tna_onnx.errors import DataError
 from tna_onnx.maps.base import Folding, Reduce
 from tna_onnx.numerics.fitting import increasing_root
-from tna_onnx.numerics.ops import Ops, blocked, own_column
+from tna_onnx.numerics.ops import Blocked, Ops, own_column
 
 __all__ = ["Temperature"]
 
 # The range of 1/T. Wide enough for logits of 1e4 and for logits that hardly differ.
-_LOW, _HIGH = 1e-6, 1e6
+_MIN_BETA = 1e-6
+_MAX_BETA = 1e6
 
 
 @dataclass(frozen=True)
@@ -44,19 +46,9 @@ class Temperature:
     options: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     @property
-    def parameters(self) -> dict[str, Any]:
-        """The temperature."""
-        return {"temperature": self.temperature}
-
-    @property
     def brief(self) -> dict[str, Any]:
         """The temperature."""
-        return self.parameters
-
-    @classmethod
-    def from_parameters(cls, parameters: dict[str, Any]) -> Temperature:
-        """Return the map with these parameters."""
-        return cls(parameters["temperature"])
+        return {"temperature": self.temperature}
 
     def forward(self, op: Ops, logits: Any, features: Any = None) -> Any:  # noqa: ARG002
         """Return logits / T."""
@@ -75,24 +67,14 @@ class Temperature:
             start: a map whose T is tried first.
 
         Raises:
-            DataError: no T has the least NLL: each sample's label has the largest logit (T -> 0), or the logits say
+            DataError: no T minimises the NLL: each sample's label has the largest logit (T -> 0), or the logits say
                 less than nothing about the labels (T -> infinity).
         """
-
-        def slope(beta: float) -> tuple[float, float, float]:
-            sums = reduce(blocked(lambda logits, labels, *_: _moments(logits, labels, beta)))
-            if sums[4] == 0:  # negative for every beta; where the exponentials underflow it would look like a root
-                raise DataError(
-                    "temperature: the NLL falls all the way to T = 0, because every calibration sample is classified "
-                    "right; expected data with some errors (were these samples trained on?), or use --map none"
-                )
-            first, second, third = (sums[:3] / sums[3]).tolist()
-            return first, second, third
-
-        root = increasing_root(slope, _LOW, _HIGH, start=1 / start.temperature if start else 1.0)
+        first = 1 / start.temperature if start else 1.0
+        root = increasing_root(functools.partial(_slope, reduce), _MIN_BETA, _MAX_BETA, start=first)
         if root.status == "upper":
             raise DataError(
-                f"temperature: the NLL falls all the way to T = {1 / _HIGH:g}: the logits hardly differ from one "
+                f"temperature: the NLL falls all the way to T = {1 / _MAX_BETA:g}: the logits hardly differ from one "
                 "another; check the head and the preprocessing, or use --map none"
             )
         if root.status == "lower":
@@ -103,7 +85,20 @@ class Temperature:
         return cls(1 / root.value)
 
 
-def _moments(logits: Any, labels: NDArray[np.int64], beta: float) -> NDArray[np.float64]:
+def _slope(reduce: Reduce, beta: float) -> tuple[float, float, float]:
+    """Return the first three derivatives of the mean NLL at beta."""
+    sums = reduce(Blocked(functools.partial(_moments, beta)))
+    # The slope is negative for every beta then; where the exponentials underflow it would look like a root.
+    if sums[4] == 0:
+        raise DataError(
+            "temperature: the NLL falls all the way to T = 0, because every calibration sample is classified "
+            "right; expected data with some errors (were these samples trained on?), or use --map none"
+        )
+    first, second, third = (sums[:3] / sums[3]).tolist()
+    return first, second, third
+
+
+def _moments(beta: float, logits: Any, labels: NDArray[np.int64], *_: Any) -> NDArray[np.float64]:
     """Sums over samples of (E_p[s] - s_y, Var_p[s], E_p[(s - E_p[s])^3], 1, max s - s_y) at p = softmax(beta s).
 
     The last is the limit of the first for beta -> infinity.
@@ -121,7 +116,8 @@ def _moments(logits: Any, labels: NDArray[np.int64], beta: float) -> NDArray[np.
             xp.vecdot(weighted * shifted, shifted),
         )
     )
-    mean, square = first / total, second / total
+    mean = first / total
+    square = second / total
     own = own_column(shifted, labels)[:, 0]
     sums = (
         xp.sum(mean - own),

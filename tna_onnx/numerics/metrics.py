@@ -11,7 +11,7 @@ confidence 1.0 lies in the last bin; AdaECE has B bins of equal mass in ascendin
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.numerics.metric import METRICS, Objective
+from tna_onnx.numerics.reliability import bin_of
 from tna_onnx.numerics.stats import SampleScores
 
 __all__ = [
@@ -31,12 +32,13 @@ __all__ = [
     "paired_differences",
 ]
 
-# Bootstrap resamples, so many beyond each end of the interval (but no more than in all), and the most groups that
-# samples are put into (each sample is its own group below this).
-_RESAMPLES = 1000
-_BEYOND = 25
-_MOST_RESAMPLES = 10_000
-_GROUPS = 20_000
+# Bootstrap resamples. Quantiles far out need more of them: at least `_MIN_BEYOND` beyond each end of the interval.
+_MIN_RESAMPLES = 1000
+_MAX_RESAMPLES = 10_000
+_MIN_BEYOND = 25
+
+# Each sample is its own group up to this many; above it, drawing every one would take most of the time.
+_MAX_GROUPS = 20_000
 
 
 @dataclass(frozen=True)
@@ -59,15 +61,7 @@ class Metrics:
             ValueError: no samples, or fewer samples than bins.
         """
         _check(scores, bins)
-        return cls(
-            n=len(scores),
-            bins=bins,
-            accuracy=float(np.mean(scores.hit, dtype=np.float64)),
-            ece=ece(scores, bins),
-            adaece=ada_ece(scores, bins),
-            nll=float(np.mean(scores.nll, dtype=np.float64)),
-            brier=float(np.mean(scores.brier, dtype=np.float64)),
-        )
+        return cls(n=len(scores), bins=bins, **{name: _value(scores, name, bins) for name in METRICS})
 
 
 @dataclass(frozen=True)
@@ -93,7 +87,8 @@ def ece(scores: SampleScores, bins: int = 15) -> float:
     >>> round(ece(one(0.75, right) + one(0.75, wrong), bins=2), 6)
     0.25
     """
-    return _calibration_error(scores, _equal_width(scores, bins), bins)
+    sums = np.bincount(_equal_width(scores, bins), _residuals(scores), bins)
+    return float(np.sum(np.abs(sums)) / len(scores))
 
 
 def ada_ece(scores: SampleScores, bins: int = 15) -> float:
@@ -119,11 +114,20 @@ def ada_ece(scores: SampleScores, bins: int = 15) -> float:
 
 def objective_value(scores: SampleScores, objective: Objective, bins: int = 15) -> float:
     """Value of the metric that the search minimises."""
-    if objective == "ece":
-        return ece(scores, bins)
-    if objective == "adaece":
-        return ada_ece(scores, bins)
-    return float(np.mean(scores.nll, dtype=np.float64))
+    return _value(scores, objective, bins)
+
+
+# A metric is the mean of a field of the scores, or a calibration error with bins of its own: one row here, one in
+# `numerics.metric`, and a field of `Metrics`.
+_MEANS = {"accuracy": "hit", "nll": "nll", "brier": "brier"}
+_ERRORS: dict[str, Callable[[SampleScores, int], float]] = {"ece": ece, "adaece": ada_ece}
+
+
+def _value(scores: SampleScores, name: str, bins: int) -> float:
+    """Return a metric by its name."""
+    if name in _ERRORS:
+        return _ERRORS[name](scores, bins)
+    return float(np.mean(getattr(scores, _MEANS[name]), dtype=np.float64))
 
 
 def paired_differences(
@@ -152,7 +156,7 @@ def paired_differences(
 def differences_to(
     before: SampleScores, others: Sequence[SampleScores], bins: int = 15, *, level: float = 0.95, seed: int = 0
 ) -> list[dict[str, Interval]]:
-    """Return `paired_differences` of several to one, to the bit; what is drawn, and its sums, are there once for all.
+    """Return `paired_differences` of several to one, to the bit; what is drawn, and its sums, are shared by all.
 
     Raises:
         ValueError: see `paired_differences`.
@@ -163,10 +167,13 @@ def differences_to(
     if not 0 < level < 1:
         raise ValueError(f"a confidence level between 0 and 1 expected, got {level}")
     tail = (1 - level) / 2
-    resamples = min(max(_RESAMPLES, math.ceil(_BEYOND / tail)), _MOST_RESAMPLES)
-    n, rng = len(before), np.random.default_rng(seed)
-    groups = min(n, _GROUPS)
-    group = np.arange(n) if groups == n else rng.permutation(n) % groups
+    resamples = min(max(_MIN_RESAMPLES, math.ceil(_MIN_BEYOND / tail)), _MAX_RESAMPLES)
+    n = len(before)
+    rng = np.random.default_rng(seed)
+    groups = min(n, _MAX_GROUPS)
+    group = np.arange(n)
+    if groups < n:
+        group = rng.permutation(n) % groups
     first, *sums = (_Sums.of(scores, bins, group, groups) for scores in (before, *others))
 
     def minus(weights: NDArray[np.float64]) -> list[dict[str, NDArray[np.float64]]]:
@@ -185,58 +192,67 @@ def _intervals(
     full: dict[str, NDArray[np.float64]], drawn: Sequence[dict[str, NDArray[np.float64]]], level: float
 ) -> dict[str, Interval]:
     """Basic bootstrap intervals of the differences of all samples (1,) and of blocks of resamples (R,)."""
-    result, tail = {}, (1 - level) / 2
+    result = {}
+    tail = (1 - level) / 2
     for name in METRICS:
         low, high = np.quantile(np.concatenate([block[name] for block in drawn]), [tail, 1 - tail])
         d = float(full[name][0])
+        # the basic interval: quantiles reflected about the difference
         result[name] = Interval(d, 2 * d - float(high), 2 * d - float(low), level)
     return result
 
 
 @dataclass(frozen=True, eq=False)
 class _Sums:
-    """Sums per group of samples: hit, nll, brier (G, 3), and residuals by bin (G, B) for both kinds of bins."""
+    """Sums per group of samples: fields of the scores (G, 3), and per calibration error residuals by bin (G, B)."""
 
     plain: NDArray[np.float64]
-    by_width: NDArray[np.float64]
-    by_mass: NDArray[np.float64]
+    binned: dict[str, NDArray[np.float64]]
 
     @classmethod
     def of(cls, scores: SampleScores, bins: int, group: NDArray[Any], groups: int) -> _Sums:
-        residual, width = _residuals(scores), _equal_width(scores, bins)
-        by_width = np.bincount(group * bins + width, residual, groups * bins).astype(np.float64).reshape(groups, bins)
-        # samples of one confidence share the ranks start..stop: each lies in every bin by the same fraction
-        _, tie, count = np.unique(scores.confidence, return_inverse=True, return_counts=True)
-        stop = np.cumsum(count)
-        start, edges = stop - count, _equal_mass_edges(len(scores), bins)
-        by_mass = np.empty((groups, bins))
-        for j in range(bins):
-            ranks = np.minimum(stop, edges[j + 1]) - np.maximum(start, edges[j])
-            by_mass[:, j] = np.bincount(group, residual * (np.maximum(ranks, 0) / count)[tie], groups)
-        plain = [np.bincount(group, v.astype(np.float64), groups) for v in (scores.hit, scores.nll, scores.brier)]
-        return cls(np.stack(plain, axis=1), by_width, by_mass)
+        fields = [getattr(scores, name).astype(np.float64) for name in _MEANS.values()]
+        plain: NDArray[np.float64] = np.stack([np.bincount(group, values, groups) for values in fields], axis=1)
+        return cls(plain, {name: sums(scores, bins, group, groups) for name, sums in _SUMS.items()})
 
-    def errors(self, weights: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """N times ECE and AdaECE under (R, G) resampling weights, both (R,)."""
-        return np.abs(weights @ self.by_width).sum(axis=1), np.abs(weights @ self.by_mass).sum(axis=1)
+    def errors(self, weights: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
+        """N times the calibration errors under (R, G) resampling weights: name -> (R,)."""
+        return {name: np.abs(weights @ sums).sum(axis=1) for name, sums in self.binned.items()}
 
     def minus(
-        self,
-        other: _Sums,
-        errors: tuple[NDArray[np.float64], NDArray[np.float64]],
-        weights: NDArray[np.float64],
-        n: int,
+        self, other: _Sums, errors: dict[str, NDArray[np.float64]], weights: NDArray[np.float64], n: int
     ) -> dict[str, NDArray[np.float64]]:
         """Metric differences `self - other` under (R, G) resampling weights: name -> (R,); `errors` are the other's."""
         plain = weights @ (self.plain - other.plain) / n
-        width, mass = (mine - theirs for mine, theirs in zip(self.errors(weights), errors, strict=True))
-        return {
-            "accuracy": plain[:, 0],
-            "ece": width / n,
-            "adaece": mass / n,
-            "nll": plain[:, 1],
-            "brier": plain[:, 2],
-        }
+        differences = {name: plain[:, k] for k, name in enumerate(_MEANS)}
+        for name, mine in self.errors(weights).items():
+            differences[name] = (mine - errors[name]) / n
+        return differences
+
+
+def _sums_by_width(scores: SampleScores, bins: int, group: NDArray[Any], groups: int) -> NDArray[np.float64]:
+    """Residuals per group and bin of equal width, (G, B)."""
+    cell = group * bins + _equal_width(scores, bins)
+    return np.bincount(cell, _residuals(scores), groups * bins).astype(np.float64).reshape(groups, bins)
+
+
+def _sums_by_mass(scores: SampleScores, bins: int, group: NDArray[Any], groups: int) -> NDArray[np.float64]:
+    """Residuals per group and bin of equal mass, (G, B)."""
+    residual = _residuals(scores)
+    # samples of one confidence share the ranks start..stop: each lies in every bin by the same fraction
+    _, tie, count = np.unique(scores.confidence, return_inverse=True, return_counts=True)
+    stop = np.cumsum(count)
+    start = stop - count
+    edges = _equal_mass_edges(len(scores), bins)
+    sums = np.empty((groups, bins))
+    for j in range(bins):
+        ranks = np.minimum(stop, edges[j + 1]) - np.maximum(start, edges[j])
+        sums[:, j] = np.bincount(group, residual * (np.maximum(ranks, 0) / count)[tie], groups)
+    return sums
+
+
+# How the residuals of each of `_ERRORS` are summed for the bootstrap.
+_SUMS = {"ece": _sums_by_width, "adaece": _sums_by_mass}
 
 
 def _residuals(scores: SampleScores) -> NDArray[np.float64]:
@@ -246,18 +262,12 @@ def _residuals(scores: SampleScores) -> NDArray[np.float64]:
 def _equal_width(scores: SampleScores, bins: int) -> NDArray[np.intp]:
     """Bin j of each confidence, with j/B < confidence <= (j+1)/B; a confidence of 0 lies in bin 0."""
     _check(scores, bins)
-    edges = np.arange(1, bins) / bins
-    return np.searchsorted(edges, scores.confidence.astype(np.float64), side="left")
+    return bin_of(scores.confidence, bins)
 
 
 def _equal_mass_edges(n: int, bins: int) -> NDArray[np.intp]:
     """Borders of `bins` runs of n sorted samples whose sizes differ by one at most."""
     return np.arange(bins + 1) * n // bins
-
-
-def _calibration_error(scores: SampleScores, bin_of: NDArray[np.intp], bins: int) -> float:
-    sums = np.bincount(bin_of, _residuals(scores), bins)
-    return float(np.sum(np.abs(sums)) / len(scores))
 
 
 def _check(scores: SampleScores, bins: int) -> None:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import array_api_compat
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ArrayOps", "Ops", "blocked", "blocks", "own_column", "softmax", "to_host"]
+__all__ = ["ArrayOps", "Blocked", "Ops", "blocks", "own_column", "softmax", "to_host"]
 
 _BLOCK = 2**17
 """Logits in a row block: 512 KB of float32, so that what is computed from them stays in a core's cache."""
@@ -125,18 +126,21 @@ def blocks(logits: Any) -> list[slice]:
     return [slice(k, k + rows) for k in range(0, max(1, n), rows)]
 
 
-def blocked(of: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the sum of of(logits, *aligned) over row blocks; None among the aligned arrays stays None.
+@dataclass(frozen=True)
+class Blocked:
+    """The sum of of(logits, *aligned) over row blocks; None among the aligned arrays stays None.
 
-    >>> blocked(lambda logits: logits.sum(axis=0))(np.ones((300_000, 2))).tolist()
+    It can be pickled where `of` can.
+
+    >>> Blocked(lambda logits: logits.sum(axis=0))(np.ones((300_000, 2))).tolist()
     [300000.0, 300000.0]
     """
 
-    def run(logits: Any, *aligned: Any) -> Any:
-        parts = (of(logits[k], *(x if x is None else x[k] for x in aligned)) for k in blocks(logits))
-        return functools.reduce(operator.add, parts)
+    of: Callable[..., Any]
 
-    return run
+    def __call__(self, logits: Any, *aligned: Any) -> Any:
+        parts = (self.of(logits[k], *(x if x is None else x[k] for x in aligned)) for k in blocks(logits))
+        return functools.reduce(operator.add, parts)
 
 
 def own_column(values: Any, labels: Any) -> Any:

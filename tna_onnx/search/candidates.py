@@ -17,6 +17,7 @@ from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.search.settings import SearchSettings
 
 __all__ = [
+    "ROUNDING",
     "Candidate",
     "accuracy_drop",
     "candidate_of",
@@ -26,6 +27,10 @@ __all__ = [
     "pick",
     "value_of",
 ]
+
+
+# A drop of exactly the constraint is allowed, however the difference of two fractions is rounded.
+ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +44,7 @@ class Candidate:
         rotations: mean number of rotations n_r of a member.
         scores: of all calibration samples; in a complete search after the map.
         fitted: the map fitted for this weight, in a complete search.
-        weight: (C, n), while it is the best one found; else None, and `candidate_weight` makes it again.
+        weight: (C, n), while no other candidate is better; else None, and `candidate_weight` makes it again.
     """
 
     angle: float
@@ -64,7 +69,9 @@ def choose(candidates: Sequence[Candidate], settings: SearchSettings, rows: NDAr
     """
 
     def taken(candidate: Candidate) -> Candidate:
-        return candidate if rows is None else dataclasses.replace(candidate, scores=candidate.scores.take(rows))
+        if rows is None:
+            return candidate
+        return dataclasses.replace(candidate, scores=candidate.scores.take(rows))
 
     original = taken(candidates[0])
     return pick(candidates, [value_of(original, taken(c), settings) for c in candidates])
@@ -75,7 +82,9 @@ def pick(candidates: Sequence[Candidate], values: Sequence[float]) -> int:
     largest = max(c.ensemble_size for c in candidates)
     first = [k for k, c in enumerate(candidates) if k == 0 or c.ensemble_size == largest]
     best = min(first, key=lambda k: values[k])
-    return best if best > 0 else min(range(len(values)), key=lambda k: values[k])
+    if best > 0:
+        return best
+    return min(range(len(values)), key=lambda k: values[k])
 
 
 def candidate_weight(weight: NDArray[Any], candidate: Candidate, settings: SearchSettings) -> NDArray[Any]:
@@ -108,6 +117,7 @@ def accuracy_drop(before: SampleScores, after: SampleScores) -> tuple[float, flo
 
 def value_of(original: Candidate, candidate: Candidate, settings: SearchSettings) -> float:
     """Objective, or infinity if the accuracy drop is not within the constraint."""
-    if accuracy_drop(original.scores, candidate.scores)[0] > settings.max_accuracy_drop + 1e-12:
+    drop, _ = accuracy_drop(original.scores, candidate.scores)
+    if drop > settings.max_accuracy_drop + ROUNDING:
         return math.inf
     return objective_value(candidate.scores, settings.objective, settings.bins)

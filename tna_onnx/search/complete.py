@@ -40,7 +40,8 @@ def search_complete(
     Source: the paper's TNA (comp.), section "Experimental Details".
     """
     scores, fitted = score(weight, None)
-    walk, members = Walk(Candidate(0.0, 1, 0.0, scores, fitted), settings, progress), settings.ensemble_size
+    walk = Walk(Candidate(0.0, 1, 0.0, scores, fitted), settings, progress)
+    members = settings.ensemble_size
 
     def extend(quarters: Sequence[int]) -> None:
         for average in averages(weight, settings.angles(quarters), members, settings.draws):
@@ -49,7 +50,7 @@ def search_complete(
                 scores, fitted = score(average.weight, neighbour.fitted)
             except DataError:  # no map for this weight: it is no candidate
                 continue
-            walk.found([candidate_of(average, members, scores, fitted)])
+            walk.add([candidate_of(average, members, scores, fitted)])
 
     extend(settings.steps(settings.coarse))
     walk.refine(settings.coarse, 1, extend, members, centres=4)  # fitted maps leave a flat curve with several dips

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tna_onnx.numerics.averages import Draws
-from tna_onnx.numerics.metric import Objective
+from tna_onnx.numerics.metric import OBJECTIVES, Objective
 from tna_onnx.numerics.tilt import TiltParameters
 
 __all__ = ["QUARTERS", "SearchSettings"]
 
 
-# Degrees between the angles that an adaptive search looks at first; the curves are smooth at that scale.
-_COARSE = 8.0
+# Largest distance in degrees of the angles that an adaptive search looks at first: the curves are smooth at that scale.
+_MAX_COARSE = 8.0
 
 
 # Angles are whole numbers of a quarter of the grid step.
@@ -55,7 +55,7 @@ class SearchSettings:
             ("ensemble_size", self.ensemble_size >= 0),
             ("max_ensemble_size", self.max_ensemble_size >= self.ensemble_size),
             ("angle_step", 0 < self.angle_step < 90),
-            ("objective", self.objective in ("ece", "adaece", "nll")),
+            ("objective", self.objective in OBJECTIVES),
             ("bins", self.bins >= 1),
             ("max_accuracy_drop", 0 <= self.max_accuracy_drop <= 1),
             ("seed", self.seed >= 0),
@@ -72,7 +72,8 @@ class SearchSettings:
     def coarse(self) -> int:
         """Distance of the angles looked at first, in quarters of the grid step: a power of two."""
         stride = QUARTERS
-        while self.adaptive and 2 * stride * self.angle_step / QUARTERS <= _COARSE:
+        # powers of two, so that halving ends at a quarter of the step
+        while self.adaptive and 2 * stride * self.angle_step / QUARTERS <= _MAX_COARSE:
             stride *= 2
         return stride
 

@@ -1,15 +1,15 @@
-"""The search over tilted and averaged class vectors: candidates, their scores, and the choice. Pure.
+"""The sparse search: the weight alone, over tilted and averaged class vectors. Pure.
 
 A candidate is an angle (mRC) and a number of members; its weight is a function of these, the original weight and the
 seed, so it can be made again at any time. Angles are looked at from coarse to fine: every 8 degrees first, then half
-as far on both sides of the two best (four in a complete search), again and again down to a quarter of the grid step.
-(`adaptive=False` starts with the whole grid.) The sparse search (paper, section "Experimental Details") goes
+as far on both sides of the two best, again and again down to a quarter of the grid step.
+(`adaptive=False` starts with the whole grid.) The search (paper, section "Experimental Details") goes
 
 1. over the angles with the ensemble size asked for;
 2. with more members around the target angle, up to a cap, while accuracy stands in the way: the level has no
    acceptable candidate near the target, or its best one costs so much accuracy that two standard errors of the paired
    difference reach beyond the constraint. At the cap, smaller angles are tried last;
-3. finer and finer around the best two of the largest ensembles.
+3. finer and finer around the best two of the largest ensembles (the best one, where step 2 has looked closely).
 
 The target is the best angle of the limit of many members, W' -> cos(mRC) W. Averaging more members leaves this effect
 on the confidences and shrinks the noise on the ranking, so the limit shows where the search is going when few members
@@ -20,9 +20,11 @@ Angle 0 is the original weight and always a candidate, so the choice is never wo
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from numpy.typing import NDArray
@@ -40,18 +42,18 @@ Score = Callable[[Sequence[NDArray[Any]]], Sequence[SampleScores]]
 """Scores all samples with each of some (C, n) weights; together, so that the features are read once for all."""
 
 
-# Weights scored together take so many bytes, or are one.
-_STACK = 2**25
+# Bytes of the weights that are scored together; a larger weight is scored alone.
+_STACK_BYTES = 2**25
 
 
-# Looked at around the target with more members, in about half degrees or quarters of a larger grid step: in one walk,
-# for walks are dear then.
+# Offsets from the target that are looked at with more members, in about half degrees or quarters of a larger grid step:
+# all in one walk, because walks of many members are expensive.
 _NEAR = (-8, -4, -2, -1, 0, 1, 2, 4, 8)
 
 
 # Rotations times classes of all members of one candidate: about 15 seconds on one core. Large heads (n = 2048,
 # C = 1000) stop at some hundred members, where their noise, over so many dimensions, is small already.
-_MOST_TURNED = 2**30
+_MAX_TURNED = 2**30
 
 
 def search_sparse(
@@ -74,67 +76,126 @@ def search_sparse(
         ValueError: the weight cannot be tilted (n < 2, or all class vectors zero).
     """
     walk = Walk(Candidate(0.0, 1, 0.0, score([weight])[0]), settings, progress)
-
-    def add(made: Iterator[Average], members: int) -> None:
-        for stack in _stacks(made, weight.nbytes):
-            scores = score([average.weight for average in stack])
-            walk.found([candidate_of(average, members, s) for average, s in zip(stack, scores, strict=True)])
-
-    def extend(quarters: Sequence[int], members: int) -> None:
-        new = [q for q in quarters if not walk.has(q, members)]
-        add(averages(weight, settings.angles(new), members, settings.draws), members)
-
-    # where the limit of many members has its best angle
-    limit = Walk(walk.original, settings)
-    by = score_scaled or (lambda factor: score([(weight * factor).astype(weight.dtype)])[0])
-
-    def scale(quarters: Sequence[int]) -> None:
-        angles = settings.angles(quarters)
-        limit.found([Candidate(a, LIMIT, 0.0, by(math.cos(math.radians(a)))) for a in angles])
-
-    scale(settings.steps(settings.coarse))
-    limit.refine(settings.coarse, 1, scale, LIMIT)
-    target = limit.quarters(limit.best(LIMIT))
-
-    members, coarse, stride, centres = settings.ensemble_size, settings.steps(settings.coarse), settings.coarse, 2
-    beyond = target + 2 * settings.coarse if settings.adaptive else coarse[-1]
-    extend([q for q in coarse if q <= beyond], members)
-    for q in coarse:
-        if q > beyond and walk.last(members) == walk.quarters(walk.best(members)):
-            extend([q], members)
-            if not walk.has(q, members):  # paths end before
-                break
-    if target > 0 and members > LIMIT:
-        unit = max(1, settings.coarse // (4 * QUARTERS))
-        near = walk.around(target, (-8 * unit, 0, 8 * unit))
-        extend(near, members)
-        cap = _cap(walk.pool, settings.angles([target])[0], weight.shape[0], settings)
-        if members < cap and walk.falls_short(near[0], members):
-            near, stride, centres = walk.around(target, [unit * k for k in _NEAR]), QUARTERS * unit, 1
-            growing, middle = GrowingAverages(weight, settings.angles(near), settings.draws), near.index(target)
-            while members < cap and walk.falls_short(near[0], members):
-                members = min(more_members(members), cap)
-                growing.grow(members)
-                ahead = [middle] if middle < len(growing) else []
-                add((growing.at(k) for k in ahead), members)
-                if members == cap or not walk.falls_short(near[0], members):
-                    add((growing.at(k) for k in range(len(growing)) if k not in ahead), members)
-            if walk.quarters(walk.best(members)) < near[0]:
-                # what is acceptable may be a comb here, noise around the constraint: half as far apart
-                stride, centres = max(settings.coarse // 2, QUARTERS), 2
-                extend([q for q in settings.steps(stride) if q < near[0]], members)
-    walk.refine(stride, 1, lambda quarters: extend(quarters, members), members, centres)
+    target = _target(walk.original, settings, score_scaled or functools.partial(_score_scaled, weight, score))
+    search = _Search(weight, score, settings, walk)
+    search.look_along(target)
+    level = search.add_members(target)
+    extend = functools.partial(search.extend, members=level.members)
+    walk.refine(level.stride, 1, extend, level.members, level.centres)  # step 3
     walk.end()
     return tuple(walk.pool)
 
 
-def _stacks(made: Iterator[Average], size: int) -> Iterator[list[Average]]:
+def _target(original: Candidate, settings: SearchSettings, score_scaled: Callable[[float], SampleScores]) -> int:
+    """Return the best angle of the limit of many members, in quarters of the grid step."""
+    limit = Walk(original, settings)
+
+    def extend(quarters: Sequence[int]) -> None:
+        angles = settings.angles(quarters)
+        limit.add([Candidate(a, LIMIT, 0.0, score_scaled(math.cos(math.radians(a)))) for a in angles])
+
+    extend(settings.steps(settings.coarse))
+    limit.refine(settings.coarse, 1, extend, LIMIT)
+    return limit.quarters(limit.best(LIMIT))
+
+
+def _score_scaled(weight: NDArray[Any], score: Score, factor: float) -> SampleScores:
+    return score([(weight * factor).astype(weight.dtype)])[0]
+
+
+@dataclass(frozen=True)
+class _Level:
+    """Where step 3 begins: with so many members, `stride` quarters of the grid step around the best `centres`."""
+
+    members: int
+    stride: int
+    centres: int
+
+
+@dataclass(frozen=True, eq=False)
+class _Search:
+    """Steps 1 and 2; `walk` is where the candidates are kept.
+
+    Angles are whole numbers of quarters of the grid step.
+    """
+
+    weight: NDArray[Any]
+    score: Score
+    settings: SearchSettings
+    walk: Walk
+
+    def extend(self, quarters: Sequence[int], members: int) -> None:
+        """Look at those of some angles that are new."""
+        new = [q for q in quarters if not self.walk.has(q, members)]
+        self.add(averages(self.weight, self.settings.angles(new), members, self.settings.draws), members)
+
+    def add(self, made: Iterable[Average], members: int) -> None:
+        """Score averages, as many together as fit into memory, and keep them."""
+        for stack in _stacks(made, self.weight.nbytes):
+            scores = self.score([average.weight for average in stack])
+            self.walk.add([candidate_of(average, members, s) for average, s in zip(stack, scores, strict=True)])
+
+    def look_along(self, target: int) -> None:
+        """Step 1: up to two coarse steps past the target, and on while the best angle is the last one."""
+        walk = self.walk
+        members = self.settings.ensemble_size
+        coarse = self.settings.steps(self.settings.coarse)
+        end = target + 2 * self.settings.coarse if self.settings.adaptive else coarse[-1]
+        self.extend([q for q in coarse if q <= end], members)
+        for q in coarse:
+            if q <= end:
+                continue
+            if walk.last(members) != walk.quarters(walk.best(members)):
+                return
+            self.extend([q], members)
+            if not walk.has(q, members):  # paths end before
+                return
+
+    def add_members(self, target: int) -> _Level:
+        """Step 2, where it is needed."""
+        members = self.settings.ensemble_size
+        level = _Level(members, self.settings.coarse, centres=2)
+        if target == 0 or members == LIMIT:
+            return level
+        unit = max(1, self.settings.coarse // (4 * QUARTERS))
+        near = self.walk.around(target, (-8 * unit, 0, 8 * unit))
+        self.extend(near, members)
+        cap = _cap(self.walk.pool, self.settings.angles([target])[0], self.weight.shape[0], self.settings)
+        if members >= cap or not self.walk.falls_short(near[0], members):
+            return level
+        return self._grow(target, unit, cap)
+
+    def _grow(self, target: int, unit: int, cap: int) -> _Level:
+        """Add members around the target until accuracy allows it, or there are `cap` of them."""
+        walk = self.walk
+        members = self.settings.ensemble_size
+        near = walk.around(target, [unit * k for k in _NEAR])
+        growing = GrowingAverages(self.weight, self.settings.angles(near), self.settings.draws)
+        middle = near.index(target)
+        while members < cap and walk.falls_short(near[0], members):
+            members = min(more_members(members), cap)
+            growing.grow(members)
+            # The target tells whether more members are needed; only the last level needs its neighbours.
+            first = [middle] if middle < len(growing) else []
+            self.add((growing.at(k) for k in first), members)
+            if members == cap or not walk.falls_short(near[0], members):
+                self.add((growing.at(k) for k in range(len(growing)) if k not in first), members)
+        if walk.quarters(walk.best(members)) >= near[0]:
+            return _Level(members, QUARTERS * unit, centres=1)
+        # Step 2, at the cap. Acceptable angles may be a comb here, noise around the constraint: half as far apart.
+        stride = max(self.settings.coarse // 2, QUARTERS)
+        self.extend([q for q in self.settings.steps(stride) if q < near[0]], members)
+        return _Level(members, stride, centres=2)
+
+
+def _stacks(made: Iterable[Average], size: int) -> Iterator[list[Average]]:
     """Cut into lists of weights, of `size` bytes each, that fit into memory together."""
-    while stack := list(itertools.islice(made, max(1, _STACK // size))):
+    remaining = iter(made)
+    while stack := list(itertools.islice(remaining, max(1, _STACK_BYTES // size))):
         yield stack
 
 
 def _cap(level: Sequence[Candidate], target: float, classes: int, settings: SearchSettings) -> int:
     """Members that the search may average: as set, and no more than 2^30 turned class vectors a candidate."""
     turned = max([1.0, *(c.rotations for c in level if c.angle <= target)]) * classes  # none in the limit
-    return max(settings.ensemble_size, min(settings.max_ensemble_size, int(_MOST_TURNED / turned)))
+    return max(settings.ensemble_size, min(settings.max_ensemble_size, int(_MAX_TURNED / turned)))

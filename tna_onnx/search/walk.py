@@ -1,4 +1,4 @@
-"""Where a search has been, and where it looks next."""
+"""Where a search has been, and where it looks next: the bookkeeping that sparse and complete search share."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 
-from tna_onnx.search.candidates import Candidate, accuracy_drop, pick, value_of
+from tna_onnx.search.candidates import ROUNDING, Candidate, accuracy_drop, pick, value_of
 from tna_onnx.search.settings import QUARTERS, SearchSettings
 
 __all__ = ["Walk"]
 
 
 class Walk:
-    """Candidates found so far, the original weight first, and where to look next.
+    """Candidates so far, the original weight first, and where to look next.
 
     Angles are whole numbers of quarters of the grid step.
     """
@@ -21,8 +21,11 @@ class Walk:
     def __init__(
         self, original: Candidate, settings: SearchSettings, progress: Callable[[int, int], None] | None = None
     ) -> None:
-        self.pool, self._values = [original], [value_of(original, original, settings)]
-        self._settings, self._progress, self._best_kept = settings, progress, 0
+        self.pool = [original]
+        self._values = [value_of(original, original, settings)]
+        self._settings = settings
+        self._progress = progress
+        self._best = 0
         # halving reaches quarters of the step in log2(coarse) turns, of about three candidates
         self._expected = 1 + len(settings.steps(settings.coarse)) + 3 * int(math.log2(settings.coarse))
 
@@ -31,14 +34,15 @@ class Walk:
         """The candidate at angle 0."""
         return self.pool[0]
 
-    def found(self, candidates: Sequence[Candidate]) -> None:
+    def add(self, candidates: Sequence[Candidate]) -> None:
         """Add candidates; only the best of all keeps its weight."""
         self.pool += candidates
         self._values += [value_of(self.original, c, self._settings) for c in candidates]
         best = pick(self.pool, self._values)
-        for k in {*range(len(self.pool) - len(candidates), len(self.pool)), self._best_kept} - {best}:
+        new = range(len(self.pool) - len(candidates), len(self.pool))
+        for k in {*new, self._best} - {best}:  # weights are large, and can be made again
             self.pool[k] = dataclasses.replace(self.pool[k], weight=None)
-        self._best_kept = best
+        self._best = best
         if self._progress:
             self._progress(len(self.pool), max(self._expected, len(self.pool)))
 
@@ -69,10 +73,13 @@ class Walk:
         return max(self.quarters(c) for k, c in enumerate(self.pool) if k == 0 or c.ensemble_size == members)
 
     def falls_short(self, near: int, members: int) -> bool:
-        """Whether accuracy keeps a level from the target: its choice lies below `near`, or may cost too much."""
+        """Whether accuracy keeps a level from the target: its choice lies below `near`, or may cost too much.
+
+        It may cost too much if two standard errors of the paired difference reach beyond the constraint.
+        """
         best = self.best(members)
         drop, error = accuracy_drop(self.original.scores, best.scores)
-        return self.quarters(best) < near or drop + 2 * error > self._settings.max_accuracy_drop + 1e-12
+        return self.quarters(best) < near or drop + 2 * error > self._settings.max_accuracy_drop + ROUNDING
 
     def around(self, quarters: int, offsets: Sequence[int]) -> list[int]:
         """Angles at these distances that lie between 0 and 90 degrees."""
@@ -83,7 +90,7 @@ class Walk:
         self, stride: int, last: int, extend: Callable[[list[int]], object], members: int, centres: int = 2
     ) -> None:
         """Look half as far on both sides of the best `centres`, again and again down to a distance of `last`."""
-        tried: set[int] = set()  # those that cannot be had are not asked for again
+        tried: set[int] = set()  # angles past the end of the paths are not asked for again
         while stride > last:
             stride //= 2
             near = {q for c in self.level(members)[:centres] for q in self.around(self.quarters(c), (-stride, stride))}

@@ -1,0 +1,172 @@
+"""How unusual features are: the distance from the closest class mean, under one covariance for all classes.
+
+    a(x) = -max_c log N(z; mu_c, Sigma), standardised on the calibration data
+
+a is half the least squared Mahalanobis distance up to a constant, which standardising takes away. With
+Sigma^-1 = L L' and u = (z - m) L (m the overall mean, nu_c = (mu_c - m) L):
+
+    d_c^2 = |u|^2 - 2 u . nu_c + |nu_c|^2
+
+one n x n product, one n x C product, no loop over classes. L is scaled by 1/sqrt(n), so that d^2 is about one.
+
+Sigma is the pooled within-class covariance, shrunk to a multiple of the identity by OAS (Chen et al. 2010): with N not
+far above n the sample covariance is nearly singular. OAS rather than Ledoit-Wolf because it needs nothing but the
+covariance and N, which are sums over samples, so that chunks and machines can be added up; it is the better of the two
+on Gaussian data. Source: Yuksekgonul et al. (2023), section 4.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import array_api_compat
+import numpy as np
+from numpy.typing import NDArray
+
+from tna_onnx.errors import DataError
+from tna_onnx.maps.base import Reduce
+from tna_onnx.numerics.ops import ArrayOps, Ops
+
+__all__ = ["FeatureSpace"]
+
+FloatArray = NDArray[np.float64]
+
+# Smallest variance of a direction, as a part of the largest: L would be infinite where there is none.
+_MIN_VARIANCE = 1e-12
+
+# Smallest standard deviation of the distances: equal ones would be divided by zero.
+_MIN_SCALE = 1e-6
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureSpace:
+    """Distances from class means under one shrunk covariance.
+
+    Attributes:
+        mean: (n,) overall mean m.
+        whitening: (n, n) L / sqrt(n).
+        centres: (n, K) -2 nu_c of the K classes that have samples.
+        squares: (K,) |nu_c|^2.
+        shift: mean of min_c d_c^2 over the calibration data.
+        scale: its standard deviation.
+        shrinkage: weight of the identity in Sigma, from OAS.
+    """
+
+    mean: FloatArray
+    whitening: FloatArray
+    centres: FloatArray
+    squares: FloatArray
+    shift: float
+    scale: float
+    shrinkage: float
+
+    def atypicality(self, op: Ops, features: Any) -> Any:
+        """Return the standardised atypicality, (N, 1)."""
+        u = op.matmul(op.add(features, op.const(-self.mean)), op.const(self.whitening))
+        cross = op.add(op.matmul(u, op.const(self.centres)), op.const(self.squares))
+        distance = op.add(op.sum_square(u), op.min(cross))
+        return op.mul(op.add(distance, op.const(-self.shift)), op.const(1 / self.scale))
+
+    def atypicalities(self, reduce: Reduce) -> FloatArray:
+        """Return the atypicality of all samples, (N,)."""
+        values: FloatArray = reduce(functools.partial(_atypicality_of, self)).values
+        return values
+
+    @classmethod
+    def fit(cls, reduce: Reduce) -> tuple[FeatureSpace, FloatArray]:
+        """Fit means and covariance in one pass, the standardisation in a second one.
+
+        Returns:
+            The space, and the atypicality of all samples, (N,).
+
+        Raises:
+            DataError: the features do not vary within the classes.
+        """
+        moments = reduce(_Moments.of)
+        present = moments.count > 0
+        n_samples = float(moments.count.sum())
+        n = len(moments.origin)
+        means = moments.total[present] / moments.count[present, None]  # around the origin
+        mean = moments.total.sum(axis=0) / n_samples
+        within = moments.outer - (means * moments.count[present, None]).T @ means
+        covariance, shrinkage = _oas(within / n_samples, n_samples)
+        values, vectors = np.linalg.eigh(covariance)
+        if not values[-1] > 0:
+            raise DataError("aar: the features do not vary within the classes; use another map")
+        whitening = vectors / np.sqrt(np.maximum(values, _MIN_VARIANCE * values[-1]) * n)
+        nu = (means - mean) @ whitening
+        plain = cls(moments.origin + mean, whitening, -2 * nu.T, np.sum(nu * nu, axis=1), 0.0, 1.0, shrinkage)
+        distance = plain.atypicalities(reduce)
+        shift = float(distance.mean())
+        scale = max(float(distance.std()), _MIN_SCALE)
+        return dataclasses.replace(plain, shift=shift, scale=scale), (distance - shift) / scale
+
+
+@dataclass(frozen=True, eq=False)
+class _Moments:
+    """Sums over samples around an origin: count (C,), total (C, n) by class, outer (n, n); float64.
+
+    The origin is the first chunk's mean: sums of squares around a far-away zero would lose digits.
+    """
+
+    origin: FloatArray
+    count: FloatArray
+    total: FloatArray
+    outer: FloatArray
+
+    @classmethod
+    def of(cls, logits: Any, labels: NDArray[np.int64], features: Any) -> _Moments:
+        classes = logits.shape[1]
+        z = np.asarray(array_api_compat.to_device(features, "cpu"), np.float64)
+        origin = z.mean(axis=0)
+        z = z - origin  # a new array: float64 features are the caller's
+        total = np.zeros((classes, z.shape[1]))
+        np.add.at(total, labels, z)
+        return cls(origin, np.bincount(labels, minlength=classes).astype(np.float64), total, z.T @ z)
+
+    def __add__(self, other: _Moments) -> _Moments:
+        moved = other.around(self.origin)
+        return _Moments(self.origin, self.count + moved.count, self.total + moved.total, self.outer + moved.outer)
+
+    def around(self, origin: FloatArray) -> _Moments:
+        """Return the same samples' sums around another origin.
+
+        With d = old - new: sum (z + d) = total + count d, sum (z + d)(z + d)' = outer + c + c', c = (sum z + N/2 d) d'.
+        """
+        d = self.origin - origin
+        cross = np.outer(self.total.sum(axis=0) + self.count.sum() / 2 * d, d)
+        outer = self.outer + cross
+        outer += cross.T
+        return _Moments(origin, self.count, self.total + self.count[:, None] * d, outer)
+
+
+@dataclass(frozen=True, eq=False)
+class _Column:
+    """A value per sample; `+` joins."""
+
+    values: FloatArray
+
+    def __add__(self, other: _Column) -> _Column:
+        return _Column(np.concatenate([self.values, other.values]))
+
+
+def _atypicality_of(space: FeatureSpace, _logits: Any, _labels: Any, features: Any) -> _Column:
+    a = space.atypicality(ArrayOps(features), features)
+    return _Column(np.asarray(array_api_compat.to_device(a, "cpu"), np.float64)[:, 0])
+
+
+def _oas(covariance: FloatArray, n_samples: float) -> tuple[FloatArray, float]:
+    """Oracle approximating shrinkage: (1 - r) S + r tr(S)/n I. Source: Chen et al. (2010), equation 23."""
+    n = len(covariance)
+    mu = float(np.trace(covariance)) / n
+    # as in scikit-learn's `oas`, with alpha = tr(S^2) / n^2
+    alpha = float(np.sum(covariance * covariance)) / n**2
+    top = alpha + mu**2
+    bottom = (n_samples + 1) * (alpha - mu**2 / n)
+    shrinkage = 1.0 if bottom <= 0 else min(top / bottom, 1.0)
+    shrunk = (1 - shrinkage) * covariance
+    shrunk.flat[:: n + 1] += shrinkage * mu
+    return shrunk, float(shrinkage)
