@@ -7,6 +7,7 @@ from tna_onnx.data.images.preprocess import PRESETS, Recipe, ResolvedRecipe
 from tna_onnx.data.images.recipes import read_recipe
 from tna_onnx.data.names import metadata_class_names, read_class_names
 from tna_onnx.data.opening import FORMATS, Format, open_source
+from tna_onnx.data.options import Data
 from tna_onnx.data.source import Batch, InputSpec, IntArray, Source
 from tna_onnx.data.sources.precomputed import Precomputed, open_precomputed
 
@@ -14,6 +15,7 @@ __all__ = [
     "FORMATS",
     "PRESETS",
     "Batch",
+    "Data",
     "Format",
     "InputSpec",
     "IntArray",

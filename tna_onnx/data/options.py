@@ -10,37 +10,39 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.data import (
-    Format,
-    InputSpec,
-    Recipe,
-    Source,
-    metadata_class_names,
-    open_source,
-    read_class_names,
-    read_recipe,
-)
+from tna_onnx.data.images.preprocess import Recipe
+from tna_onnx.data.images.recipes import read_recipe
+from tna_onnx.data.names import metadata_class_names, read_class_names
+from tna_onnx.data.opening import Format, open_source
+from tna_onnx.data.source import InputSpec, Source
 from tna_onnx.data.suspicion import below_expectation, label_suspicion
 from tna_onnx.errors import CheckFailed, UsageError
 
-__all__ = ["DataOptions"]
+__all__ = ["Data", "DataOptions"]
 
 
-@dataclass(frozen=True)
-class DataOptions:
-    """How samples are to be read.
+@dataclass(frozen=True, eq=False)
+class Data:
+    """Labelled samples as a user names them: accepted wherever a path is.
 
     Attributes:
+        samples: what `tna_onnx.data.open_source` takes: a path, a URL, a mapping of arrays, batches, a `Source`.
+        labels: labels that stand apart from the samples: the path of a file, or values (N,).
+        format: what a path is; None recognises it by what is there.
         preprocessing: recipe for images, or the path of a `preprocessor_config.json` or timm `config.json`.
-        format: what a path is; None finds out.
         classes: the model's class names in the order of its output, or the path of a file with them.
-        label_column: column of a manifest or table that holds the labels.
-        skip_bad: leave out images that cannot be read.
+        label_column: column of a manifest or table that holds the labels; None finds it by its name.
+        skip_bad: leave out images that cannot be read, and count them.
         expect_accuracy: accuracy that the model is known to have, in per cent.
+
+    Raises:
+        UsageError: `expect_accuracy` is not a number from 0 to 100.
     """
 
-    preprocessing: Recipe | str | Path | None = None
+    samples: Any
+    labels: Any = None
     format: Format | None = None
+    preprocessing: Recipe | str | Path | None = None
     classes: Sequence[str] | str | Path | None = None
     label_column: str | None = None
     skip_bad: bool = False
@@ -110,17 +112,13 @@ class DataOptions:
                 f"{short}; {warning or 'check the preprocessing, the labels and the order of the classes'}"
             )
 
-    def open(
-        self, data: Any, inputs: Sequence[InputSpec], n_classes: int, names: tuple[str, ...] | None, labels: Any = None
-    ) -> Source:
-        """Open labelled samples for a model's inputs.
+    def open(self, inputs: Sequence[InputSpec], n_classes: int, names: tuple[str, ...] | None) -> Source:
+        """Open the samples for a model's inputs.
 
         Args:
-            data: what `tna_onnx.data.open_source` takes.
             inputs: of the model.
             n_classes: number of classes C.
             names: of the classes, if known.
-            labels: labels that stand apart from the samples.
 
         Raises:
             UsageError, DataError: see `tna_onnx.data.open_source`.
@@ -129,13 +127,62 @@ class DataOptions:
         if isinstance(recipe, (str, Path)):
             recipe = read_recipe(Path(recipe))
         return open_source(
-            data,
+            self.samples,
             inputs,
             n_classes,
             recipe,
             format=self.format,
-            labels=labels,
+            labels=self.labels,
             class_names=names,
             label_column=self.label_column,
             skip_bad=self.skip_bad,
+        )
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """`Data` without the samples and their labels, which `open` takes."""
+
+    preprocessing: Recipe | str | Path | None = None
+    format: Format | None = None
+    classes: Sequence[str] | str | Path | None = None
+    label_column: str | None = None
+    skip_bad: bool = False
+    expect_accuracy: float | None = None
+
+    def __post_init__(self) -> None:
+        self._of(None)
+
+    def class_names(
+        self, metadata: Mapping[str, str], labels: Sequence[int | str], n_classes: int
+    ) -> tuple[str, ...] | None:
+        """See `Data.class_names`."""
+        return self._of(None).class_names(metadata, labels, n_classes)
+
+    def check(
+        self, predicted: NDArray[Any], labels: NDArray[np.int64], names: Sequence[str] | None, n_classes: int
+    ) -> str:
+        """See `Data.check`."""
+        return self._of(None).check(predicted, labels, names, n_classes)
+
+    def check_accuracy(self, accuracy: float, n: int, warning: str = "") -> None:
+        """See `Data.check_accuracy`."""
+        self._of(None).check_accuracy(accuracy, n, warning)
+
+    def open(
+        self, data: Any, inputs: Sequence[InputSpec], n_classes: int, names: tuple[str, ...] | None, labels: Any = None
+    ) -> Source:
+        """See `Data.open`."""
+        return self._of(data, labels).open(inputs, n_classes, names)
+
+    def _of(self, samples: Any, labels: Any = None) -> Data:
+        return Data(
+            samples,
+            labels,
+            self.format,
+            self.preprocessing,
+            self.classes,
+            self.label_column,
+            self.skip_bad,
+            self.expect_accuracy,
         )
