@@ -1,7 +1,8 @@
 """What every source of labelled samples offers to the rest of the package, and the two helpers that sources share.
 
 A source is opened once (`tna_onnx.data.open_source`), with its labels already checked, and is then read in batches as
-often as needed. To add one: write a frozen dataclass with the members of `Source`, and a branch in `open_source`.
+often as needed. To add one: write a file in `tna_onnx/data/sources` with a frozen dataclass that has the members of
+`Source` and the function that opens it, and add its row to `tna_onnx.data.formats`.
 
 Laws, which one test runs over every source:
 

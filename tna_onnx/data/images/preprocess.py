@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
-from tna_onnx.data.images.transform import Color, Interpolation, Layout, ResolvedRecipe
+from tna_onnx.data.images.choices import PRESET_FIELDS, Color, Interpolation, Layout
+from tna_onnx.data.images.transform import ResolvedRecipe
 from tna_onnx.data.source import shape_text
 from tna_onnx.errors import DataError, UsageError
 
@@ -147,26 +148,7 @@ class Recipe:
         return scale, mean, std
 
 
-PRESETS: dict[str, Recipe] = {
-    # All in RGB order. The evaluation transform of torchvision's ImageNet classifiers (first weights of each).
-    "imagenet": Recipe(resize=256, crop=224, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)),
-    # timm: IMAGENET_INCEPTION_MEAN and _STD (data/constants.py) with crop_pct and interpolation of `tf_inception_v3`;
-    # pixels go to -1..1. Its vision transformers have the same mean and std, but crop_pct 0.9.
-    "imagenet-inception": Recipe(crop_pct=0.875, mean=(0.5,), std=(0.5,), interpolation="bicubic"),
-    # OpenAI's CLIP (`_transform` in clip/clip.py).
-    "clip": Recipe(
-        crop_pct=1.0,
-        mean=(0.48145466, 0.4578275, 0.40821073),
-        std=(0.26862954, 0.26130258, 0.27577711),
-        interpolation="bicubic",
-    ),
-    # Mean and standard deviation of all pixels of the 50,000 training images, per channel (four places). Much CIFAR-10
-    # code has std (0.2023, 0.1994, 0.2010), the mean of the deviations of single images: then give --std.
-    "cifar10": Recipe(mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616)),
-    "cifar100": Recipe(mean=(0.5071, 0.4865, 0.4409), std=(0.2673, 0.2564, 0.2762)),
-    # pytorch/examples, mnist/main.py; the mean and standard deviation of all training pixels.
-    "mnist": Recipe(color="L", mean=(0.1307,), std=(0.3081,)),
-}
+PRESETS: dict[str, Recipe] = {name: Recipe(**fields) for name, fields in PRESET_FIELDS.items()}
 
 
 def _check_input(spec: InputSpec) -> None:

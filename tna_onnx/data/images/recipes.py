@@ -24,7 +24,7 @@ from tna_onnx.errors import DataError, UsageError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tna_onnx.data.images.transform import Interpolation
+    from tna_onnx.data.images.choices import Interpolation
 
 __all__ = ["read_recipe"]
 

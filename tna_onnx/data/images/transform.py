@@ -17,7 +17,7 @@ Steps 2 and 3 are those of torchvision's `Resize` and `CenterCrop` on PIL images
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,13 +26,10 @@ from tna_onnx.errors import DataError
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+    from tna_onnx.data.images.choices import Color, Interpolation, Layout
     from tna_onnx.data.source import AnyArray
 
-__all__ = ["FILTERS", "Color", "Interpolation", "Layout", "ResolvedRecipe"]
-
-Color: TypeAlias = Literal["RGB", "BGR", "L"]
-Layout: TypeAlias = Literal["NCHW", "NHWC"]
-Interpolation: TypeAlias = Literal["bilinear", "bicubic", "nearest", "lanczos"]
+__all__ = ["FILTERS", "ResolvedRecipe"]
 
 # The values of PIL.Image.Resampling (a test compares them), written out so that this file works without Pillow.
 FILTERS: dict[Interpolation, int] = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3}

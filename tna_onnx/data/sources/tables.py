@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tna_onnx.data.digest import files_sha256
+from tna_onnx.data.formats import ROWS
 from tna_onnx.data.labelfile import find_label_column, labels_apart
 from tna_onnx.data.labels import label_indices, listed
 from tna_onnx.data.optional import optional
@@ -34,10 +35,9 @@ if TYPE_CHECKING:
     from tna_onnx.data.request import Request
     from tna_onnx.data.source import AnyArray, IntArray
 
-__all__ = ["TABLE_SUFFIXES", "open_table"]
+__all__ = ["open_table"]
 
-TABLE_SUFFIXES = (".parquet", ".arrow", ".feather", ".ipc")
-
+_SUFFIXES = ROWS["table"].files
 _STATE, _INFO, _SPLITS = "state.json", "dataset_info.json", "dataset_dict.json"
 _IMAGE_NAMES = ("image", "img")
 
@@ -129,9 +129,9 @@ def _files(path: Path) -> tuple[Path, ...]:
             raise DataError(f"{path}: holds rows in an order of its own; save data_set.flatten_indices() instead")
         files = tuple(path / name for name in names)
     else:
-        files = tuple(sorted(file for suffix in TABLE_SUFFIXES for file in path.glob(f"*{suffix}")))
+        files = tuple(sorted(file for suffix in _SUFFIXES for file in path.glob(f"*{suffix}")))
     if not files:
-        raise DataError(f"{path}: no files {' '.join(TABLE_SUFFIXES)} in this folder")
+        raise DataError(f"{path}: no files {' '.join(_SUFFIXES)} in this folder")
     return files
 
 
