@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from tna_onnx.api.arguments import check_numbers
 from tna_onnx.data import Format, Recipe
-from tna_onnx.data.enough import require_samples
 from tna_onnx.data.options import DataOptions
+from tna_onnx.data.source import require_samples
 from tna_onnx.engine.outputs import score_models
 from tna_onnx.extraction.batch_size import BatchSize, batch_size_notes, check_batch_size, choose_batch_size
 from tna_onnx.extraction.sessions import input_specs, open_model
