@@ -57,7 +57,7 @@ def check_labels(labels: AnyArray, n_samples: int, n_classes: int, where: str) -
     _check_integral(flat, where)
     _check_range(flat, n_classes, where)
     indices = flat.astype(np.int64)
-    # One class has no error to learn from: any confidence of 1 would be perfect.
+    # A map fitted to samples of one class says nothing about the others.
     if np.all(indices == indices[0]):
         raise DataError(
             f"{where}: every label is {indices[0]}, but calibration needs at least two different classes; "

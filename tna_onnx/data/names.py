@@ -104,7 +104,7 @@ def _names(value: Any, where: str) -> tuple[str, ...]:
 
 
 def _by_index(value: Any, where: str) -> Any:
-    """Return the names of {index: name} or {name: index} as a list in the order of the index; anything else as it is."""
+    """Return the names of {index: name} or {name: index} as a list, class 0 first; anything else as it is."""
     if not isinstance(value, dict):
         return value
     by_index = value

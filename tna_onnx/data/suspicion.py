@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["Confusion", "Suspicion", "below_expectation", "label_suspicion"]
 
 _NEAR = 0.05  # of the way from chance to 1: a 10-class model below 14.5 %, a 1,000-class model below 5.1 %
-# Another order must be better by both. The first leaves out what is not worth a warning, the second is noise once in
-# 30,000 data sets (one-sided normal tail beyond 4 standard errors).
+# Another order must be better by both. The first leaves out what is not worth a warning, the second is reached by
+# chance in one of 30,000 data sets (the normal distribution beyond 4 standard errors).
 _MIN_GAIN = 0.05
 _MIN_ERRORS = 4
 _MAX_CLASSES = 4096  # above, the assignment takes minutes and the matrix more than 130 MB
@@ -110,7 +110,7 @@ def label_suspicion(predicted: IntArray, labels: IntArray, n_classes: int) -> Su
     hits = _confusion(predicted, labels, n_classes)
     n_samples = int(hits.sum())
     accuracy = float(np.trace(hits)) / n_samples
-    # float64: the product of two sums of a large data set leaves int64
+    # In float64: the sum of products goes up to N^2, which leaves int64 from 3e9 samples on.
     chance = float(hits.sum(axis=0, dtype=np.float64) @ hits.sum(axis=1, dtype=np.float64)) / n_samples**2
     # The order goes first: where the classes are only in another order, the accuracy is near chance too.
     reordered = _reordered(predicted, labels, n_classes)
