@@ -1,5 +1,6 @@
 """Files and inputs that the tests of the data layer share."""
 
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -7,7 +8,10 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from tna_onnx.data import InputSpec, IntArray, Source
+from tna_onnx.data import InputSpec, IntArray, Recipe, Source
+from tna_onnx.data.request import Request
+from tna_onnx.data.sources.folder import FolderImages, open_folder
+from tna_onnx.data.sources.images import ImageSource
 
 
 def spec(name: str = "x", shape: tuple[int | None, ...] = (None, 4), dtype: npt.DTypeLike = np.float32) -> InputSpec:
@@ -23,6 +27,13 @@ def noise(height: int, width: int, channels: int = 3, seed: int = 0) -> npt.NDAr
     """Pixels (H, W, C), or (H, W) for one channel."""
     shape = (height, width) if channels == 1 else (height, width, channels)
     return np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
+
+
+def encoded(seed: int, kind: str = "PNG") -> bytes:
+    """Return the image file of `noise(5, 6, seed=seed)`."""
+    stream = io.BytesIO()
+    Image.fromarray(noise(5, 6, seed=seed)).save(stream, kind)
+    return stream.getvalue()
 
 
 def write_image(path: Path, pixels: npt.NDArray[np.uint8]) -> Path:
@@ -42,3 +53,39 @@ def gather(source: Source, size: int, rows: IntArray | None = None) -> dict[str,
     """Join the batches along axis 0."""
     batches = list(source.batches(size, rows))
     return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+
+
+ANY_SIZE = InputSpec("image", (None, 3, None, None), np.dtype(np.float32))
+TWO = ["0/a.png", "1/b.png"]
+
+
+def open_images(
+    root: Path,
+    n_classes: int = 2,
+    recipe: Recipe | None = None,
+    wanted: InputSpec = ANY_SIZE,
+    *,
+    skip_bad: bool = False,
+) -> ImageSource:
+    return open_folder(root, Request([wanted], n_classes, recipe, skip_bad=skip_bad))
+
+
+def names(source: ImageSource) -> tuple[str, ...]:
+    """Return the paths of the images of a folder."""
+    assert isinstance(source.files, FolderImages)
+    return source.files.names
+
+
+LISTED = ["b.png", "sub/a.png", "c d.png"]
+LISTS = [
+    ("a.csv", "path,label\nb.png,cat\nsub/a.png,dog\n"),
+    ("a.csv", "\ufeffLabel , other,FILENAME\ncat,1,b.png\ndog,2,sub/a.png\n"),
+    ("a.csv", "b.png,cat\n\nsub/a.png,dog"),
+    ("a.csv", 'image,class\n"b.png","cat"\r\nsub/a.png, dog\r\n'),
+    ("a.tsv", "path\tlabel\nb.png\tcat\nsub/a.png\tdog\n"),
+    ("a.jsonl", '{"path": "b.png", "label": "cat"}\n\n{"label": "dog", "path": "sub/a.png"}\n'),
+    ("a.json", '[{"path": "b.png", "label": "cat"}, {"label": "dog", "path": "sub/a.png", "extra": 1}]'),
+    ("a.json", '{"b.png": "cat", "sub/a.png": "dog"}'),
+    ("a.txt", "b.png cat\nsub/a.png\tdog\n"),
+]
+"""Every form of a file that says: b.png is a cat, sub/a.png is a dog."""

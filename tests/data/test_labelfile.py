@@ -1,19 +1,13 @@
-"""Files of labels and manifests: what is read from each form, and every refusal."""
+"""Files of labels: what is read from each form, and every refusal."""
 
-import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.data.samples import gather, noise, spec, write_folder, write_image
-from tna_onnx.data import Source, open_source
+from tests.data.samples import LISTS
 from tna_onnx.data.labelfile import LabelFile, find_label_column, read_label_file
 from tna_onnx.errors import DataError, UsageError
-
-IMAGE = spec("image", (None, 3, 5, 6))
-FILES = ["b.png", "sub/a.png", "c d.png"]
 
 
 def read(folder: Path, name: str, text: str, label_column: str | None = None, *, paths: bool = False) -> LabelFile:
@@ -28,20 +22,7 @@ def refusal(folder: Path, name: str, text: str, label_column: str | None = None)
     return str(caught.value)
 
 
-WITH_PATHS = [
-    ("a.csv", "path,label\nb.png,cat\nsub/a.png,dog\n"),
-    ("a.csv", "\ufeffLabel , other,FILENAME\ncat,1,b.png\ndog,2,sub/a.png\n"),
-    ("a.csv", "b.png,cat\n\nsub/a.png,dog"),
-    ("a.csv", 'image,class\n"b.png","cat"\r\nsub/a.png, dog\r\n'),
-    ("a.tsv", "path\tlabel\nb.png\tcat\nsub/a.png\tdog\n"),
-    ("a.jsonl", '{"path": "b.png", "label": "cat"}\n\n{"label": "dog", "path": "sub/a.png"}\n'),
-    ("a.json", '[{"path": "b.png", "label": "cat"}, {"label": "dog", "path": "sub/a.png", "extra": 1}]'),
-    ("a.json", '{"b.png": "cat", "sub/a.png": "dog"}'),
-    ("a.txt", "b.png cat\nsub/a.png\tdog\n"),
-]
-
-
-@pytest.mark.parametrize(("name", "text"), WITH_PATHS)
+@pytest.mark.parametrize(("name", "text"), LISTS)
 def test_paths_and_labels(tmp_path: Path, name: str, text: str) -> None:
     found = read(tmp_path, name, text, paths=True)
     assert found.paths == ("b.png", "sub/a.png")
@@ -115,96 +96,3 @@ def test_a_column_can_be_named(tmp_path: Path) -> None:
     assert read(tmp_path, "a.csv", text, "fine").labels.tolist() == ["7", "9"]
     assert "no column 'coarse'" in refusal(tmp_path, "a.csv", text, "coarse")
     assert find_label_column(["x", "Labels", "class"], None, "a") == "Labels"
-
-
-# ---- manifests ----
-
-
-def opened(folder: Path, name: str, text: str, **options: Any) -> Source:
-    write_folder(folder, FILES)
-    (folder / name).write_text(text)
-    return open_source(folder / name, [IMAGE], options.pop("n_classes", 2), **options)
-
-
-def test_a_manifest(tmp_path: Path) -> None:
-    text = f"path,label\nc d.png,dog\n{tmp_path / 'b.png'},cat\nsub/a.png,dog\nc d.png,dog\n"
-    source = opened(tmp_path, "list.csv", text, class_names=["dog", "cat"])
-    assert source.describe() == "manifest list.csv (4 images, 2 classes)"
-    np.testing.assert_array_equal(source.labels, [0, 1, 0, 0])
-    expected = np.stack([noise(5, 6, seed=seed).transpose(2, 0, 1) for seed in (2, 0, 1, 2)]) / 255
-    np.testing.assert_allclose(gather(source, 3)["image"], expected, rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize(("name", "text"), WITH_PATHS)
-def test_every_form_of_manifest(tmp_path: Path, name: str, text: str) -> None:
-    source = opened(tmp_path, name, text)
-    np.testing.assert_array_equal(source.labels, [0, 1])
-
-
-def test_missing_images(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"list\.csv: 1 of 2 files are not there \('x\.png'\); paths count from"):
-        opened(tmp_path, "list.csv", "path,label\nx.png,0\nb.png,1\n")
-
-
-def test_a_manifest_without_paths(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"no column holds the paths .* 'index' only"):
-        opened(tmp_path, "list.csv", "index,label\n1,0\n2,1\n")
-
-
-def test_a_manifest_takes_no_labels_apart(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="brings its own labels; leave --labels out"):
-        opened(tmp_path, "list.csv", "b.png,0\nsub/a.png,1\n", labels=[0, 1])
-
-
-# ---- flat folders ----
-
-
-def flat(folder: Path, name: str, text: str, **options: Any) -> Source:
-    (folder / name).write_text(text)
-    return open_source(write_folder(folder / "images", FILES), [IMAGE], 2, labels=folder / name, **options)
-
-
-@pytest.mark.parametrize(("name", "text"), WITH_PATHS)
-def test_a_folder_with_a_file_that_names_images(tmp_path: Path, name: str, text: str) -> None:
-    source = flat(tmp_path, name, text)
-    assert source.describe() == "image folder images (2 images, 2 classes)"
-    np.testing.assert_array_equal(gather(source, 2)["image"][1], gather(source, 2, np.array([1]))["image"][0])
-
-
-@pytest.mark.parametrize(
-    ("name", "text"), [("a.txt", "cat\ndog\ncat\n"), ("a.json", json.dumps(["cat", "dog", "cat"]))]
-)
-def test_a_folder_with_one_label_for_each_image(tmp_path: Path, name: str, text: str) -> None:
-    source = flat(tmp_path, name, text)
-    assert len(source) == 3
-    first = gather(source, 3)["image"][0]
-    np.testing.assert_allclose(first, noise(5, 6, seed=0).transpose(2, 0, 1) / 255, rtol=0, atol=1e-6)
-
-
-def test_labels_as_an_array(tmp_path: Path) -> None:
-    write_folder(tmp_path, FILES)
-    np.testing.assert_array_equal(open_source(tmp_path, [IMAGE], 2, labels=[1, 0, 1]).labels, [1, 0, 1])
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "pattern"),
-    [
-        ("a.txt", "cat\ndog\n", "2 labels for 3 samples"),
-        ("a.csv", "x.png,cat\nb.png,dog\n", r"a\.csv: 1 of 2 files are not there"),
-        ("a.csv", "photo,label\nb.png,cat\nc d.png,dog\n", r"a\.csv: no column holds the paths \(found 'photo'\)"),
-    ],
-)
-def test_labels_that_do_not_fit_the_folder(tmp_path: Path, name: str, text: str, pattern: str) -> None:
-    with pytest.raises(DataError, match=pattern):
-        flat(tmp_path, name, text)
-
-
-def test_a_flat_folder_without_labels(tmp_path: Path) -> None:
-    write_image(tmp_path / "a.png", noise(5, 6))
-    with pytest.raises(DataError, match=r"no class folders, but images; .* --labels"):
-        open_source(tmp_path, [IMAGE], 2)
-
-
-def test_an_empty_folder_with_labels(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no images; looked for"):
-        open_source(tmp_path, [IMAGE], 2, labels=[0, 1])

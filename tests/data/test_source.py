@@ -15,9 +15,8 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
 
-from tests.data.samples import gather, noise, spec, write_folder, write_npz
+from tests.data.samples import encoded, gather, spec, write_folder, write_npz
 from tna_onnx.data import InputSpec, Source, open_precomputed, open_source
 from tna_onnx.data.source import shape_text, split_rows
 from tna_onnx.errors import UsageError
@@ -46,12 +45,6 @@ class Case:
             assert source is not None
             return source
         return open_source(moved or self.data, self.inputs, 2, **self.options)
-
-
-def png(seed: int) -> bytes:
-    stream = io.BytesIO()
-    Image.fromarray(noise(5, 6, seed=seed)).save(stream, "PNG")
-    return stream.getvalue()
 
 
 def arrays(folder: Path) -> Case:
@@ -114,7 +107,7 @@ def shards(folder: Path) -> Case:
     for first in (0, 4):
         with tarfile.open(folder / "calib" / f"{first}.tar", "w") as archive:
             for row in range(first, min(first + 4, N)):
-                for kind, content in {"png": png(row), "cls": str(LABELS[row]).encode()}.items():
+                for kind, content in {"png": encoded(row), "cls": str(LABELS[row]).encode()}.items():
                     member = tarfile.TarInfo(f"{row:04}.{kind}")
                     member.size = len(content)
                     archive.addfile(member, io.BytesIO(content))
@@ -136,7 +129,7 @@ def parquet_images(folder: Path) -> Case:
     pa = pytest.importorskip("pyarrow")
     import pyarrow.parquet as pq
 
-    cells = [{"bytes": png(row), "path": f"{row}.png"} for row in range(N)]
+    cells = [{"bytes": encoded(row), "path": f"{row}.png"} for row in range(N)]
     (folder / "calib").mkdir()
     for part, rows in enumerate((slice(0, 3), slice(3, N))):
         table = pa.table({"image": cells[rows], "label": LABELS[rows]})
@@ -163,7 +156,7 @@ def saved_dataset(folder: Path) -> Case:
     root.mkdir()
     names = [f"data-0000{part}-of-00002.arrow" for part in range(2)]
     for name, rows in zip(names, (slice(0, 4), slice(4, N)), strict=True):
-        cells = [{"bytes": png(row), "path": None} for row in range(N)[rows]]
+        cells = [{"bytes": encoded(row), "path": None} for row in range(N)[rows]]
         table = pa.table({"img": cells, "label": LABELS[rows]})
         with pa.ipc.new_stream(root / name, table.schema) as writer:
             writer.write_table(table)

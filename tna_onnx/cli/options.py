@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import click
 
 from tna_onnx.cli.config import config_options
 from tna_onnx.cli.types import Number, Words, batch_size, flat, numbers, size
+from tna_onnx.data.formats import FORMATS
+from tna_onnx.data.images.choices import PRESET_FIELDS, Color, Interpolation, Layout
 from tna_onnx.errors import UsageError
 
 if TYPE_CHECKING:
@@ -17,8 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FIGURE_FORMATS",
-    "FORMATS",
-    "PRESETS",
     "confidence_option",
     "data_options",
     "limit_options",
@@ -28,9 +28,7 @@ __all__ = [
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-FORMATS = ("folder", "manifest", "npz", "npy", "webdataset", "table", "hdf5", "loader")
 FIGURE_FORMATS = ("svg", "png", "pdf")
-PRESETS = ("imagenet", "imagenet-inception", "clip", "cifar10", "cifar100", "mnist")
 
 _RECIPE = ("resize", "crop", "crop_pct", "scale", "mean", "std", "layout", "color", "interpolation")
 
@@ -50,7 +48,9 @@ def data_options(command: F) -> F:
                 type=Number(0, 100),
                 help="Fail if the model's accuracy on the data is more than two standard errors below.",
             ),
-            click.option("--preset", type=click.Choice(PRESETS), help="Preprocessing known by name; flags win."),
+            click.option(
+                "--preset", type=click.Choice(list(PRESET_FIELDS)), help="Preprocessing known by name; flags win."
+            ),
             click.option(
                 "--preprocessing",
                 type=click.Path(),
@@ -73,13 +73,11 @@ def data_options(command: F) -> F:
             click.option(
                 "--std", metavar="NUMBERS", callback=numbers, help="Divisor after that, per channel: 0.229,0.224,0.225."
             ),
-            click.option("--layout", type=click.Choice(["NCHW", "NHWC"]), help="Axes.  [default: from the model]"),
-            click.option(
-                "--color", type=click.Choice(["RGB", "BGR", "L"]), help="Channels.  [default: from the model]"
-            ),
+            click.option("--layout", type=click.Choice(get_args(Layout)), help="Axes.  [default: from the model]"),
+            click.option("--color", type=click.Choice(get_args(Color)), help="Channels.  [default: from the model]"),
             click.option(
                 "--interpolation",
-                type=click.Choice(["bilinear", "bicubic", "nearest", "lanczos"]),
+                type=click.Choice(get_args(Interpolation)),
                 help="Filter for --resize.  [default: bilinear]",
             ),
             click.option("--bins", type=click.IntRange(1), default=15, show_default=True, help="Bins of ECE, AdaECE."),

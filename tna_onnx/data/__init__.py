@@ -1,15 +1,24 @@
 """Labelled samples for a model: open what a team has, check its labels, read it in batches.
 
-Depends on NumPy and `tna_onnx.errors` only; Pillow and other optional libraries are imported when a source needs them.
+Depends on NumPy, SciPy and `tna_onnx.errors` only; Pillow and other optional libraries are imported when a source needs
+them. The names below load on first use, so that the command line can read `formats` without loading NumPy.
 """
 
-from tna_onnx.data.images.preprocess import PRESETS, Recipe, ResolvedRecipe
-from tna_onnx.data.images.recipes import read_recipe
-from tna_onnx.data.names import metadata_class_names, read_class_names
-from tna_onnx.data.opening import FORMATS, Format, open_source
-from tna_onnx.data.options import Data
-from tna_onnx.data.source import Batch, InputSpec, IntArray, Source
-from tna_onnx.data.sources.precomputed import Precomputed, open_precomputed
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from tna_onnx.data.formats import FORMATS, Format
+
+if TYPE_CHECKING:
+    from tna_onnx.data.images.preprocess import PRESETS, Recipe, ResolvedRecipe
+    from tna_onnx.data.images.recipes import read_recipe
+    from tna_onnx.data.names import metadata_class_names, read_class_names
+    from tna_onnx.data.opening import open_source
+    from tna_onnx.data.options import Data
+    from tna_onnx.data.source import Batch, InputSpec, IntArray, Source
+    from tna_onnx.data.sources.precomputed import Precomputed, open_precomputed
 
 __all__ = [
     "FORMATS",
@@ -29,3 +38,29 @@ __all__ = [
     "read_class_names",
     "read_recipe",
 ]
+
+_HOMES = {
+    "PRESETS": "images.preprocess",
+    "Batch": "source",
+    "Data": "options",
+    "InputSpec": "source",
+    "IntArray": "source",
+    "Precomputed": "sources.precomputed",
+    "Recipe": "images.preprocess",
+    "ResolvedRecipe": "images.preprocess",
+    "Source": "source",
+    "metadata_class_names": "names",
+    "open_precomputed": "sources.precomputed",
+    "open_source": "opening",
+    "read_class_names": "names",
+    "read_recipe": "images.recipes",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name on first use."""
+    if name not in _HOMES:
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value

@@ -37,11 +37,14 @@ __all__ = ["LABEL_FILES", "LabelFile", "find_label_column", "labels_apart", "rea
 
 LABEL_FILES = (".csv", ".tsv", ".jsonl", ".json", ".txt", ".npy")
 
+# Groups of names, tried one after the other: "label" is certain, a column "class" may hold something else.
 _LABEL = (("label",), ("labels",), ("class", "class_name", "category", "target"))
 _PATH = (
     ("path",),
     ("file", "filename", "file_name", "filepath", "file_path", "image", "image_path", "img", "img_path"),
 )
+
+_DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,9 +82,13 @@ def read_label_file(path: Path, label_column: str | None = None, *, is_path: Cal
         raise DataError(f"{path}: cannot be read as UTF-8 text ({error}); write it again") from error
     if suffix == ".txt":
         return _from_lines(path, text, is_path)
-    if suffix in (".csv", ".tsv"):
-        return _from_rows(path, text, "\t" if suffix == ".tsv" else ",", label_column)
-    return _from_json(path, _json(path, text, lines=suffix == ".jsonl"), label_column)
+    if suffix in _DELIMITERS:
+        return _from_rows(path, text, _DELIMITERS[suffix], label_column)
+    if suffix == ".jsonl":
+        lines = enumerate(text.splitlines(), 1)
+        objects = [_json(path, line, f" in line {number}") for number, line in lines if line.strip()]
+        return _from_json(path, objects, label_column)
+    return _from_json(path, _json(path, text), label_column)
 
 
 def find_label_column(names: Sequence[str], label_column: str | None, where: str) -> str:
@@ -97,13 +104,13 @@ def find_label_column(names: Sequence[str], label_column: str | None, where: str
         if label_column in names:
             return label_column
         raise DataError(f"{where}: no column {label_column!r} for the labels; the columns are {listed(names)}")
-    found = _named(names, _LABEL)
-    if len(found) != 1:
+    candidates = _named(names, _LABEL)
+    if len(candidates) != 1:
+        count = "several columns" if candidates else "no column"
         raise DataError(
-            f"{where}: {'several columns' if found else 'no column'} can hold the labels "
-            f"({listed(found or names)}); name the one with --label-column"
+            f"{where}: {count} can hold the labels ({listed(candidates or names)}); name the one with --label-column"
         )
-    return found[0]
+    return candidates[0]
 
 
 def labels_apart(request: Request, stored: AnyArray | None) -> AnyArray:
@@ -113,23 +120,25 @@ def labels_apart(request: Request, stored: AnyArray | None) -> AnyArray:
         UsageError: there is no such file.
         DataError: it cannot be read, or does not hold labels.
     """
-    given = request.labels
-    if isinstance(given, Path):
-        return read_label_file(given, request.label_column, is_path=lambda _: False).labels
-    return np.asarray(stored if given is None else given)
+    if request.labels is None:
+        return np.asarray(stored)
+    if isinstance(request.labels, Path):
+        return read_label_file(request.labels, request.label_column, is_path=lambda _: False).labels
+    return np.asarray(request.labels)
 
 
 def _named(names: Sequence[str], groups: Sequence[Sequence[str]]) -> list[str]:
     """Return those of `names` that are in the first of the groups that has any."""
     for group in groups:
-        found = [name for name in names if str(name).strip().lower() in group]
-        if found:
-            return found
+        members = [name for name in names if str(name).strip().lower() in group]
+        if members:
+            return members
     return []
 
 
 def _from_lines(path: Path, text: str, is_path: Callable[[str], bool]) -> LabelFile:
     lines = text.rstrip().splitlines()
+    # Labels without paths belong to samples by their place, so an empty line cannot be skipped.
     empty = next((number for number, line in enumerate(lines, 1) if not line.strip()), None)
     if empty is not None:
         raise DataError(f"{path}: line {empty} is empty; write one label per line")
@@ -148,6 +157,7 @@ def _from_rows(path: Path, text: str, delimiter: str, label_column: str | None) 
         raise DataError(f"{path}: is empty; write one row per sample, path and label")
     header = [cell.strip() for cell in rows[0]]
     if label_column is None and not (_named(header, _LABEL) or _named(header, _PATH)):
+        # No known name: the first row is a sample.
         if len(header) > 2:
             raise DataError(
                 f"{path}: expected a first row with the names of the columns, path and label, found {listed(header)}"
@@ -165,19 +175,11 @@ def _from_rows(path: Path, text: str, delimiter: str, label_column: str | None) 
     return _from_columns(path, columns, label_column)
 
 
-def _json(path: Path, text: str, *, lines: bool) -> Any:
-    number = 0
+def _json(path: Path, text: str, place: str = "") -> Any:
     try:
-        if not lines:
-            return json.loads(text)
-        values = []
-        for number, line in enumerate(text.splitlines(), 1):  # noqa: B007 - the message below says where it failed
-            if line.strip():
-                values.append(json.loads(line))
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
-        where = f" in line {number}" if lines else ""
-        raise DataError(f"{path}: is not JSON{where} ({error}); write it again") from error
-    return values
+        raise DataError(f"{path}: is not JSON{place} ({error}); write it again") from error
 
 
 def _from_json(path: Path, value: Any, label_column: str | None) -> LabelFile:
@@ -187,7 +189,9 @@ def _from_json(path: Path, value: Any, label_column: str | None) -> LabelFile:
         raise DataError(f"{path}: expected a list of labels or of objects with path and label, or a dict of both")
     if not any(isinstance(item, dict) for item in value):
         return LabelFile(None, _values(value))
-    names = list(value[0]) if isinstance(value[0], dict) else []
+    names: list[str] = []
+    if isinstance(value[0], dict):
+        names = list(value[0])
     wrong = next((i for i, item in enumerate(value) if not isinstance(item, dict) or not set(names) <= set(item)), None)
     if wrong is not None:
         raise DataError(
@@ -200,11 +204,14 @@ def _from_json(path: Path, value: Any, label_column: str | None) -> LabelFile:
 def _from_columns(path: Path, columns: dict[str, list[Any]], label_column: str | None) -> LabelFile:
     label = find_label_column(list(columns), label_column, str(path))
     others = [name for name in columns if name != label]
-    found = _named(others, _PATH)
-    if len(found) > 1:
-        raise DataError(f"{path}: several columns can hold the paths ({listed(found)}); call the one 'path'")
-    paths = tuple(map(str, columns[found[0]])) if found else None
-    return LabelFile(paths, _values(columns[label]), tuple(name for name in others if name not in found))
+    candidates = _named(others, _PATH)
+    if len(candidates) > 1:
+        raise DataError(f"{path}: several columns can hold the paths ({listed(candidates)}); call the one 'path'")
+    labels = _values(columns[label])
+    if not candidates:
+        return LabelFile(None, labels, tuple(others))
+    paths = tuple(map(str, columns[candidates[0]]))
+    return LabelFile(paths, labels, tuple(name for name in others if name != candidates[0]))
 
 
 def _values(labels: list[Any]) -> AnyArray:

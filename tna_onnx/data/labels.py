@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["check_labels", "folder_labels", "label_indices", "listed", "name_indices"]
 
 _INTEGER = re.compile(r"-?[0-9]+")
-_SHOWN = 10  # names in a message; more are cut
+_MAX_LISTED = 10  # names in a message; more are cut
 
 
 def check_labels(labels: AnyArray, n_samples: int, n_classes: int, where: str) -> IntArray:
@@ -56,6 +57,7 @@ def check_labels(labels: AnyArray, n_samples: int, n_classes: int, where: str) -
     _check_integral(flat, where)
     _check_range(flat, n_classes, where)
     indices = flat.astype(np.int64)
+    # A map fitted to samples of one class says nothing about the others.
     if np.all(indices == indices[0]):
         raise DataError(
             f"{where}: every label is {indices[0]}, but calibration needs at least two different classes; "
@@ -112,9 +114,9 @@ def folder_labels(
     if not names:
         raise DataError(f"{where}: no class folders; put the images of each class in a folder of its own")
     index_of = name_indices(names, n_classes, where, "class folders", class_names)
-    indices = list(index_of.values())
-    repeated = [name for name, index in index_of.items() if indices.count(index) > 1] if _repeats(indices) else []
-    if repeated:
+    folders_of = Counter(index_of.values())
+    repeated = [name for name, index in index_of.items() if folders_of[index] > 1]
+    if repeated:  # "7" and "07"
         raise DataError(
             f"{where}: several class folders have the same number ({listed(repeated)}); merge or rename them"
         )
@@ -136,14 +138,16 @@ def name_indices(
     Raises:
         DataError: no rule covers the names, or a number lies outside [0, C).
     """
-    if class_names is not None and set(names) <= set(class_names):
+    if class_names is not None and set(names) <= set(class_names):  # rule 1
         return _listed_indices(names, where, noun, class_names)
-    if all(_INTEGER.fullmatch(name) for name in names):
+    if all(_INTEGER.fullmatch(name) for name in names):  # rule 2
         indices = {name: int(name) for name in names}
-        named = f"{where}: names of the {noun}" if noun == "class folders" else where
-        _check_range(np.array(list(indices.values()), dtype=object), n_classes, named)
+        if noun == "class folders":
+            where = f"{where}: names of the class folders"
+        # Objects, because a name of twenty digits does not fit in int64.
+        _check_range(np.array(list(indices.values()), dtype=object), n_classes, where)
         return indices
-    if class_names is not None:
+    if class_names is not None:  # their order is known, so the alphabet must not decide
         raise DataError(f"{where}: {_unknown(names, noun, class_names)}")
     if len(names) != n_classes:
         raise DataError(
@@ -151,7 +155,7 @@ def name_indices(
             f"{listed(sorted(names))}). Give the model's class names in its order (--classes FILE), or name the {noun} "
             f"by class index, 0 to {n_classes - 1}"
         )
-    return {name: index for index, name in enumerate(sorted(names))}
+    return {name: index for index, name in enumerate(sorted(names))}  # rule 3
 
 
 def listed(names: Iterable[str]) -> str:
@@ -160,38 +164,51 @@ def listed(names: Iterable[str]) -> str:
     >>> listed(["cat", "dog"])
     "'cat', 'dog'"
     """
-    every = [repr(name) for name in names]
-    rest = f", and {len(every) - _SHOWN} more" if len(every) > _SHOWN else ""
-    return ", ".join(every[:_SHOWN]) + rest
+    return _cut([repr(name) for name in names])
 
 
 def _listed_indices(names: Sequence[str], where: str, noun: str, class_names: Sequence[str]) -> dict[str, int]:
-    index_of = {name: index for index, name in enumerate(class_names)}
-    if len(index_of) < len(class_names):  # ImageNet has two classes called "crane"
-        places = {name: [i for i, known in enumerate(class_names) if known == name] for name in names}
-        twice = {name: at for name, at in places.items() if len(at) > 1}
-        if twice:
-            found = ", ".join(f"{name!r} is class {' and '.join(map(str, at))}" for name, at in twice.items())
-            raise DataError(
-                f"{where}: {noun} whose name the model has more than once ({found}); make the class names unique, or "
-                "use class indices"
-            )
-    return {name: index_of[name] for name in names}
+    indices_of: dict[str, list[int]] = {}
+    for index, name in enumerate(class_names):
+        indices_of.setdefault(name, []).append(index)
+    # ImageNet has two classes called "crane". That is an error only for samples that carry such a name.
+    twice = [name for name in names if len(indices_of[name]) > 1]
+    if twice:
+        places = ", ".join(f"{name!r} is class {' and '.join(map(str, indices_of[name]))}" for name in twice)
+        raise DataError(
+            f"{where}: {noun} whose name the model has more than once ({places}); make the class names unique, or "
+            "use class indices"
+        )
+    return {name: indices_of[name][0] for name in names}
 
 
 def _unknown(names: Sequence[str], noun: str, class_names: Sequence[str]) -> str:
     """Say which names the model does not have, and what they may have meant."""
     folded = {_folded(name): name for name in class_names}
-    known, unknown = set(class_names), list[str]()
-    for name in (name for name in names if name not in known):
-        near = difflib.get_close_matches(_folded(name), folded, n=1, cutoff=0.8) if len(unknown) < _SHOWN else []
-        unknown.append(f"{name!r} (did you mean {folded[near[0]]!r}?)" if near else repr(name))
-    rest = f", and {len(unknown) - _SHOWN} more" if len(unknown) > _SHOWN else ""
+    known = set(class_names)
+    unknown = [name for name in names if name not in known]
+    # Close matches are looked for only where they are printed: the search goes through all class names.
+    parts = [_with_suggestion(name, folded) for name in unknown[:_MAX_LISTED]]
+    parts += map(repr, unknown[_MAX_LISTED:])
     return (
-        f"{len(unknown)} of {len(names)} {noun} are not class names of the model: {', '.join(unknown[:_SHOWN])}{rest}. "
+        f"{len(unknown)} of {len(names)} {noun} are not class names of the model: {_cut(parts)}. "
         f"The model's {len(class_names)} class names are {listed(class_names)}. Correct one of the two lists, or use "
         "class indices"
     )
+
+
+def _with_suggestion(name: str, folded: dict[str, str]) -> str:
+    near = difflib.get_close_matches(_folded(name), folded, n=1, cutoff=0.8)
+    if near:
+        return f"{name!r} (did you mean {folded[near[0]]!r}?)"
+    return repr(name)
+
+
+def _cut(parts: list[str]) -> str:
+    text = ", ".join(parts[:_MAX_LISTED])
+    if len(parts) > _MAX_LISTED:
+        text += f", and {len(parts) - _MAX_LISTED} more"
+    return text
 
 
 def _folded(name: str) -> str:
@@ -214,16 +231,14 @@ def _as_text(flat: AnyArray, where: str) -> AnyArray:
     )
 
 
-def _repeats(indices: Sequence[int]) -> bool:
-    return len(set(indices)) < len(indices)
-
-
 def _one_axis(labels: AnyArray, where: str) -> AnyArray:
     if labels.ndim == 2 and labels.shape[1] == 1:
         return labels[:, 0]
     if labels.ndim == 1:
         return labels
-    advice = "; if each row is one-hot or holds scores, store labels.argmax(axis=1)" if labels.ndim == 2 else ""
+    advice = "; store them as an array with one axis"
+    if labels.ndim == 2:
+        advice = "; if each row is one-hot or holds scores, store labels.argmax(axis=1)"
     raise DataError(f"{where}: expected one class index per sample, shape (N,), found shape {labels.shape}{advice}")
 
 
@@ -244,12 +259,13 @@ def _check_integral(flat: AnyArray, where: str) -> None:
 
 
 def _check_range(values: AnyArray, n_classes: int, where: str) -> None:
-    low, high = values.min(), values.max()
     outside = np.count_nonzero((values < 0) | (values >= n_classes))
     if not outside:
         return
+    low = values.min()
+    high = values.max()
     hint = "remove or correct these"
-    if low == 1 and high == n_classes:
+    if low == 1 and high == n_classes:  # said, not done: labels of another model could look the same
         hint = "they seem to start at 1: subtract 1 so that the first class is 0"
     raise DataError(
         f"{where}: the model has {n_classes} classes, so labels must lie in 0 to {n_classes - 1}, but {outside} of "

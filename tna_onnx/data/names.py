@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 
 __all__ = ["metadata_class_names", "read_class_names"]
 
-# Of a configuration file; the first that is there counts. `names` is YOLO's, `class_to_idx` torchvision's.
+# Keys of a configuration file; the first that is there counts. `names` is YOLO's, `class_to_idx` torchvision's.
 _KEYS = ("id2label", "label2id", "label_names", "class_names", "classes", "names", "class_to_idx")
+
+_MAX_TEXT = 80  # characters of a value in a message: about a line of a terminal
 
 
 def read_class_names(path: Path) -> tuple[str, ...]:
@@ -60,7 +62,7 @@ def metadata_class_names(metadata: Mapping[str, str]) -> tuple[str, ...] | None:
         if key in metadata:
             try:
                 return _names(_parsed(metadata[key]), key)
-            except DataError:  # an entry of that name for another purpose
+            except DataError:  # an entry of that name that serves another purpose
                 continue
     return None
 
@@ -69,13 +71,15 @@ def _parsed(text: str) -> Any:
     for parse in (json.loads, ast.literal_eval):
         with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
             return parse(text)
-    separator = "\n" if "\n" in text.strip() else ","
-    return [name.strip() for name in text.strip().split(separator)] if separator in text else text
+    for separator in ("\n", ","):  # a name may hold a comma, but no line break
+        if separator in text.strip():
+            return [name.strip() for name in text.strip().split(separator)]
+    return text
 
 
 def _lines(text: str, where: str) -> tuple[str, ...]:
     lines = [line.strip() for line in text.rstrip().splitlines()]
-    if "" in lines:
+    if "" in lines:  # left out, it would shift every name below it by one class
         raise DataError(
             f"{where}: line {lines.index('') + 1} is empty, so the names below it have no certain index; write one "
             "class name per line"
@@ -85,29 +89,34 @@ def _lines(text: str, where: str) -> tuple[str, ...]:
 
 def _names(value: Any, where: str) -> tuple[str, ...]:
     if isinstance(value, dict):
-        inner = next((value[key] for key in _KEYS if isinstance(value.get(key), (dict, list))), None)
-        value = _by_index(value if inner is None else inner, where)
+        for key in _KEYS:
+            # A dict {name: index} may have a class called "names": only what can hold names is followed.
+            if isinstance(value.get(key), (dict, list)):
+                value = value[key]
+                break
+        value = _by_index(value, where)
     if not isinstance(value, list) or not value or not all(isinstance(name, str) for name in value):
         raise DataError(
             f"{where}: expected class names, as a list of text or a dict of index and name, found "
-            f"{_shown(value)}; write one name per class"
+            f"{_cut(value)}; write one name per class"
         )
     return tuple(value)
 
 
 def _by_index(value: Any, where: str) -> Any:
-    """Order {index: name} or {name: index}; lists go through."""
+    """Return the names of {index: name} or {name: index} as a list, class 0 first; anything else as it is."""
     if not isinstance(value, dict):
         return value
-    numbered = all(_is_index(key) for key in value)
-    pairs = [(key, name) if numbered else (name, key) for key, name in value.items()]
-    if not all(_is_index(index) for index, _ in pairs):
-        return value
-    by_index = {int(index): name for index, name in pairs}
+    by_index = value
+    if not all(_is_index(key) for key in value):
+        if not all(_is_index(index) for index in value.values()):
+            return value
+        by_index = {index: name for name, index in value.items()}
+    by_index = {int(index): name for index, name in by_index.items()}  # JSON's keys are text
     if sorted(by_index) != list(range(len(value))):
         raise DataError(
             f"{where}: expected a name for each of the indices 0 to {len(value) - 1}, found indices "
-            f"{_shown(sorted(by_index))}; give every index once"
+            f"{_cut(sorted(by_index))}; give every index once"
         )
     return [by_index[index] for index in range(len(value))]
 
@@ -118,6 +127,8 @@ def _is_index(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _shown(value: object) -> str:
+def _cut(value: object) -> str:
     text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    if len(text) > _MAX_TEXT:
+        return f"{text[: _MAX_TEXT - 3]}..."
+    return text

@@ -1,41 +1,24 @@
-"""Which kind of source something is, and the one function that opens all of them.
-
-Paths are recognised by what is there; the first line that fits counts:
-
-| format | what is there |
-|---|---|
-| `npz` | a file `.npz` |
-| `npy` | a file `.npy`, or a folder with `.npy` files |
-| `webdataset` | a file `.tar`, a folder with `.tar` files, or a pattern such as `shard-{000..004}.tar` |
-| `table` | a file `.parquet`, `.arrow`, `.feather` or `.ipc`, a folder with such files, or one with `state.json` |
-| `hdf5` | a file `.h5` or `.hdf5` |
-| `manifest` | a file `.csv`, `.tsv`, `.json`, `.jsonl` or `.txt` |
-| `folder` | a folder with none of the other files |
-| `loader` | `loader.py:function`; never recognised, only said |
+"""The one function that opens every kind of labelled samples; `tna_onnx.data.formats` says how a path is recognised.
 
 A URL is copied first, and recognised by its copy.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tna_onnx.data.formats import FORMATS, ROWS
 from tna_onnx.data.labelfile import read_label_file
 from tna_onnx.data.labels import check_labels
 from tna_onnx.data.request import Request
-from tna_onnx.data.sources.arrays import open_arrays
-from tna_onnx.data.sources.folder import open_folder
-from tna_onnx.data.sources.hdf5 import open_hdf5
 from tna_onnx.data.sources.iterables import is_iterable, open_iterable, open_mapping
 from tna_onnx.data.sources.loader import open_loader
-from tna_onnx.data.sources.manifest import open_manifest
-from tna_onnx.data.sources.npy import open_npy
 from tna_onnx.data.sources.remote import Copy, is_url
-from tna_onnx.data.sources.tables import TABLE_SUFFIXES, open_table
 from tna_onnx.data.sources.webdataset import expand_braces, open_webdataset
 from tna_onnx.errors import DataError, UsageError
 
@@ -44,37 +27,11 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from tna_onnx.data.formats import Format
     from tna_onnx.data.images.preprocess import Recipe
     from tna_onnx.data.source import InputSpec, Source
 
-__all__ = ["FORMATS", "Format", "open_source"]
-
-Format: TypeAlias = Literal["folder", "manifest", "npz", "npy", "webdataset", "table", "hdf5", "loader"]
-FORMATS: tuple[Format, ...] = get_args(Format)
-
-_OPENERS: dict[Format, Callable[[Path, Request], Source]] = {
-    "folder": open_folder,
-    "manifest": open_manifest,
-    "npz": open_arrays,
-    "npy": open_npy,
-    "webdataset": open_webdataset,
-    "table": open_table,
-    "hdf5": open_hdf5,
-}
-# A folder is what its files are; one with none of these holds images.
-_FOLDERS: dict[str, Format] = {
-    ".npy": "npy",
-    ".tar": "webdataset",
-    **dict.fromkeys((*TABLE_SUFFIXES, "state.json", "dataset_dict.json"), "table"),
-}
-_FILES: dict[str, Format] = {
-    ".npz": "npz",
-    ".npy": "npy",
-    ".tar": "webdataset",
-    **dict.fromkeys(TABLE_SUFFIXES, "table"),
-    **dict.fromkeys((".h5", ".hdf5"), "hdf5"),
-    **dict.fromkeys((".csv", ".tsv", ".json", ".jsonl", ".txt"), "manifest"),
-}
+__all__ = ["open_source"]
 
 
 def open_source(
@@ -97,7 +54,7 @@ def open_source(
         inputs: the model's inputs, all of which the samples must provide.
         n_classes: the number of classes of the model; labels are indices below it, checked here.
         recipe: preprocessing for images; None is `Recipe()`.
-        format: what a path is; None finds out.
+        format: what a path is; None recognises it by what is there.
         labels: labels that stand apart from the samples: path of a file (`tna_onnx.data.labelfile`), or values (N,).
         class_names: the model's class names, in the order of its output; labels may then be names.
         label_column: the column of a manifest or table that holds the labels; None finds it by its name.
@@ -109,8 +66,11 @@ def open_source(
     """
     if format is not None and format not in FORMATS:
         raise UsageError(f"format '{format}' is not known; expected {', '.join(FORMATS)}")
-    apart = Path(labels) if isinstance(labels, (str, Path)) else None if labels is None else np.asarray(labels)
-    request = Request(inputs, n_classes, recipe, apart, class_names, label_column, skip_bad)
+    if isinstance(labels, (str, Path)):
+        labels = Path(labels)
+    elif labels is not None:
+        labels = np.asarray(labels)
+    request = Request(inputs, n_classes, recipe, labels, class_names, label_column, skip_bad)
     if not isinstance(data, (str, Path)):
         return _open_object(data, request)
     if format == "loader":
@@ -120,26 +80,18 @@ def open_source(
     return _open_path(Path(data), request, format)
 
 
-def _open_path(path: Path, request: Request, kind: Format | None) -> Source:
-    if not path.exists() and (shards := expand_braces(path)):
-        return open_webdataset(path, request, shards)
-    if not path.exists():
-        advice = "give a .npz file or a folder with one sub-folder per class"
-        if ".py:" in str(path):
-            advice = "to run a function of a Python file, add --format loader"
-        raise UsageError(f"{path}: no such file or folder; {advice}")
-    return _OPENERS[kind or _recognise(path)](path, request)
-
-
-def _recognise(path: Path) -> Format:
-    suffix = path.suffix.lower()
-    if path.is_dir():
-        return next((kind for ending, kind in _FOLDERS.items() if any(path.glob(f"*{ending}"))), "folder")
-    if suffix in _FILES:
-        return _FILES[suffix]
-    raise DataError(
-        f"{path}: expected a folder, or a file {' '.join(_FILES)}; found {suffix or 'no suffix'}. If it is one of "
-        f"these under another name, say which with --format ({', '.join(FORMATS)})"
+def _open_object(data: Any, request: Request) -> Source:
+    if all(hasattr(data, name) for name in ("labels", "describe", "recipe", "batches", "digest")):
+        source: Source = data
+        check_labels(source.labels, len(source), request.n_classes, source.describe())
+        return source
+    if isinstance(data, Mapping):  # before iterables: a mapping is one too
+        return open_mapping(data, request)
+    if is_iterable(data):
+        return open_iterable(data, request)
+    raise UsageError(
+        f"expected a path, a source, a mapping of arrays or batches, found {type(data).__name__}; name the file or "
+        "folder of the samples"
     )
 
 
@@ -147,6 +99,7 @@ def _open_url(url: str, request: Request, kind: Format | None) -> Source:
     copy = Copy(url)
     try:
         if copy.path.is_file() and (kind or _recognise(copy.path)) == "manifest":
+            # The images that a manifest names lie beside it, behind the URL.
             table = read_label_file(copy.path, request.label_column, is_path=lambda _: True)
             copy.fetch(table.paths or ())
         source = _open_path(copy.path, request, kind)
@@ -156,13 +109,37 @@ def _open_url(url: str, request: Request, kind: Format | None) -> Source:
     return source
 
 
-def _open_object(data: Any, request: Request) -> Source:
-    if all(hasattr(data, name) for name in ("labels", "describe", "recipe", "batches", "digest")):
-        source: Source = data
-        check_labels(source.labels, len(source), request.n_classes, source.describe())
-        return source
-    if isinstance(data, Mapping):
-        return open_mapping(data, request)
-    if is_iterable(data):
-        return open_iterable(data, request)
-    raise UsageError(f"expected a path, a source, a mapping of arrays or batches, found {type(data).__name__}")
+def _open_path(path: Path, request: Request, kind: Format | None) -> Source:
+    if not path.exists():
+        if shards := expand_braces(path):
+            return open_webdataset(path, request, shards)
+        advice = "give a .npz file or a folder with one sub-folder per class"
+        if ".py:" in str(path):
+            advice = "to run a function of a Python file, add --format loader"
+        raise UsageError(f"{path}: no such file or folder; {advice}")
+    return _opener(kind or _recognise(path))(path, request)
+
+
+def _recognise(path: Path) -> Format:
+    suffix = path.suffix.lower()
+    if path.is_dir():
+        for kind, row in ROWS.items():
+            if any(any(path.glob(f"*{ending}")) for ending in row.in_folder):
+                return kind
+        return "folder"
+    for kind, row in ROWS.items():
+        if suffix in row.files:
+            return kind
+    known = " ".join(ending for row in ROWS.values() for ending in row.files)
+    raise DataError(
+        f"{path}: expected a folder, or a file {known}; found {suffix or 'no suffix'}. If it is one of "
+        f"these under another name, say which with --format ({', '.join(FORMATS)})"
+    )
+
+
+def _opener(kind: Format) -> Callable[[Path, Request], Source]:
+    module, function = ROWS[kind].opener.split(":")
+    opener: Callable[[Path, Request], Source] = getattr(
+        importlib.import_module(f"tna_onnx.data.sources.{module}"), function
+    )
+    return opener

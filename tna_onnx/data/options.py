@@ -1,4 +1,4 @@
-"""The user's words about labelled data and the source that they lead to: class names, labels, preprocessing, format."""
+"""Labelled samples as the user describes them (`Data`), and what follows from that: class names, checks, the source."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tna_onnx.data.formats import Format
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.images.recipes import read_recipe
 from tna_onnx.data.names import metadata_class_names, read_class_names
-from tna_onnx.data.opening import Format, open_source
+from tna_onnx.data.opening import open_source
 from tna_onnx.data.source import InputSpec, Source
 from tna_onnx.data.suspicion import below_expectation, label_suspicion
 from tna_onnx.errors import CheckFailed, UsageError
 
 __all__ = ["Data", "DataOptions"]
+
+_MAX_NAMES = 8  # in a message: enough to see which list it is
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,29 +59,24 @@ class Data:
     def class_names(
         self, metadata: Mapping[str, str], labels: Sequence[int | str], n_classes: int
     ) -> tuple[str, ...] | None:
-        """Return the model's class names: as given, else from its metadata or its classifier node; None if unknown.
+        """Return the model's class names: those of `classes`, else of its metadata or classifier node; None if unknown.
+
+        Args:
+            metadata: of the model's file.
+            labels: of the model's classifier node; numbers are indices, not names.
+            n_classes: number of classes C.
 
         Raises:
-            UsageError: another number of names is given than the model has classes, or their file is missing.
+            UsageError: `classes` has another number of names than the model has classes, or is a file that is missing.
             DataError: the file cannot be read.
         """
         if self.classes is not None:
-            path = Path(self.classes) if isinstance(self.classes, (str, Path)) else None
-            names = read_class_names(path) if path else tuple(map(str, self._given_names()))
-            if len(names) != n_classes:
-                shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-                raise UsageError(
-                    f"{path or 'classes'}: {len(names)} class names ({shown}) for a model with {n_classes} classes; "
-                    "give one name for each, in the order of the model's output"
-                )
-            return names
-        for found in (metadata_class_names(metadata), labels):
-            if found and len(found) == n_classes and all(isinstance(name, str) for name in found):
-                return tuple(str(name) for name in found)
+            return _stated_names(self.classes, n_classes)
+        for names in (metadata_class_names(metadata), labels):
+            # What the file says counts only where it fits the output: it may be left over from another model.
+            if names and len(names) == n_classes and all(isinstance(name, str) for name in names):
+                return tuple(str(name) for name in names)
         return None
-
-    def _given_names(self) -> Sequence[str]:
-        return () if self.classes is None or isinstance(self.classes, (str, Path)) else self.classes
 
     def check(
         self, predicted: NDArray[Any], labels: NDArray[np.int64], names: Sequence[str] | None, n_classes: int
@@ -95,22 +93,24 @@ class Data:
             CheckFailed: the accuracy is more than two standard errors below the expected one.
         """
         suspicion = label_suspicion(predicted.astype(np.int64), labels, n_classes)
-        warning = suspicion.text(names) if suspicion else ""
+        warning = ""
+        if suspicion is not None:
+            warning = suspicion.text(names)
         self.check_accuracy(float(np.mean(predicted == labels)), len(labels), warning)
         return warning
 
     def check_accuracy(self, accuracy: float, n: int, warning: str = "") -> None:
-        """Hold a measured accuracy (a fraction, of n samples) against the expected one.
+        """Compare a measured accuracy (a fraction, of n samples) with the expected one.
 
         Raises:
             CheckFailed: it is more than two standard errors lower.
         """
         if self.expect_accuracy is None:
             return
-        if short := below_expectation(accuracy, n, self.expect_accuracy / 100):
-            raise CheckFailed(
-                f"{short}; {warning or 'check the preprocessing, the labels and the order of the classes'}"
-            )
+        shortfall = below_expectation(accuracy, n, self.expect_accuracy / 100)
+        if shortfall is not None:
+            advice = warning or "check the preprocessing, the labels and the order of the classes"
+            raise CheckFailed(f"{shortfall}; {advice}")
 
     def open(self, inputs: Sequence[InputSpec], n_classes: int, names: tuple[str, ...] | None) -> Source:
         """Open the samples for a model's inputs.
@@ -186,3 +186,22 @@ class DataOptions:
             self.skip_bad,
             self.expect_accuracy,
         )
+
+
+def _stated_names(classes: Sequence[str] | str | Path, n_classes: int) -> tuple[str, ...]:
+    """Return the names that the user states, one for each of the model's classes."""
+    where = "classes"
+    if isinstance(classes, (str, Path)):
+        where = str(classes)
+        names = read_class_names(Path(classes))
+    else:
+        names = tuple(map(str, classes))
+    if len(names) != n_classes:
+        first = ", ".join(names[:_MAX_NAMES])
+        if len(names) > _MAX_NAMES:
+            first += ", ..."
+        raise UsageError(
+            f"{where}: {len(names)} class names ({first}) for a model with {n_classes} classes; "
+            "give one name for each, in the order of the model's output"
+        )
+    return names

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tna_onnx.data.images.decode import require_pillow
@@ -12,7 +13,6 @@ from tna_onnx.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     import numpy.typing as npt
 
@@ -73,7 +73,7 @@ class Request:
         return self.inputs[0].name, (self.recipe or Recipe()).resolve(self.inputs[0])
 
     def check_arrays(self, where: str) -> None:
-        """Check that samples stored as arrays can be what is wanted.
+        """Check that samples stored as arrays can be used.
 
         Raises:
             UsageError: a recipe is given; it applies to images only.
@@ -86,11 +86,17 @@ class Request:
         if not self.inputs:
             raise DataError(f"{where}: the model has no inputs, so samples cannot be given to it")
 
+    def labels_where(self, stored: str) -> str:
+        """Return what messages about labels start with: the file that holds them apart, else `stored`."""
+        if isinstance(self.labels, Path):
+            return str(self.labels)
+        return stored
+
     def no_labels_apart(self, where: str) -> None:
-        """Check that no labels are given apart from the samples, which bring theirs.
+        """Check that no labels are given apart from samples that bring their own.
 
         Raises:
-            UsageError: some are.
+            UsageError: labels are given.
         """
         if self.labels is not None:
             raise UsageError(f"{where}: brings its own labels; leave --labels out")

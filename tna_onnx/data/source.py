@@ -1,7 +1,8 @@
-"""What every source of labelled samples offers to the rest of the package, and the two helpers that sources share.
+"""What every source of labelled samples offers to the rest of the package, and what sources and their users share.
 
 A source is opened once (`tna_onnx.data.open_source`), with its labels already checked, and is then read in batches as
-often as needed. To add one: write a frozen dataclass with the members of `Source`, and a branch in `open_source`.
+often as needed. To add one: write a file in `tna_onnx/data/sources` with a frozen dataclass that has the members of
+`Source` and the function that opens it, and add its row to `tna_onnx.data.formats`.
 
 Laws, which one test runs over every source:
 
@@ -18,9 +19,9 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tna_onnx.errors import UsageError
+from tna_onnx.errors import DataError, UsageError
 
-__all__ = ["AnyArray", "Batch", "InputSpec", "IntArray", "Source", "shape_text", "split_rows"]
+__all__ = ["AnyArray", "Batch", "InputSpec", "IntArray", "Source", "require_samples", "shape_text", "split_rows"]
 
 AnyArray: TypeAlias = npt.NDArray[Any]
 IntArray: TypeAlias = npt.NDArray[np.int64]
@@ -74,14 +75,39 @@ class Source(Protocol):
         """
 
 
+def require_samples(source: Source, bins: int, held_out: int = 0) -> None:
+    """Refuse fewer samples than the ECE has bins: some bins would be empty whatever the model says.
+
+    Args:
+        source: the data.
+        bins: number of bins of the ECE.
+        held_out: samples that a fold of cross-fitting leaves out.
+
+    Raises:
+        UsageError: `bins` is below 1.
+        DataError: too few samples.
+    """
+    if bins < 1:
+        raise UsageError(f"bins must be at least 1, got {bins}")
+    n_samples = len(source) - held_out
+    if n_samples < bins:
+        rest = f" outside a fold of {held_out}" if held_out else ""
+        raise DataError(
+            f"{source.describe()}: {n_samples} samples{rest}, fewer than the {bins} bins of the ECE; "
+            "give more samples, or fewer --bins"
+        )
+
+
 def shape_text(shape: tuple[int | None, ...]) -> str:
     """Write the shape of an input with N for the batch axis and ? for other free axes.
 
     >>> shape_text((None, 3, 224, None))
     '(N, 3, 224, ?)'
     """
-    axes = ["?" if length is None else str(length) for length in shape]
-    return f"({', '.join(['N', *axes[1:]])})" if axes else "()"
+    if not shape:
+        return "()"  # a scalar: there is no batch axis to call N
+    axes = ["?" if length is None else str(length) for length in shape[1:]]
+    return f"({', '.join(['N', *axes])})"
 
 
 def split_rows(n_samples: int, size: int, rows: IntArray | None) -> list[IntArray]:
@@ -95,8 +121,9 @@ def split_rows(n_samples: int, size: int, rows: IntArray | None) -> list[IntArra
     """
     if size < 1:
         raise UsageError(f"the batch size must be at least 1, got {size}")
-    every = np.arange(n_samples, dtype=np.int64)
-    chosen = every if rows is None else every[rows]
+    chosen = np.arange(n_samples, dtype=np.int64)
+    if rows is not None:
+        chosen = chosen[rows]  # NumPy refuses rows outside the samples, and resolves negative ones
     if chosen.ndim != 1:
         raise IndexError(f"rows must have one axis, got shape {chosen.shape}")
     return [chosen[start : start + size] for start in range(0, len(chosen), size)]

@@ -27,10 +27,12 @@ if TYPE_CHECKING:
 __all__ = ["Confusion", "Suspicion", "below_expectation", "label_suspicion"]
 
 _NEAR = 0.05  # of the way from chance to 1: a 10-class model below 14.5 %, a 1,000-class model below 5.1 %
-_GAIN = 0.05
-_ERRORS = 4
-_MOST_CLASSES = 4096  # above, the assignment takes minutes and the matrix more than 130 MB
-_SHOWN = 3
+# Another order must be better by both. The first leaves out what is not worth a warning, the second is reached by
+# chance in one of 30,000 data sets (the normal distribution beyond 4 standard errors).
+_MIN_GAIN = 0.05
+_MIN_ERRORS = 4
+_MAX_CLASSES = 4096  # above, the assignment takes minutes and the matrix more than 130 MB
+_MAX_EXAMPLES = 3
 
 
 @dataclass(frozen=True)
@@ -64,23 +66,25 @@ class Suspicion:
 
     def text(self, class_names: Sequence[str] | None = None) -> str:
         """Return what was seen, where, and what to check, in one sentence or two."""
-        seen = f"accuracy is {self.accuracy:.1%}, near chance ({self.chance:.1%})"
-        check = "check the labels, the order of the classes and the preprocessing"
-        if self.reordered is not None:
+        if self.reordered is None:
+            seen = f"accuracy is {self.accuracy:.1%}, near chance ({self.chance:.1%})"
+            advice = "check the labels, the order of the classes and the preprocessing"
+        else:
             seen = f"accuracy is {self.accuracy:.1%}, but {self.reordered:.1%} with the classes in another order"
-            check = "the labels seem to follow another order than the model's output; give the model's class names in "
-            check += "its order (--classes FILE), or correct the indices"
-        return f"{seen}{self._examples(class_names)}: {check}"
+            advice = (
+                "the labels seem to follow another order than the model's output; give the model's class names in "
+                "its order (--classes FILE), or correct the indices"
+            )
+        return f"{'; '.join([seen, *self._examples(class_names)])}: {advice}"
 
-    def _examples(self, class_names: Sequence[str] | None) -> str:
+    def _examples(self, class_names: Sequence[str] | None) -> list[str]:
         def name(index: int) -> str:
             return f"{index} ({class_names[index]})" if class_names else str(index)
 
-        parts = [
+        return [
             f"{c.count:,} of {c.total:,} samples labelled {name(c.label)} are predicted as {name(c.predicted)}"
             for c in self.confusions
         ]
-        return f"; {'; '.join(parts)}" if parts else ""
 
 
 def label_suspicion(predicted: IntArray, labels: IntArray, n_classes: int) -> Suspicion | None:
@@ -106,8 +110,10 @@ def label_suspicion(predicted: IntArray, labels: IntArray, n_classes: int) -> Su
     hits = _confusion(predicted, labels, n_classes)
     n_samples = int(hits.sum())
     accuracy = float(np.trace(hits)) / n_samples
+    # In float64: the sum of products goes up to N^2, which leaves int64 from 3e9 samples on.
     chance = float(hits.sum(axis=0, dtype=np.float64) @ hits.sum(axis=1, dtype=np.float64)) / n_samples**2
-    reordered = _reordered(predicted, labels, n_classes) if n_classes <= _MOST_CLASSES else None
+    # The order goes first: where the classes are only in another order, the accuracy is near chance too.
+    reordered = _reordered(predicted, labels, n_classes)
     if reordered is not None:
         return Suspicion("order", accuracy, chance, reordered, _confusions(hits))
     margin = max(_NEAR * (1 - chance), 2 * math.sqrt(chance * (1 - chance) / n_samples))
@@ -131,42 +137,51 @@ def below_expectation(accuracy: float, n_samples: int, expected: float) -> str |
     >>> below_expectation(0.752, 10000, 0.76) is None
     True
     """
-    least = expected - 2 * math.sqrt(expected * (1 - expected) / n_samples)
-    if accuracy >= least:
+    min_accuracy = expected - 2 * math.sqrt(expected * (1 - expected) / n_samples)
+    if accuracy >= min_accuracy:
         return None
     return (
         f"accuracy is {100 * accuracy:.2f} % on {n_samples:,} samples; expected {100 * expected:.2f} %, or at least "
-        f"{100 * least:.2f} % (two standard errors below)"
+        f"{100 * min_accuracy:.2f} % (two standard errors below)"
     )
 
 
 def _confusion(predicted: IntArray, labels: IntArray, n_classes: int) -> IntArray:
     """Return H (C, C); of very many classes only those that occur, which changes neither trace nor sums."""
-    if n_classes > _MOST_CLASSES:
+    if n_classes > _MAX_CLASSES:
         present, at = np.unique(np.concatenate([labels, predicted]), return_inverse=True)
-        labels, predicted, n_classes = at[: len(labels)], at[len(labels) :], len(present)
+        n_classes = len(present)
+        predicted = at[len(labels) :]
+        labels = at[: len(labels)]
     flat = np.bincount(labels * n_classes + predicted, minlength=n_classes**2)
     return flat.reshape(n_classes, n_classes).astype(np.int64)
 
 
 def _reordered(predicted: IntArray, labels: IntArray, n_classes: int) -> float | None:
-    """Return the accuracy of the best permutation on samples it was not found on, if it is clearly the better one."""
+    """Return the accuracy of the best permutation on samples it was not fitted to, if it is clearly the better one."""
+    if n_classes > _MAX_CLASSES:
+        return None
     mapped = np.empty_like(labels)
-    for half in (0, 1):
-        found = _confusion(predicted[half::2], labels[half::2], n_classes)
-        mapped[1 - half :: 2] = linear_sum_assignment(found, maximize=True)[1][labels[1 - half :: 2]]
+    for half in (0, 1):  # every other sample: data are often sorted by class
+        hits = _confusion(predicted[half::2], labels[half::2], n_classes)
+        _, permutation = linear_sum_assignment(hits, maximize=True)
+        mapped[1 - half :: 2] = permutation[labels[1 - half :: 2]]
+    # A paired comparison: samples that both orders get right, or both wrong, say nothing. The standard error of
+    # better - worse is sqrt(better + worse).
     better = int(np.count_nonzero((mapped == predicted) & (labels != predicted)))
     worse = int(np.count_nonzero((mapped != predicted) & (labels == predicted)))
     gain = (better - worse) / len(labels)
-    if gain >= _GAIN and better - worse >= _ERRORS * math.sqrt(better + worse):
+    if gain >= _MIN_GAIN and better - worse >= _MIN_ERRORS * math.sqrt(better + worse):
         return float(np.mean(mapped == predicted))
     return None
 
 
 def _confusions(hits: AnyArray) -> tuple[Confusion, ...]:
     """Return the most telling wrong predictions: of each label the most frequent class, the largest shares first."""
-    totals, most = hits.sum(axis=1), hits.argmax(axis=1)
-    counts = hits[np.arange(len(hits)), most]
-    wrong = [label for label in np.flatnonzero(counts).tolist() if most[label] != label and totals[label] > 1]
+    totals = hits.sum(axis=1)
+    predicted = hits.argmax(axis=1)
+    counts = hits[np.arange(len(hits)), predicted]
+    wrong = [label for label in np.flatnonzero(counts).tolist() if predicted[label] != label and totals[label] > 1]
+    # A share of few samples tells less: 1 - 1/n takes 2 of 2 below 99 of 100.
     wrong.sort(key=lambda label: (-counts[label] / totals[label] * (1 - 1 / totals[label]), label))
-    return tuple(Confusion(at, int(most[at]), int(counts[at]), int(totals[at])) for at in wrong[:_SHOWN])
+    return tuple(Confusion(at, int(predicted[at]), int(counts[at]), int(totals[at])) for at in wrong[:_MAX_EXAMPLES])

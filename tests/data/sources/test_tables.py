@@ -1,15 +1,13 @@
 """Parquet, Arrow and saved data sets: columns, labels, images, and that rows are not all loaded."""
 
-import io
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
-from tests.data.samples import gather, noise, spec
+from tests.data.samples import encoded, gather, noise, spec
 from tna_onnx.data import Recipe, Source, open_source
 from tna_onnx.errors import DataError, UsageError
 
@@ -38,12 +36,6 @@ def write(path: Path, table: Any) -> Path:
 
 def rows(values: np.ndarray, kind: Any = None) -> Any:
     return pa.array(list(values), kind or pa.list_(pa.float32()))
-
-
-def png(seed: int) -> bytes:
-    stream = io.BytesIO()
-    Image.fromarray(noise(5, 6, seed=seed)).save(stream, "PNG")
-    return stream.getvalue()
 
 
 def opened(path: Path, *inputs: Any, n_classes: int = 3, **options: Any) -> Source:
@@ -248,7 +240,7 @@ def test_samples_without_a_label(tmp_path: Path) -> None:
 @pytest.mark.parametrize("form", ["struct", "binary", "large"])
 @pytest.mark.parametrize("name", ["photo", "pixels"])
 def test_images(tmp_path: Path, kind: str, form: str, name: str) -> None:
-    content = [png(seed) for seed in range(6)]
+    content = [encoded(seed) for seed in range(6)]
     if form == "struct":
         cells = pa.array([{"bytes": part, "path": None} for part in content])
     else:
@@ -264,7 +256,7 @@ def test_images(tmp_path: Path, kind: str, form: str, name: str) -> None:
 def test_images_by_path(tmp_path: Path) -> None:
     (tmp_path / "below").mkdir()
     for seed in range(3):
-        (tmp_path / "below" / f"{seed}.png").write_bytes(png(seed))
+        (tmp_path / "below" / f"{seed}.png").write_bytes(encoded(seed))
     cells = [{"bytes": None, "path": f"below/{seed}.png"} for seed in range(3)]
     path = write(tmp_path / "a.parquet", pa.table({"image": cells, "label": LABELS[:3]}))
     expected = np.stack([noise(5, 6, seed=seed).transpose(2, 0, 1) for seed in range(3)]) / 255
@@ -272,7 +264,7 @@ def test_images_by_path(tmp_path: Path) -> None:
 
 
 def test_bad_images_are_named_or_skipped(tmp_path: Path) -> None:
-    cells = [{"bytes": png(seed) if seed != 1 else b"broken", "path": None} for seed in range(6)]
+    cells = [{"bytes": encoded(seed) if seed != 1 else b"broken", "path": None} for seed in range(6)]
     cells[4] = {"bytes": None, "path": None}
     path = write(tmp_path / "a.parquet", pa.table({"image": pa.array(cells), "label": LABELS}))
     with pytest.raises(DataError, match=r"a\.parquet: row 1: cannot be read as an image"):
@@ -283,7 +275,7 @@ def test_bad_images_are_named_or_skipped(tmp_path: Path) -> None:
 
 
 def test_which_column_holds_the_images(tmp_path: Path) -> None:
-    cells = [png(seed) for seed in range(6)]
+    cells = [encoded(seed) for seed in range(6)]
     path = write(tmp_path / "a.parquet", pa.table({"left": cells, "right": cells, "label": LABELS}))
     assert "no column can be told to hold the images (found 'left', 'right', 'label')" in refusal(path, IMAGE)
     path = write(tmp_path / "b.parquet", pa.table({"thumb": cells, "image": cells, "label": LABELS}))

@@ -9,20 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
-from tests.data.samples import gather, noise, spec
+from tests.data.samples import encoded, gather, noise, spec
 from tna_onnx.data import Source, open_source
 from tna_onnx.errors import DataError, UsageError
 
 IMAGE = spec("image", (None, 3, 5, 6))
 Members = Sequence[tuple[str, bytes]]
-
-
-def image(seed: int, kind: str = "PNG") -> bytes:
-    stream = io.BytesIO()
-    Image.fromarray(noise(5, 6, seed=seed)).save(stream, kind)
-    return stream.getvalue()
 
 
 def write(path: Path, members: Members, **options: Any) -> Path:
@@ -39,7 +32,7 @@ def samples(first: int, last: int, folder: str = "") -> list[tuple[str, bytes]]:
     return [
         member
         for row in range(first, last)
-        for member in ((f"{folder}{row:03}.png", image(row)), (f"{folder}{row:03}.cls", f"{row % 2}\n".encode()))
+        for member in ((f"{folder}{row:03}.png", encoded(row)), (f"{folder}{row:03}.cls", f"{row % 2}\n".encode()))
     ]
 
 
@@ -82,16 +75,16 @@ def test_missing_shards(tmp_path: Path) -> None:
 def test_keys_and_kinds(tmp_path: Path) -> None:
     """The key ends at the first dot of the last part; dots in folders and further members do not matter."""
     members = [
-        ("./v1.0/a.left.PNG", image(0)),
+        ("./v1.0/a.left.PNG", encoded(0)),
         ("./v1.0/a.json", json.dumps({"cls": 1, "other": 2}).encode()),
         ("./v1.0/a.txt", b"a caption"),
-        ("v1.0/b.jpg.png", image(1)),
+        ("v1.0/b.jpg.png", encoded(1)),
         ("v1.0/b.cls", b"0"),
         ("v1.0/b.json", b'{"label": 1}'),
         ("v1.0/.hidden.png", b""),
         ("README", b"text"),
         ("c.cls", b"1"),
-        ("c.png", image(2)),
+        ("c.png", encoded(2)),
     ]
     source = opened(write(tmp_path / "calib.tar", members))
     check(source, [0, 1, 2])
@@ -110,7 +103,7 @@ def test_the_same_key_in_two_shards_is_two_samples(tmp_path: Path) -> None:
 
 
 def test_names_as_labels(tmp_path: Path) -> None:
-    members = [("a.png", image(0)), ("a.cls", b"dog"), ("b.png", image(1)), ("b.json", b'{"label": "cat"}')]
+    members = [("a.png", encoded(0)), ("a.cls", b"dog"), ("b.png", encoded(1)), ("b.json", b'{"label": "cat"}')]
     source = opened(write(tmp_path / "calib.tar", members), 3, class_names=["cat", "dog", "cow"])
     np.testing.assert_array_equal(source.labels, [1, 0])
 
@@ -160,7 +153,7 @@ def test_a_broken_header_is_not_the_end(tmp_path: Path) -> None:
 
 def test_a_broken_image_is_named_or_skipped(tmp_path: Path) -> None:
     members = samples(0, 4)
-    members[2] = ("001.png", image(1)[:60])
+    members[2] = ("001.png", encoded(1)[:60])
     path = write(tmp_path / "calib.tar", members)
     with pytest.raises(DataError, match=r"calib\.tar: sample '001': cannot be read as an image"):
         list(opened(path).batches(4))

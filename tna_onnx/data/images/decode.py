@@ -57,19 +57,21 @@ def read_image(file: Path | BinaryIO, name: str | None = None) -> Image:
     require_pillow()
     from PIL import Image, ImageOps  # noqa: PLC0415  (optional: extra `images`)
 
-    where = str(file) if name is None else name
+    where = name or str(file)
     try:
         with Image.open(file) as image:
             file_format = image.format
-            ImageOps.exif_transpose(image, in_place=True)
-            image.load()  # what is loaded outlives the file
+            ImageOps.exif_transpose(image, in_place=True)  # rule 2
+            image.load()  # rule 1; what is loaded outlives the file
         # Rule 3. Pillow would carry a transparent colour along, with a warning where a palette has several.
         image.info.pop("transparency", None)
         if image.mode.startswith("I;16") or (image.mode == "I" and file_format in ("PNG", "PPM")):
             return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))  # rule 4: these hold 0..65535
         if image.mode not in ("I", "F"):
-            mode = "L" if image.mode in _GREY else "RGB"
-            return image if image.mode == mode else image.convert(mode)  # convert always copies
+            mode = "L" if image.mode in _GREY else "RGB"  # rule 5
+            if image.mode == mode:
+                return image  # as it is: `convert` copies even where the mode is the same
+            return image.convert(mode)
     except Exception as error:  # on broken bytes Pillow's parsers raise nearly anything
         raise DataError(f"{where}: cannot be read as an image ({error}); repair or remove it") from error
     raise DataError(

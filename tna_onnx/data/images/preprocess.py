@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
-from tna_onnx.data.images.transform import Color, Interpolation, Layout, ResolvedRecipe
+from tna_onnx.data.images.choices import PRESET_FIELDS, Color, Interpolation, Layout
+from tna_onnx.data.images.transform import ResolvedRecipe
 from tna_onnx.data.source import shape_text
 from tna_onnx.errors import DataError, UsageError
 
@@ -24,6 +25,7 @@ __all__ = ["PRESETS", "Recipe", "ResolvedRecipe"]
 _CHANNELS: dict[Color, int] = {"RGB": 3, "BGR": 3, "L": 1}
 _DEFAULT_COLOR: dict[int, Color] = {3: "RGB", 1: "L"}
 _CHANNEL_AXIS: dict[Layout, int] = {"NCHW": 1, "NHWC": 3}
+_HEIGHT_AXIS: dict[Layout, int] = {"NCHW": 2, "NHWC": 1}  # the width is the next axis
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,8 @@ class Recipe:
         layout = self.layout or _layout(spec)
         color = _color(self.color, spec, layout)
         scale, mean, std = self._normalisation(spec, _CHANNELS[color])
-        height, width = spec.shape[2:] if layout == "NCHW" else spec.shape[1:3]
+        axis = _HEIGHT_AXIS[layout]
+        height, width = spec.shape[axis : axis + 2]
         resize, crop = self._sizes(spec, height, width)
         return ResolvedRecipe(
             resize, crop, scale, mean, std, layout, color, self.interpolation, height, width, spec.dtype
@@ -84,7 +87,7 @@ class Recipe:
         >>> PRESETS["clip"].override(resize=256).crop_pct is None
         True
         """
-        if fields.get("resize") is not None:
+        if fields.get("resize") is not None:  # None stands for a flag that was not given
             fields.setdefault("crop_pct", None)
         elif fields.get("crop_pct") is not None:
             fields.setdefault("resize", None)
@@ -102,15 +105,16 @@ class Recipe:
 
     def _check_sizes(self) -> None:
         for flag, size in [("--resize", self.resize), ("--crop", self.crop)]:
-            sides = size if isinstance(size, tuple) else (1 if size is None else size,)
-            if min(sides) < 1:
+            if size is not None and min(_height_width(size)) < 1:
                 raise UsageError(f"{flag} must be at least 1 pixel on each side, got {size}")
 
     def _sizes(
         self, spec: InputSpec, height: int | None, width: int | None
     ) -> tuple[int | tuple[int, int] | None, tuple[int, int] | None]:
         """Return resize and crop, with `crop_pct` worked out."""
-        crop = (self.crop, self.crop) if isinstance(self.crop, int) else self.crop
+        crop: tuple[int, int] | None = None
+        if self.crop is not None:
+            crop = _height_width(self.crop)
         if self.crop_pct is None:
             return self.resize, crop
         if not 0 < self.crop_pct <= 1:
@@ -128,7 +132,9 @@ class Recipe:
     def _normalisation(self, spec: InputSpec, n_channels: int) -> tuple[float, tuple[float, ...], tuple[float, ...]]:
         """Return scale, and mean and std per channel."""
         is_float = spec.dtype.kind == "f"
-        scale = self.scale if self.scale is not None else (1 / 255 if is_float else 1.0)
+        scale = self.scale
+        if scale is None:
+            scale = 1 / 255 if is_float else 1.0
         mean = _per_channel("--mean", self.mean, 0.0, n_channels)
         std = _per_channel("--std", self.std, 1.0, n_channels)
         if not (math.isfinite(scale) and scale != 0):
@@ -140,6 +146,7 @@ class Recipe:
         if is_float:
             _check_overflow(spec, scale, mean, std)
         elif (scale, set(mean), set(std)) != (1.0, {0.0}, {1.0}):
+            # Rounding normalised values to integers would leave nothing of the image.
             raise UsageError(
                 f"input {spec.name!r} takes {spec.dtype} pixels as they are, so --scale, --mean and --std cannot "
                 "apply; leave them out (the model normalises by itself)"
@@ -147,26 +154,7 @@ class Recipe:
         return scale, mean, std
 
 
-PRESETS: dict[str, Recipe] = {
-    # All in RGB order. The evaluation transform of torchvision's ImageNet classifiers (first weights of each).
-    "imagenet": Recipe(resize=256, crop=224, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)),
-    # timm: IMAGENET_INCEPTION_MEAN and _STD (data/constants.py) with crop_pct and interpolation of `tf_inception_v3`;
-    # pixels go to -1..1. Its vision transformers have the same mean and std, but crop_pct 0.9.
-    "imagenet-inception": Recipe(crop_pct=0.875, mean=(0.5,), std=(0.5,), interpolation="bicubic"),
-    # OpenAI's CLIP (`_transform` in clip/clip.py).
-    "clip": Recipe(
-        crop_pct=1.0,
-        mean=(0.48145466, 0.4578275, 0.40821073),
-        std=(0.26862954, 0.26130258, 0.27577711),
-        interpolation="bicubic",
-    ),
-    # Mean and standard deviation of all pixels of the 50,000 training images, per channel (four places). Much CIFAR-10
-    # code has std (0.2023, 0.1994, 0.2010), the mean of the deviations of single images: then give --std.
-    "cifar10": Recipe(mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616)),
-    "cifar100": Recipe(mean=(0.5071, 0.4865, 0.4409), std=(0.2673, 0.2564, 0.2762)),
-    # pytorch/examples, mnist/main.py; the mean and standard deviation of all training pixels.
-    "mnist": Recipe(color="L", mean=(0.1307,), std=(0.3081,)),
-}
+PRESETS: dict[str, Recipe] = {name: Recipe(**fields) for name, fields in PRESET_FIELDS.items()}
 
 
 def _check_input(spec: InputSpec) -> None:
@@ -184,8 +172,9 @@ def _check_input(spec: InputSpec) -> None:
 def _layout(spec: InputSpec) -> Layout:
     fitting = [layout for layout, axis in _CHANNEL_AXIS.items() if spec.shape[axis] in _DEFAULT_COLOR]
     if len(fitting) != 1:
+        which = "both" if fitting else "neither"
         raise UsageError(
-            f"input {spec.name!r} has shape {shape_text(spec.shape)}, where {'both' if fitting else 'neither'} of "
+            f"input {spec.name!r} has shape {shape_text(spec.shape)}, where {which} of "
             "axes 1 and 3 can be the channels (1 or 3); say which with --layout NCHW or --layout NHWC"
         )
     return fitting[0]
@@ -209,22 +198,32 @@ def _color(color: Color | None, spec: InputSpec, layout: Layout) -> Color:
     return color or _DEFAULT_COLOR[n_channels]
 
 
+def _height_width(size: int | tuple[int, int]) -> tuple[int, int]:
+    if isinstance(size, int):
+        return size, size
+    return size
+
+
 def _per_channel(flag: str, values: tuple[float, ...] | None, default: float, n_channels: int) -> tuple[float, ...]:
-    given = (default,) if values is None else values
-    if len(given) not in (1, n_channels):
+    if values is None:
+        values = (default,)
+    if len(values) not in (1, n_channels):
         raise UsageError(
-            f"{flag} has {len(given)} values, but the input has {n_channels} channels; give 1 or {n_channels}"
+            f"{flag} has {len(values)} values, but the input has {n_channels} channels; give 1 or {n_channels}"
         )
-    return tuple(float(value) for value in (given * n_channels if len(given) == 1 else given))
+    if len(values) == 1:
+        values = values * n_channels
+    return tuple(map(float, values))
 
 
 def _check_overflow(spec: InputSpec, scale: float, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
-    """Refuse what would turn pixels into infinity or NaN: the map is affine, so 0 and 255 bound the rest."""
-    with np.errstate(all="ignore"):  # overflow is what is looked for
+    """Refuse what would turn pixels into infinity or NaN."""
+    # The map is affine, so what it does to 0 and 255 bounds what it does to the pixels between.
+    with np.errstate(all="ignore"):  # overflow is tested for below
         ends = np.array([[0], [255]], np.float32) * np.float32(scale)
         ends = ((ends - np.array(mean, np.float32)) / np.array(std, np.float32)).astype(spec.dtype)
     if not np.isfinite(ends).all():
         raise UsageError(
             f"--scale {scale:g}, --mean {mean} and --std {std} take pixels of 0 and 255 to {ends.tolist()}, which "
-            f"input {spec.name!r} ({spec.dtype}) cannot hold; correct them"
+            f"input {spec.name!r} ({spec.dtype}) cannot hold; correct them, they are for pixels of 0 to 255"
         )

@@ -24,7 +24,7 @@ from tna_onnx.errors import DataError, UsageError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tna_onnx.data.images.transform import Interpolation
+    from tna_onnx.data.images.choices import Interpolation
 
 __all__ = ["read_recipe"]
 
@@ -95,15 +95,18 @@ class _Reader:
     """Takes values out of one configuration, with errors that name file and key."""
 
     def __init__(self, path: Path, config: dict[str, Any]) -> None:
-        self.path, self.config = path, config
+        self.path = path
+        self.config = config
 
     def timm(self) -> Recipe:
         """Follow `transforms_imagenet_eval`."""
         shape = self.config["input_size"]
         if not isinstance(shape, (list, tuple)) or len(shape) != 3 or shape[0] not in (1, 3):
             raise self.refusal("input_size", "channels (1 or 3), height and width")
-        size, share = (self.whole(shape[1], "input_size"), self.whole(shape[2], "input_size")), self.number("crop_pct")
-        mode, interpolation = self.config["crop_mode"], self.config["interpolation"]
+        size = (self.whole(shape[1], "input_size"), self.whole(shape[2], "input_size"))
+        share = self.number("crop_pct")
+        mode = self.config["crop_mode"]
+        interpolation = self.config["interpolation"]
         if interpolation not in FILTERS:
             raise self.refusal("interpolation", f"one of {', '.join(FILTERS)}")
         if not 0 < share <= 1:
@@ -129,17 +132,18 @@ class _Reader:
             raise self.refusal(unknown[0], "nothing: this package does not know what it does")
         resize, crop, share = self.sizes(kind)
         mean = std = None
+        # MobileViTImageProcessor takes BGR and never normalises.
         if kind == "MobileViT" and self.config.get("do_normalize"):
             raise self.refusal("do_normalize", f"nothing for {kind}, which does not normalise,")
         if kind != "MobileViT" and self.on("do_normalize"):
-            mean, std = self.numbers("image_mean"), self.numbers("image_std")
-        scale = self.number("rescale_factor", 1 / 255) if self.on("do_rescale") else 1.0
+            mean = self.numbers("image_mean")
+            std = self.numbers("image_std")
         flip = self.config.get("do_flip_channel_order", kind == "MobileViT")
         return Recipe(
             resize=resize,
             crop=crop,
             crop_pct=share,
-            scale=scale,
+            scale=self.number("rescale_factor", 1 / 255) if self.on("do_rescale") else 1.0,
             mean=mean,
             std=std,
             color="BGR" if flip else "RGB",
@@ -160,7 +164,9 @@ class _Reader:
     def sizes(self, kind: str) -> tuple[int | tuple[int, int] | None, tuple[int, int] | None, float | None]:
         """Return resize, crop and crop_pct."""
         bare, cuts = _PROCESSORS[kind]
-        resize = self.size("size", bare) if self.on("do_resize") else None
+        resize: int | tuple[int, int] | None = None
+        if self.on("do_resize"):
+            resize = self.size("size", bare)
         if kind == "ConvNext":
             if not isinstance(resize, int):
                 raise self.refusal("size", 'do_resize and {"shortest_edge": pixels}')
@@ -169,8 +175,10 @@ class _Reader:
             return None, (resize, resize), self.number("crop_pct")
         if self.config.get("crop_pct") is not None:
             raise self.refusal("crop_pct", f"nothing for {kind}")
-        crop = self.size("crop_size", "both") if self.on("do_center_crop", default=cuts) else None
-        if isinstance(crop, int):
+        if not self.on("do_center_crop", default=cuts):
+            return resize, None, None
+        crop = self.size("crop_size", "both")
+        if isinstance(crop, int):  # {"shortest_edge": pixels} does not say what is cut
             raise self.refusal("crop_size", "a number, or height and width")
         return resize, crop, None
 
@@ -184,7 +192,9 @@ class _Reader:
         if isinstance(value, (list, tuple)) and len(value) == 2:
             return self.whole(value[1], key), self.whole(value[0], key)  # legacy: (width, height)
         side = self.whole(value, key)
-        return side if bare == "shorter" else (side, side)
+        if bare == "shorter":
+            return side
+        return side, side
 
     def resample(self) -> Interpolation:
         """Return the filter, whose number is Pillow's; what is not said depends on the version of that library."""

@@ -17,7 +17,7 @@ Steps 2 and 3 are those of torchvision's `Resize` and `CenterCrop` on PIL images
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,13 +26,10 @@ from tna_onnx.errors import DataError
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+    from tna_onnx.data.images.choices import Color, Interpolation, Layout
     from tna_onnx.data.source import AnyArray
 
-__all__ = ["FILTERS", "Color", "Interpolation", "Layout", "ResolvedRecipe"]
-
-Color: TypeAlias = Literal["RGB", "BGR", "L"]
-Layout: TypeAlias = Literal["NCHW", "NHWC"]
-Interpolation: TypeAlias = Literal["bilinear", "bicubic", "nearest", "lanczos"]
+__all__ = ["FILTERS", "ResolvedRecipe"]
 
 # The values of PIL.Image.Resampling (a test compares them), written out so that this file works without Pillow.
 FILTERS: dict[Interpolation, int] = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3}
@@ -62,10 +59,12 @@ class ResolvedRecipe:
         """Return the array (C, H, W) or (H, W, C), in `dtype`, of an image with 8 bits per channel.
 
         Raises:
-            DataError: the crop is larger than the image, or the result has not the size that the model takes.
+            DataError: the crop is larger than the image, or the result is not of the size that the model takes.
         """
         mode = "L" if self.color == "L" else "RGB"
-        image = self._crop(self._resize(image if image.mode == mode else image.convert(mode)))  # convert always copies
+        if image.mode != mode:  # step 1; `convert` copies even where the mode is the same
+            image = image.convert(mode)
+        image = self._crop(self._resize(image))
         self._check_size(image)
         return self._values(np.asarray(image))
 
@@ -75,6 +74,7 @@ class ResolvedRecipe:
         return fields | {"dtype": self.dtype.name}
 
     def _resize(self, image: Image) -> Image:
+        """Take step 2."""
         if self.resize is None:
             return image
         if isinstance(self.resize, tuple):
@@ -85,6 +85,7 @@ class ResolvedRecipe:
         return image.resize((width, height), FILTERS[self.interpolation])
 
     def _crop(self, image: Image) -> Image:
+        """Take step 3."""
         if self.crop is None:
             return image
         height, width = self.crop
@@ -93,7 +94,8 @@ class ResolvedRecipe:
                 f"the crop of {height} x {width} (height x width) is larger than the image, which has {_size(image)} "
                 "after resizing; use a smaller --crop or a larger --resize"
             )
-        top, left = round((image.height - height) / 2), round((image.width - width) / 2)
+        top = round((image.height - height) / 2)
+        left = round((image.width - width) / 2)
         return image.crop((left, top, left + width, top + height))
 
     def _check_size(self, image: Image) -> None:
@@ -106,16 +108,23 @@ class ResolvedRecipe:
         )
 
     def _values(self, pixels: AnyArray) -> AnyArray:
-        channels = pixels[..., np.newaxis] if self.color == "L" else pixels
+        """Take steps 4 to 6: pixels (H, W) or (H, W, 3) -> (C, H, W) or (H, W, C)."""
+        mean = np.array(self.mean, np.float32)
+        std = np.array(self.std, np.float32)
+        channels = pixels
+        if self.color == "L":
+            channels = channels[..., np.newaxis]
         if self.color == "BGR":
             channels = channels[..., ::-1]
-        mean, std = np.array(self.mean, np.float32), np.array(self.std, np.float32)
+        # Step 6 goes before step 5: arithmetic in the final layout is twice as fast as in Pillow's.
         if self.layout == "NCHW":
-            channels, mean, std = channels.transpose(2, 0, 1), mean[:, None, None], std[:, None, None]
+            channels = channels.transpose(2, 0, 1)
+            mean = mean[:, None, None]
+            std = std[:, None, None]
         # np.array, not asarray: an unscaled image must not share memory with Pillow's buffer, which is read-only.
         if self.dtype.kind != "f":
             return np.array(channels, dtype=self.dtype, order="C")
-        values = np.array(channels, dtype=np.float32, order="C")  # in its final layout: twice as fast as in Pillow's
+        values = np.array(channels, dtype=np.float32, order="C")
         values *= np.float32(self.scale)
         values -= mean
         values /= std

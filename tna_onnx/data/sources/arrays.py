@@ -28,11 +28,13 @@ def open_arrays(path: Path, request: Request) -> ArraySource:
             do not fit the model.
     """
     request.check_arrays(str(path))
-    apart = request.labels is not None
+    wanted = [spec.name for spec in request.inputs]
+    if request.labels is None:
+        wanted.append(LABELS)
 
     def choose(names: list[str]) -> list[str]:
-        check_names(str(path), names, request.inputs, need_labels=not apart)
-        return [*(spec.name for spec in request.inputs), *([] if apart else [LABELS])]
+        check_names(str(path), names, request.inputs, need_labels=request.labels is None)
+        return wanted
 
     arrays, sha256 = read_npz(path, choose)
     labels = labels_apart(request, arrays.pop(LABELS, None))

@@ -53,23 +53,24 @@ class ArrowColumn:
         pa = optional("pyarrow", "tables", _PURPOSE)
         chunks = [chunk for chunk in map(_storage, self.chunked.chunks) if len(chunk)]
         starts = np.cumsum([0, *map(len, chunks)])
-        shape, inner = None, None
+        shape: tuple[int, ...] | None = None
+        dtype = np.dtype(np.float32)  # of a column without rows, which the check of the labels refuses
         for start, chunk in zip(starts.tolist(), chunks, strict=False):
-            found, inner = _shape(pa, chunk, self.where, start)
-            if shape not in (None, found):
-                raise self._ragged(start, shape, found)
-            shape = found
+            chunk_shape, inner = _shape(pa, chunk, self.where, start)
+            if shape not in (None, chunk_shape):
+                raise self._ragged(start, shape, chunk_shape)
+            shape = chunk_shape
+            dtype = _dtype(pa, inner, self.where)
         kind = self.chunked.type
         if isinstance(kind, pa.FixedShapeTensorType):  # stored flat
             if kind.permutation not in (None, list(range(len(kind.shape)))):
                 raise DataError(f"{self.where}: tensors with permuted axes are not read; store them in plain order")
             shape = tuple(kind.shape)
-        dtype = np.dtype(np.float32) if inner is None else _dtype(pa, inner, self.where)
         return ArrowNumbers(tuple(chunks), starts[:-1], (int(starts[-1]), *(shape or ())), dtype)
 
-    def _ragged(self, row: int, first: object, found: object) -> DataError:
+    def _ragged(self, row: int, first: object, other: object) -> DataError:
         return DataError(
-            f"{self.where}: every row must have the shape of row 0, {first}, but row {row} has {found}; pad or cut the "
+            f"{self.where}: every row must have the shape of row 0, {first}, but row {row} has {other}; pad or cut the "
             "lists to one length"
         )
 
@@ -161,9 +162,11 @@ def _map_arrow(pa: Any, file: Path, columns: Sequence[str]) -> Any:
 
 def _reader(pa: Any, source: Any) -> Any:
     source.seek(0)
-    is_file = source.read(6) == b"ARROW1"
+    is_file = source.read(6) == b"ARROW1"  # the magic of the file format; a stream, as `datasets` writes it, has none
     source.seek(0)
-    return pa.ipc.open_file(source) if is_file else pa.ipc.open_stream(source)
+    if is_file:
+        return pa.ipc.open_file(source)
+    return pa.ipc.open_stream(source)
 
 
 def _batches(reader: Any) -> Iterator[Any]:
@@ -175,6 +178,7 @@ def _batches(reader: Any) -> Iterator[Any]:
 
 
 def _is_mapped(batch: Any, source: Any) -> bool:
+    """Tell whether all values of a batch lie in the mapped file, so that none was decompressed into memory."""
     at = source.tell()
     source.seek(0)
     first = source.read_buffer(1).address
@@ -208,7 +212,7 @@ def _spooled(pa: Any, schema: Any, batches: Iterator[Any]) -> Any:
 
 
 def _storage(chunk: Any) -> Any:
-    return chunk.storage if hasattr(chunk, "storage") else chunk
+    return getattr(chunk, "storage", chunk)  # extension types, such as tensors, wrap plain lists
 
 
 def _is_list(pa: Any, kind: Any) -> bool:
@@ -220,16 +224,18 @@ def _shape(pa: Any, array: Any, where: str, start: int) -> tuple[tuple[int, ...]
     shape: list[int] = []
     while True:
         if array.null_count:
-            at = f", first in row {start + int(np.argmax(array.is_null().to_numpy(zero_copy_only=False)))}"
-            raise DataError(f"{where}: has empty cells{'' if shape else at}; fill them or remove the rows")
+            place = ""
+            if not shape:  # further in, a place in the flat list is not a row
+                place = f", first in row {start + int(np.argmax(array.is_null().to_numpy(zero_copy_only=False)))}"
+            raise DataError(f"{where}: has empty cells{place}; fill them or remove the rows")
         if not _is_list(pa, array.type) or not len(array):
             return tuple(shape), array.type
         lengths = np.asarray(array.value_lengths())
         different = np.flatnonzero(lengths != lengths[0])
         if different.size:
-            inside = f"row {start + different[0]}" if not shape else "another"
+            other = "another" if shape else f"row {start + different[0]}"
             raise DataError(
-                f"{where}: every row must have the same shape, but one list has {lengths[0]} values and {inside} has "
+                f"{where}: every row must have the same shape, but one list has {lengths[0]} values and {other} has "
                 f"{lengths[different[0]]}; pad or cut the lists to one length"
             )
         shape.append(int(lengths[0]))

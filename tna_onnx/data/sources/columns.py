@@ -7,7 +7,6 @@ int64): a cast across kinds hides missing preprocessing, and a narrowing one cha
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -89,6 +88,7 @@ class ArraySource:
             IndexError: a row is not a sample.
             DataError: a floating-point sample holds NaN or infinity, or cannot be read (raised while iterating).
         """
+        # A batch is one item: rows come out of a column together, and disks and HDF5 gain nothing from more threads.
         picks = [[pick] for pick in split_rows(len(self), size, rows)]
         return read_ahead(picks, self._batch, lambda _, parts: parts[0], workers=1)
 
@@ -149,7 +149,7 @@ def open_columns(
         raise DataError(
             f"{where}: every {noun} must have one row per sample, but {found}; store the same samples in each"
         )
-    labels_where = str(request.labels) if isinstance(request.labels, Path) else f"{where}: {noun} {LABELS!r}"
+    labels_where = request.labels_where(f"{where}: {noun} {LABELS!r}")
     n_samples = lengths[inputs[0].name]
     indices = label_indices(labels, n_samples, request.n_classes, labels_where, request.class_names)
     return ArraySource(title, where, noun, inputs, columns, indices, lambda: hashed(indices))
@@ -195,13 +195,16 @@ def only_other(names: Sequence[str], spec: InputSpec) -> str | None:
     if spec.name in names:
         return spec.name
     others = [name for name in names if name not in (LABELS, "label")]
-    return others[0] if len(others) == 1 else None
+    if len(others) == 1:
+        return others[0]
+    return None
 
 
 def _check_column(column: Column, spec: InputSpec, where: str) -> None:
-    wanted, found = spec.shape[1:], column.shape[1:]
     n_axes = len(column.shape)
-    fits = n_axes == len(spec.shape) and all(a is None or a == b for a, b in zip(wanted, found, strict=True))
+    fits = n_axes == len(spec.shape) and all(
+        wanted in (None, length) for wanted, length in zip(spec.shape[1:], column.shape[1:], strict=True)
+    )
     if n_axes == 0 or not fits:
         raise DataError(
             f"{where}: expected shape {shape_text(spec.shape)}, found {column.shape}; store the samples along axis 0, "
@@ -214,6 +217,7 @@ def _check_column(column: Column, spec: InputSpec, where: str) -> None:
         )
 
 
-def _widens(found: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
-    same_kind = any(found.kind in kind and wanted.kind in kind for kind in _KINDS)
-    return found == wanted or (same_kind and np.can_cast(found, wanted, "safe"))
+def _widens(stored: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
+    # NumPy also calls int16 -> float32 safe. The values survive, but they are pixels or codes, not model inputs.
+    same_kind = any(stored.kind in kind and wanted.kind in kind for kind in _KINDS)
+    return stored == wanted or (same_kind and np.can_cast(stored, wanted, "safe"))

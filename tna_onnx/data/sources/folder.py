@@ -65,7 +65,7 @@ def open_folder(root: Path, request: Request) -> ImageSource:
     """
     image_input = request.image_input(str(root))
     try:
-        names, labels = _by_class(root, request) if request.labels is None else _by_labels(root, request)
+        names, labels = _labelled_images(root, request)
     except OSError as error:
         raise DataError(f"{error.filename}: cannot be listed ({error.strerror}); check its permissions") from error
     files = FolderImages(root, tuple(names))
@@ -86,6 +86,13 @@ def require_files(root: Path, names: Sequence[str], where: str) -> None:
         )
 
 
+def _labelled_images(root: Path, request: Request) -> tuple[list[str], IntArray]:
+    """Return paths below `root`, and the class of each."""
+    if request.labels is None:
+        return _by_class(root, request)
+    return _by_labels(root, request)
+
+
 def _by_class(root: Path, request: Request) -> tuple[list[str], IntArray]:
     folders = [entry.name for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith(".")]
     if not folders and any(entry.suffix.lower() in SUFFIXES for entry in root.iterdir()):
@@ -94,6 +101,7 @@ def _by_class(root: Path, request: Request) -> tuple[list[str], IntArray]:
             "class each has with --labels labels.csv (path,label)"
         )
     label_of = folder_labels(folders, request.n_classes, str(root), request.class_names)
+    # Sorted by parts, not by text: "a/b.png" goes before "a-1/b.png", as in every listing of folders.
     parts = sorted((folder, *below) for folder in folders for below in _images_below(root / folder))
     if not parts:
         raise DataError(
@@ -103,17 +111,17 @@ def _by_class(root: Path, request: Request) -> tuple[list[str], IntArray]:
 
 
 def _by_labels(root: Path, request: Request) -> tuple[list[str], IntArray]:
-    found = ["/".join(path) for path in sorted(_images_below(root))]
-    if not found:
+    names = ["/".join(path) for path in sorted(_images_below(root))]
+    if not names:
         raise DataError(f"{root}: no images; looked for {' '.join(sorted(SUFFIXES))}")
-    names, values, where = found, request.labels, str(root)
+    where = request.labels_where(str(root))
+    values = request.labels
     if isinstance(values, Path):
-        where = str(values)
         table = read_label_file(values, request.label_column, is_path=lambda text: (root / text).is_file())
         if table.paths is not None:
             require_files(root, table.paths, where)
             names = list(table.paths)
-        elif table.others:
+        elif table.others:  # one of them may be the paths under another name: their order must not be assumed
             raise DataError(f"{where}: no column holds the paths (found {listed(table.others)}); call it 'path'")
         values = table.labels
     return names, label_indices(np.asarray(values), len(names), request.n_classes, where, request.class_names)
@@ -125,7 +133,7 @@ def _images_below(folder: Path) -> Iterator[tuple[str, ...]]:
         if entry.name.startswith("."):
             continue
         if entry.is_dir():
-            if not entry.is_symlink():
+            if not entry.is_symlink():  # it could lead in circles
                 yield from ((entry.name, *below) for below in _images_below(entry))
         elif entry.suffix.lower() in SUFFIXES:
             yield (entry.name,)

@@ -46,8 +46,9 @@ class _DataSet:
             return np.zeros((0, *self.shape[1:]), self.dtype)
         try:
             if np.array_equal(rows, np.arange(rows[0], rows[0] + len(rows))):
+                # A slice is one read; a list of rows is a selection for each.
                 return np.asarray(self.values[int(rows[0]) : int(rows[0]) + len(rows)])
-            ordered, inverse = np.unique(rows, return_inverse=True)  # rows must ascend
+            ordered, inverse = np.unique(rows, return_inverse=True)  # h5py wants each row once, ascending
             return np.asarray(self.values[ordered])[inverse]
         except (OSError, ValueError) as error:
             raise DataError(f"{self.where}: cannot be read ({error}); write the file again") from error
@@ -68,7 +69,9 @@ def open_hdf5(path: Path, request: Request) -> ArraySource:
         names = [name for name in file if isinstance(file[name], h5py.Dataset)]
         check_names(str(path), names, request.inputs, need_labels=request.labels is None, noun="data set")
         columns = {spec.name: _DataSet(file[spec.name], f"{path}: {spec.name!r}") for spec in request.inputs}
-        stored = np.asarray(file[LABELS][()]) if request.labels is None else None
+        stored = None
+        if request.labels is None:
+            stored = np.asarray(file[LABELS][()])
     except (OSError, KeyError, RuntimeError) as error:
         raise DataError(f"{path}: cannot be read as HDF5 ({error}); write it again") from error
     labels = labels_apart(request, stored)

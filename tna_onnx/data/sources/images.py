@@ -25,7 +25,8 @@ __all__ = ["SUFFIXES", "ImageFiles", "ImageSource", "open_image_files"]
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
 
-_SHOWN = 3  # names of skipped images in one line
+_MAX_SKIPPED = 3  # names of skipped images in one line
+_GROUP = 64  # images that `skip_bad` hands to the threads at a time; their pixels are dropped at once
 
 
 class ImageFiles(Protocol):
@@ -83,8 +84,10 @@ class ImageSource:
         text = f"{self.title} ({len(self):,} images, {len(np.unique(self.labels)):,} classes)"
         if not self.skipped:
             return text
-        more = f" and {len(self.skipped) - _SHOWN:,} more" if len(self.skipped) > _SHOWN else ""
-        return f"{text}, {len(self.skipped):,} unreadable skipped: {', '.join(self.skipped[:_SHOWN])}{more}"
+        text += f", {len(self.skipped):,} unreadable skipped: {', '.join(self.skipped[:_MAX_SKIPPED])}"
+        if len(self.skipped) > _MAX_SKIPPED:
+            text += f" and {len(self.skipped) - _MAX_SKIPPED:,} more"
+        return text
 
     def recipe(self) -> dict[str, object]:
         """Return the resolved preprocessing as JSON-able values."""
@@ -96,7 +99,7 @@ class ImageSource:
         Raises:
             UsageError: `size` is below 1.
             IndexError: a row is not a sample.
-            DataError: an image cannot be read, does not fit the model, or has not the size of the others in its batch
+            DataError: an image cannot be read, does not fit the model, or differs in size from the others in its batch
                 (raised while iterating).
         """
         picks = split_rows(len(self), size, rows)
@@ -149,7 +152,8 @@ def open_image_files(
         skipped = tuple(files.name(row) for row in np.flatnonzero(bad).tolist())
         if len(files) and bad.all():
             raise DataError(f"{where}: none of {len(files):,} images can be read, {skipped[0]} first; check the files")
-        rows, labels = rows[~bad], labels[~bad]
+        rows = rows[~bad]
+        labels = labels[~bad]
     checked = check_labels(labels, len(rows), request.n_classes, where)
     return ImageSource(title, files, rows, checked, *image_input, skipped)
 
@@ -164,5 +168,5 @@ def _unreadable(files: ImageFiles) -> AnyArray:
             return True
         return False
 
-    groups = [range(start, min(start + 64, len(files))) for start in range(0, len(files), 64)]
+    groups = [range(start, min(start + _GROUP, len(files))) for start in range(0, len(files), _GROUP)]
     return np.array([bad for group in read_ahead(groups, fails, lambda _, bad: bad, WORKERS) for bad in group], bool)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
@@ -46,8 +46,11 @@ def open_mapping(data: Mapping[str, Any], request: Request, title: str = "arrays
     request.check_arrays(title)
     check_names(title, list(data), request.inputs, need_labels=request.labels is None)
     arrays = {spec.name: _array(data[spec.name], f"{title}: array {spec.name!r}") for spec in request.inputs}
-    labels = labels_apart(request, _array(data[LABELS], title) if LABELS in data else None)
-    return open_columns(title, title, request, arrays, labels, hashed=lambda found: arrays_sha256(arrays, found))
+    stored = None
+    if LABELS in data:
+        stored = _array(data[LABELS], title)
+    labels = labels_apart(request, stored)
+    return open_columns(title, title, request, arrays, labels, hashed=lambda indices: arrays_sha256(arrays, indices))
 
 
 def open_iterable(data: Any, request: Request, title: str = "batches") -> ArraySource:
@@ -55,15 +58,16 @@ def open_iterable(data: Any, request: Request, title: str = "batches") -> ArrayS
 
     Raises:
         UsageError: a recipe is given, or no room for the temporary files.
-        DataError: a batch has not the form above, batches differ in dtype or shape of a sample, or they or the labels
-            do not fit the model.
+        DataError: a batch does not have the form above, batches differ in dtype or in the shape of a sample, or they or
+            the labels do not fit the model.
     """
     request.check_arrays(title)
     names = [spec.name for spec in request.inputs]
-    with_labels = request.labels is None
-    wanted = [*names, LABELS] if with_labels else names
+    wanted = list(names)
+    if request.labels is None:
+        wanted.append(LABELS)
     if LABELS in names:
-        check_names(title, [*names, LABELS], request.inputs)
+        check_names(title, [*names, LABELS], request.inputs)  # raises: that name is taken
     labels: list[AnyArray] = []
     with contextlib.ExitStack() as files:
         columns = {name: _Column(f"{title}: {name!r}", files.enter_context(_temporary())) for name in names}
@@ -72,21 +76,24 @@ def open_iterable(data: Any, request: Request, title: str = "batches") -> ArrayS
             arrays = _arrays(batch, wanted, where)
             for name in names:
                 columns[name].append(arrays[name], where)
-            if with_labels:
+            if request.labels is None:
                 labels.append(arrays[LABELS])
         if not columns[names[0]].rows:
             raise DataError(f"{title}: gives no samples; an iterator that was read before is empty, give a new one")
         mapped = {name: column.mapped() for name, column in columns.items()}
-    found = labels_apart(request, _joined(labels, title) if with_labels else None)
-    return open_columns(title, title, request, mapped, found, hashed=lambda indices: arrays_sha256(mapped, indices))
+    values = labels_apart(request, _joined(labels, title))
+    return open_columns(title, title, request, mapped, values, hashed=lambda indices: arrays_sha256(mapped, indices))
 
 
 def _arrays(batch: Any, wanted: list[str], where: str) -> dict[str, AnyArray]:
     """Return the arrays of one batch that are wanted, all of one length."""
     arrays = {name: _array(value, f"{where}: {name!r}") for name, value in _by_name(batch, wanted, where).items()}
-    lengths = {name: len(array) if array.ndim else None for name, array in arrays.items()}
+    lengths = {name: next(iter(array.shape), None) for name, array in arrays.items()}
     if len(set(lengths.values())) != 1 or None in lengths.values():
-        raise DataError(f"{where}: every array must have one row per sample along axis 0, but lengths are {lengths}")
+        raise DataError(
+            f"{where}: every array must have one row per sample along axis 0, but lengths are {lengths}; give the same "
+            "samples in each"
+        )
     return arrays
 
 
@@ -94,8 +101,10 @@ def _temporary() -> BinaryIO:
     return tempfile.TemporaryFile(prefix="tna-onnx-")
 
 
-def _joined(labels: list[AnyArray], title: str) -> AnyArray:
-    """Join the labels of all batches."""
+def _joined(labels: list[AnyArray], title: str) -> AnyArray | None:
+    """Join the labels of all batches; None if they bring none."""
+    if not labels:
+        return None
     if len({part.ndim for part in labels}) > 1:
         raise DataError(f"{title}: labels of some batches have another number of axes; give one per sample, (B,)")
     return np.concatenate(labels)
@@ -105,13 +114,16 @@ class _Column:
     """Rows of one input, written to an unnamed temporary file as they come."""
 
     def __init__(self, where: str, file: BinaryIO) -> None:
-        self.where, self.file, self.rows = where, file, 0
+        self.where = where
+        self.file = file
+        self.rows = 0
         self.shape: tuple[int, ...] | None = None
         self.dtype: np.dtype[Any] | None = None
 
     def append(self, array: AnyArray, where: str) -> None:
         if self.shape is None:
-            self.shape, self.dtype = array.shape[1:], array.dtype
+            self.shape = array.shape[1:]
+            self.dtype = array.dtype
         if array.shape[1:] != self.shape or array.dtype != self.dtype:
             raise DataError(
                 f"{self.where}: batches before have samples of shape {shape_text((None, *self.shape))} and dtype "
@@ -120,7 +132,7 @@ class _Column:
             )
         try:
             self.file.write(np.ascontiguousarray(array).data)
-            self.file.flush()
+            self.file.flush()  # a full disk is an error here, with its advice, and not in `mapped`
         except OSError as error:
             raise UsageError(
                 f"{tempfile.gettempdir()}: no room for the samples ({error.strerror}); set TMPDIR to a larger disk"
@@ -130,7 +142,7 @@ class _Column:
     def mapped(self) -> AnyArray:
         """Return all rows; the map outlives the file."""
         shape = (self.rows, *(self.shape or ()))
-        if os.fstat(self.file.fileno()).st_size == 0:
+        if os.fstat(self.file.fileno()).st_size == 0:  # samples of shape (0,), say; nothing cannot be mapped
             return np.zeros(shape, self.dtype)
         return np.memmap(self.file, self.dtype or np.float32, "r", shape=shape)
 
@@ -155,7 +167,7 @@ def _by_name(batch: Any, wanted: list[str], where: str) -> dict[str, Any]:
     """Return the parts of a batch that are wanted, by name."""
     if isinstance(batch, Mapping):
         missing = [name for name in wanted if name not in batch]
-        if missing == [LABELS] and "label" in batch:
+        if missing == [LABELS] and "label" in batch:  # the name of the column in most data sets
             return {**{name: batch[name] for name in wanted if name != LABELS}, LABELS: batch["label"]}
         if missing:
             advice = f"; give labels apart, or under {LABELS!r}" if LABELS in missing else ""
@@ -164,13 +176,14 @@ def _by_name(batch: Any, wanted: list[str], where: str) -> dict[str, Any]:
             )
         return {name: batch[name] for name in wanted}
     if isinstance(batch, (tuple, list)):
+        # With labels apart, those that a data loader yields all the same are left alone.
         if len(batch) not in (len(wanted), len(wanted) + (LABELS not in wanted)):
             raise DataError(
                 f"{where}: has {len(batch)} parts, expected {len(wanted)}, {', '.join(map(repr, wanted))} in this order"
             )
         return dict(zip(wanted, batch, strict=False))
-    if wanted and LABELS not in wanted and len(wanted) == 1:
-        return {wanted[0]: batch}  # labels are given apart: a batch may be the bare array
+    if len(wanted) == 1 and LABELS not in wanted:  # labels are given apart: a batch may be the bare array
+        return {wanted[0]: batch}
     raise DataError(
         f"{where}: expected a mapping or a tuple of {', '.join(map(repr, wanted))}, found {type(batch).__name__}; for "
         "arrays of all samples give one mapping of name and array"
@@ -179,11 +192,12 @@ def _by_name(batch: Any, wanted: list[str], where: str) -> dict[str, Any]:
 
 def _array(value: Any, where: str) -> AnyArray:
     """Return an array; a tensor of torch leaves its graph and device."""
-    detach: Callable[[], Any] | None = getattr(value, "detach", None)
     try:
-        array = np.asarray(value if detach is None else detach().cpu())
+        if hasattr(value, "detach"):
+            value = value.detach().cpu()
+        array = np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise DataError(f"{where}: cannot be made an array ({error}); give NumPy arrays") from error
-    if array.dtype.hasobject and not where.endswith(f"{LABELS!r}"):
+    if array.dtype.hasobject and not where.endswith(f"{LABELS!r}"):  # labels may be names
         raise DataError(f"{where}: expected numbers, found objects; give arrays of one shape and dtype")
     return array

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["open_loader"]
 
-_NUMBER = itertools.count()
+_NUMBER = itertools.count()  # makes the names of imported files differ within a process
 
 
 def open_loader(text: str, request: Request) -> ArraySource:
@@ -40,18 +40,18 @@ def open_loader(text: str, request: Request) -> ArraySource:
     if not separator or path.suffix != ".py" or not name.isidentifier():
         raise UsageError(f"{text}: expected the function of a Python file, as loader.py:function")
     if not path.is_file():
-        raise UsageError(f"{path}: no such file")
+        raise UsageError(f"{path}: no such file; give the path of the Python file, as loader.py:function")
     request.check_arrays(text)
     with _importable(path.resolve().parent):
         try:
             function = getattr(_module(path), name, None)
             if not callable(function):
-                raise UsageError(f"{path}: has no function {name!r}")
+                raise UsageError(f"{path}: has no function {name!r}; name one that takes no arguments")
             data = function()
             if isinstance(data, Mapping):
                 return open_mapping(data, request, title=text)
             return open_iterable(data, request, title=text)
-        except TnaError:
+        except TnaError:  # says already what is wrong with the samples
             raise
         except Exception as error:
             raise DataError(f"{text}: {_place(error, path)}{type(error).__name__}: {error}") from error
@@ -85,4 +85,6 @@ def _place(error: Exception, path: Path) -> str:
         return f"line {error.lineno}: "
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == path.resolve()]
-    return f"line {lines[-1]}: " if lines else ""
+    if lines:
+        return f"line {lines[-1]}: "
+    return ""

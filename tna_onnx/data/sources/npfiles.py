@@ -51,11 +51,11 @@ def read_npz(path: Path, choose: Callable[[list[str]], list[str]]) -> tuple[dict
     try:
         with path.open("rb") as stream:
             sha256 = stream_sha256(stream).hex()
-            is_zip = zipfile.is_zipfile(stream)
-            stream.seek(0)
-            archive = np.load(stream, allow_pickle=False) if is_zip else None
-            if isinstance(archive, np.lib.npyio.NpzFile):
-                return {name: _member(path, archive, name) for name in choose(archive.files)}, sha256
+            if zipfile.is_zipfile(stream):  # asked first: of anything else NumPy says only that it will not unpickle
+                stream.seek(0)
+                archive = np.load(stream, allow_pickle=False)
+                if isinstance(archive, np.lib.npyio.NpzFile):
+                    return {name: _member(path, archive, name) for name in choose(archive.files)}, sha256
     except _UNREADABLE as error:
         raise DataError(f"{path}: cannot be read ({error}); write it again with numpy.savez") from error
     raise DataError(f"{path}: expected a .npz file, found something else or a broken one; write it with numpy.savez")

@@ -32,20 +32,26 @@ def open_npy(path: Path, request: Request) -> ArraySource:
         DataError: a file is missing or cannot be read, or its shape, dtype, length or labels do not fit the model.
     """
     request.check_arrays(str(path))
-    files = _in_folder(path, request) if path.is_dir() else _one_file(path, request)
+    files = _files(path, request)
     used = [files[spec.name] for spec in request.inputs]
     columns = {spec.name: map_npy(file) for spec, file in zip(request.inputs, used, strict=True)}
-    labels = labels_apart(request, np.array(map_npy(files[LABELS])) if LABELS in files else None)
+    stored = None
+    if LABELS in files:
+        stored = np.array(map_npy(files[LABELS]))
+    labels = labels_apart(request, stored)
     title = f"arrays {path.resolve().name}"
     return open_columns(title, str(path), request, columns, labels, hashed=lambda found: files_sha256(used, found))
 
 
-def _in_folder(path: Path, request: Request) -> dict[str, Path]:
+def _files(path: Path, request: Request) -> dict[str, Path]:
     """Return input name or "labels" -> its file."""
+    if not path.is_dir():
+        return _one_file(path, request)
     files = {file.stem: file for file in sorted(path.glob("*.npy"))}
-    chosen = only_other(list(files), request.inputs[0]) if len(request.inputs) == 1 else None
-    if chosen is not None:
-        files[request.inputs[0].name] = files[chosen]
+    if len(request.inputs) == 1:
+        chosen = only_other(list(files), request.inputs[0])
+        if chosen is not None:
+            files[request.inputs[0].name] = files[chosen]
     check_names(str(path), list(files), request.inputs, need_labels=request.labels is None, noun=".npy file")
     return files
 

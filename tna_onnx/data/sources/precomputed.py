@@ -101,31 +101,47 @@ def open_precomputed(
         if not data.endswith(".npz"):
             return None
         copy = Copy(data)
-        found = open_precomputed(copy.path, inputs, n_classes, labels=labels, class_names=class_names)
-        copy.keep_for(found or copy)
-        return found
-    if not isinstance(data, (str, Path, Mapping)):
+        precomputed = open_precomputed(copy.path, inputs, n_classes, labels=labels, class_names=class_names)
+        copy.keep_for(precomputed or copy)
+        return precomputed
+    if isinstance(data, str):
+        data = Path(data)
+    if not isinstance(data, (Path, Mapping)):
         return None
-    stored: Path | Mapping[str, Any] = Path(data) if isinstance(data, str) else data
-    names = _names(stored)
-    taken = {spec.name for spec in inputs}
+    names = _names(data)
     kind = next((kind for kind in get_args(Kind) if kind in names), None)
-    if kind is None or taken & set(names):
+    if kind is None or any(spec.name in names for spec in inputs):  # a model may have an input called "features"
         return None
-    where = "arrays" if isinstance(stored, Mapping) else str(stored)
-    apart = Path(labels) if isinstance(labels, (str, Path)) else labels
-    check_names(where, names, [], need_labels=apart is None)
-    arrays, hashed = _read(stored, [kind, LABELS] if apart is None else [kind])
+    title = kind
+    where = "arrays"
+    if isinstance(data, Path):
+        title = f"{kind} {data.resolve().name}"
+        where = str(data)
+    if isinstance(labels, str):
+        labels = Path(labels)
+    check_names(where, names, [], need_labels=labels is None)
+    wanted = [kind]
+    if labels is None:
+        wanted.append(LABELS)
+    arrays, hashed = _read(data, wanted)
     values = arrays[kind]
-    if values.ndim != 2 or values.dtype.kind != "f" or (kind == "logits" and values.shape[1] not in (n_classes, 1)):
-        wanted = (
-            "(N, n), the vectors in front of the head" if kind == "features" else f"(N, {n_classes}), one per class"
-        )
-        raise DataError(f"{where}: {kind!r} must be floating-point {wanted}; found {values.shape} {values.dtype}")
-    request = Request([InputSpec(kind, (None, values.shape[1]), values.dtype)], n_classes, None, apart, class_names)
-    title = kind if isinstance(stored, Mapping) else f"{kind} {stored.resolve().name}"
+    _check_values(values, kind, n_classes, where)
+    request = Request([InputSpec(kind, (None, values.shape[1]), values.dtype)], n_classes, None, labels, class_names)
     indices = labels_apart(request, arrays.get(LABELS))
     return Precomputed(kind, open_columns(title, where, request, {kind: values}, indices, hashed=hashed))
+
+
+def _check_values(values: AnyArray, kind: Kind, n_classes: int, where: str) -> None:
+    form = "(N, n), the vectors in front of the head"
+    fits = values.ndim == 2 and values.dtype.kind == "f"
+    if kind == "logits":
+        form = f"(N, {n_classes}), one per class"
+        fits = fits and values.shape[1] in (n_classes, 1)  # one column: the logit of a binary model's second class
+    if not fits:
+        raise DataError(
+            f"{where}: {kind!r} must be floating-point {form}; found {values.shape} {values.dtype}. Store them as the "
+            "model computes them"
+        )
 
 
 def _names(data: Path | Mapping[str, Any]) -> list[str]:
@@ -136,25 +152,24 @@ def _names(data: Path | Mapping[str, Any]) -> list[str]:
         return [file.stem for file in data.glob("*.npy")]
     if data.suffix.lower() != ".npz" or not data.is_file():
         return []
-    found: list[str] = []
+    listing: list[str] = []
 
     def choose(names: list[str]) -> list[str]:
-        found.extend(names)
-        return []
+        listing.extend(names)
+        return []  # the arrays are read when it is clear which
 
     read_npz(data, choose)
-    return found
+    return listing
 
 
 def _read(data: Path | Mapping[str, Any], wanted: list[str]) -> tuple[dict[str, AnyArray], Callable[[IntArray], str]]:
-    """Return the wanted arrays, and what computes the digest."""
+    """Return the wanted arrays, the values first, and what computes the digest from the class indices."""
     if isinstance(data, Mapping):
         arrays = {name: np.asarray(data[name]) for name in wanted}
         return arrays, lambda labels: arrays_sha256({wanted[0]: arrays[wanted[0]]}, labels)
     if data.is_dir():
         files = {name: data / f"{name}.npy" for name in wanted}
-        return {name: map_npy(file) for name, file in files.items()}, lambda labels: files_sha256(
-            [files[wanted[0]]], labels
-        )
+        arrays = {name: map_npy(file) for name, file in files.items()}
+        return arrays, lambda labels: files_sha256([files[wanted[0]]], labels)
     arrays, sha256 = read_npz(data, lambda _: wanted)
     return arrays, lambda _: sha256

@@ -53,8 +53,11 @@ class Copy:
         try:
             self._system, root = fsspec.core.url_to_fs(url)
         except (ImportError, ValueError) as error:
-            raise UsageError(f"{url}: cannot be opened ({error})") from error
-        self.url, self._root = url, PurePosixPath(root.rstrip("/"))
+            raise UsageError(
+                f"{url}: cannot be opened ({error}); check the URL, and install the library that it needs"
+            ) from error
+        self.url = url
+        self._root = PurePosixPath(root.rstrip("/"))
         self._folder = Path(tempfile.mkdtemp(prefix="tna-onnx-"))
         self._remove: weakref.finalize[Any, Any] = weakref.finalize(self, _remove, self._folder)
         self.path = self._folder / (self._root.name or "data")
@@ -66,7 +69,7 @@ class Copy:
         elif len(names) > 1:
             self.fetch(names)
         else:
-            raise UsageError(f"{url}: there is nothing there")
+            raise UsageError(f"{url}: there is nothing there; check the path behind the host or bucket")
 
     def fetch(self, names: Sequence[str]) -> None:
         """Copy further files, whose paths count from the folder of the URL.
@@ -74,6 +77,7 @@ class Copy:
         Raises:
             DataError: one cannot be read, or lies outside that folder.
         """
+        # A manifest from elsewhere must not make this write outside the copy.
         outside = [name for name in names if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts]
         if outside:
             raise DataError(f"{self.url}: {outside[0]!r} lies outside the folder of that file; use relative paths")
@@ -96,8 +100,10 @@ class Copy:
     def _get(self, source: str | list[str], target: str | list[str], **options: Any) -> None:
         try:
             self._system.get(source, target, **options)
-        except Exception as error:
-            raise DataError(f"{self.url}: cannot be copied ({type(error).__name__}: {error})") from error
+        except Exception as error:  # likewise
+            raise DataError(
+                f"{self.url}: cannot be copied ({type(error).__name__}: {error}); check the connection and the disk"
+            ) from error
 
 
 def _remove(folder: Path) -> None:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tna_onnx.data.digest import files_sha256
+from tna_onnx.data.formats import ROWS
 from tna_onnx.data.labelfile import find_label_column, labels_apart
 from tna_onnx.data.labels import label_indices, listed
 from tna_onnx.data.optional import optional
@@ -34,11 +35,13 @@ if TYPE_CHECKING:
     from tna_onnx.data.request import Request
     from tna_onnx.data.source import AnyArray, IntArray
 
-__all__ = ["TABLE_SUFFIXES", "open_table"]
+__all__ = ["open_table"]
 
-TABLE_SUFFIXES = (".parquet", ".arrow", ".feather", ".ipc")
-
-_STATE, _INFO, _SPLITS = "state.json", "dataset_info.json", "dataset_dict.json"
+_SUFFIXES = ROWS["table"].files
+# What `datasets` writes beside its Arrow files: how a data set is stored, its features, the names of its splits.
+_STATE = "state.json"
+_INFO = "dataset_info.json"
+_SPLITS = "dataset_dict.json"
 _IMAGE_NAMES = ("image", "img")
 
 
@@ -60,12 +63,16 @@ class TableImages:
 
     def open(self, row: int) -> Path | BinaryIO:
         """Return the bytes of image `row`, or its path where only that is stored."""
-        value = self.column.value(row)
-        content, path = (value.get("bytes"), value.get("path")) if isinstance(value, dict) else (value, None)
+        content = self.column.value(row)
+        path = None
+        if isinstance(content, dict):
+            path = content.get("path")
+            content = content.get("bytes")
         if content is not None:
             return io.BytesIO(content)
         if path:
-            return (self.path if self.path.is_dir() else self.path.parent) / str(path)
+            folder = self.path if self.path.is_dir() else self.path.parent
+            return folder / str(path)
         raise DataError(f"{self.name(row)}: holds no image; remove that row")
 
     def digest(self, rows: IntArray, labels: IntArray) -> str:  # noqa: ARG002 - whole files count
@@ -89,25 +96,53 @@ def open_table(path: Path, request: Request) -> ArraySource | ImageSource:
     if request.labels is None:
         label_name = find_label_column([name for name in names if name not in wanted], request.label_column, str(path))
     image_name = _image_column(pyarrow, schema, request, label_name, path)
-    column_of = {image_name: image_name} if image_name else _columns(names, request, label_name, path)
-    needed = [*column_of.values(), *([label_name] if label_name else [])]
-    table = map_table(files, columns=needed)
-    stored = None if label_name is None else _labels(table, label_name, path, request)
-    labels = labels_apart(request, stored)
-    columns = {
-        name: ArrowColumn(table.column(column), f"{path}: column {column!r}") for name, column in column_of.items()
-    }
-    title = f"table {path.resolve().name}"
-    if image_name is None:
-        request.check_arrays(str(path))
-        arrays = {name: column.numbers() for name, column in columns.items()}
-        return open_columns(
-            title, str(path), request, arrays, labels, hashed=lambda found: files_sha256(files, found), noun="column"
-        )
-    images = TableImages(path, files, columns[image_name])
-    where = str(request.labels) if isinstance(request.labels, Path) else f"{path}: column {label_name!r}"
+    if image_name is not None:
+        return _open_images(path, files, request, image_name, label_name)
+    return _open_numbers(path, files, request, _columns(names, request, label_name, path), label_name)
+
+
+def _open_images(
+    path: Path, files: tuple[Path, ...], request: Request, image_name: str, label_name: str | None
+) -> ImageSource:
+    table, labels = _map(path, files, request, [image_name], label_name)
+    images = TableImages(path, files, ArrowColumn(table.column(image_name), f"{path}: column {image_name!r}"))
+    where = request.labels_where(f"{path}: column {label_name!r}")
     indices = label_indices(labels, len(images), request.n_classes, where, request.class_names)
-    return open_image_files(title, str(path), images, indices, request, request.image_input(str(path)))
+    return open_image_files(_title(path), str(path), images, indices, request, request.image_input(str(path)))
+
+
+def _open_numbers(
+    path: Path, files: tuple[Path, ...], request: Request, column_of: dict[str, str], label_name: str | None
+) -> ArraySource:
+    table, labels = _map(path, files, request, list(column_of.values()), label_name)
+    request.check_arrays(str(path))
+    arrays = {
+        name: ArrowColumn(table.column(column), f"{path}: column {column!r}").numbers()
+        for name, column in column_of.items()
+    }
+    return open_columns(
+        _title(path),
+        str(path),
+        request,
+        arrays,
+        labels,
+        hashed=lambda indices: files_sha256(files, indices),
+        noun="column",
+    )
+
+
+def _map(
+    path: Path, files: tuple[Path, ...], request: Request, columns: list[str], label_name: str | None
+) -> tuple[Any, AnyArray]:
+    """Return the table with these columns, and the labels."""
+    if label_name is None:
+        return map_table(files, columns), labels_apart(request, None)
+    table = map_table(files, [*columns, label_name])
+    return table, labels_apart(request, _labels(table, label_name, path, request))
+
+
+def _title(path: Path) -> str:
+    return f"table {path.resolve().name}"
 
 
 def _files(path: Path) -> tuple[Path, ...]:
@@ -129,9 +164,9 @@ def _files(path: Path) -> tuple[Path, ...]:
             raise DataError(f"{path}: holds rows in an order of its own; save data_set.flatten_indices() instead")
         files = tuple(path / name for name in names)
     else:
-        files = tuple(sorted(file for suffix in TABLE_SUFFIXES for file in path.glob(f"*{suffix}")))
+        files = tuple(sorted(file for suffix in _SUFFIXES for file in path.glob(f"*{suffix}")))
     if not files:
-        raise DataError(f"{path}: no files {' '.join(TABLE_SUFFIXES)} in this folder")
+        raise DataError(f"{path}: no files {' '.join(_SUFFIXES)} in this folder")
     return files
 
 
@@ -139,24 +174,21 @@ def _image_column(pyarrow: Any, schema: Any, request: Request, label_name: str |
     """Return the name of the column that holds the images of the model's only input; None if samples are numbers."""
     if len(request.inputs) != 1:
         return None
-    types, kinds = pyarrow.types, {field.name: field.type for field in schema}
-    found: list[str] = [
-        column
-        for column, kind in kinds.items()
-        if column != label_name
-        and (
-            types.is_binary(kind)
-            or types.is_large_binary(kind)
-            or (types.is_struct(kind) and {"bytes", "path"} >= {field.name for field in kind})
-        )
+    types = pyarrow.types
+    kinds = {field.name: field.type for field in schema}
+    candidates: list[str] = [
+        column for column, kind in kinds.items() if column != label_name and _holds_images(types, kind)
     ]
     name = request.inputs[0].name
     if name in kinds:
-        return name if name in found else None
-    chosen = found if len(found) == 1 else [column for column in _IMAGE_NAMES if column in found]
-    if len(chosen) == 1:
-        return chosen[0]
-    if found or any(types.is_struct(kind) for kind in kinds.values()):
+        if name in candidates:
+            return name
+        return None
+    if len(candidates) > 1:  # a mask beside the image, say
+        candidates = [column for column in _IMAGE_NAMES if column in candidates] or candidates
+    if len(candidates) == 1:
+        return candidates[0]
+    if candidates or any(types.is_struct(kind) for kind in kinds.values()):
         raise DataError(
             f"{path}: no column can be told to hold the images (found {listed(kinds)}); call it 'image' or after the "
             f"model's input, {name!r}"
@@ -164,12 +196,19 @@ def _image_column(pyarrow: Any, schema: Any, request: Request, label_name: str |
     return None
 
 
+def _holds_images(types: Any, kind: Any) -> bool:
+    if types.is_struct(kind):  # as `datasets` stores an image
+        return {field.name for field in kind} <= {"bytes", "path"}
+    return bool(types.is_binary(kind) or types.is_large_binary(kind))
+
+
 def _columns(names: list[str], request: Request, label_name: str | None, path: Path) -> dict[str, str]:
     """Return input name -> column."""
     others = [name for name in names if name != label_name]
-    chosen = only_other(others, request.inputs[0]) if len(request.inputs) == 1 else None
-    if chosen is not None:
-        return {request.inputs[0].name: chosen}
+    if len(request.inputs) == 1:
+        chosen = only_other(others, request.inputs[0])
+        if chosen is not None:
+            return {request.inputs[0].name: chosen}
     check_names(str(path), others, request.inputs, need_labels=False, noun="column")
     return {spec.name: spec.name for spec in request.inputs}
 
@@ -180,10 +219,11 @@ def _labels(table: Any, name: str, path: Path, request: Request) -> AnyArray:
     if column.null_count:
         row = next(row for row, value in enumerate(column) if not value.is_valid)
         raise DataError(f"{path}: column {name!r} has {column.null_count} empty cells, first in row {row}; fill them")
-    values = np.array([*column.to_pylist(), None], object)[:-1]
+    values = np.array([*column.to_pylist(), None], object)[:-1]  # None keeps NumPy from making axes of nested lists
     if not all(isinstance(value, int) for value in values):
-        numbers = all(isinstance(value, (int, float)) for value in values)
-        return values.astype(np.float64) if numbers else values
+        if all(isinstance(value, (int, float)) for value in values):
+            return values.astype(np.float64)
+        return values
     indices = values.astype(np.int64)
     known = _class_label(table.schema, name, path)
     if known is None or indices.size == 0:
@@ -200,7 +240,7 @@ def _labels(table: Any, name: str, path: Path, request: Request) -> AnyArray:
             f"{path}: column {name!r} must lie in 0 to {len(known) - 1}, the places of its class names, but goes from "
             f"{indices.min()} to {indices.max()}; remove samples without a label"
         )
-    return np.array(known)[indices]
+    return np.array(known)[indices]  # names decide: the data set and the model may order the classes differently
 
 
 def _class_label(schema: Any, name: str, path: Path) -> list[str] | None:
@@ -211,7 +251,9 @@ def _class_label(schema: Any, name: str, path: Path) -> list[str] | None:
             info = json.loads(schema.metadata[b"huggingface"])["info"]
         elif path.is_dir() and (path / _INFO).is_file():
             info = json.loads((path / _INFO).read_text(encoding="utf-8"))
-        names = None if info is None else info["features"][name].get("names")
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        names = info["features"][name]["names"]
+    except (OSError, ValueError, LookupError, TypeError):  # no such entry, or not in the form of `datasets`
         return None
-    return [str(text) for text in names] if isinstance(names, list) and names else None
+    if not isinstance(names, list) or not names:
+        return None
+    return [str(text) for text in names]

@@ -94,8 +94,13 @@ def open_webdataset(path: Path, request: Request, shards: Sequence[Path] = ()) -
     """
     request.no_labels_apart(str(path))
     image_input = request.image_input(str(path))
-    files = tuple(shards) or (tuple(sorted(path.glob("*.tar"))) if path.is_dir() else (path,))
-    shard, starts, sizes = array("q"), array("q"), array("q")  # 8 bytes each: there may be millions
+    files = tuple(shards) or (path,)
+    if path.is_dir():
+        files = tuple(sorted(path.glob("*.tar")))
+    # 8 bytes a sample each, where a list takes 36: there may be millions.
+    shard = array("q")
+    starts = array("q")
+    sizes = array("q")
     keys: list[str] = []
     column: list[Any] = []
     for number, file in enumerate(files):
@@ -104,7 +109,10 @@ def open_webdataset(path: Path, request: Request, shards: Sequence[Path] = ()) -
             starts.append(sample.start)
             sizes.append(sample.size)
             keys.append(sample.key)
-            column.append(sys.intern(sample.label) if isinstance(sample.label, str) else sample.label)
+            label = sample.label
+            if isinstance(label, str):
+                label = sys.intern(label)  # one object a class, not one a sample
+            column.append(label)
     if not keys:
         raise DataError(f"{path}: no samples in {len(files)} tar files; expected members such as 0001.jpg and 0001.cls")
     labels = label_indices(_labels(column), len(keys), request.n_classes, str(path), request.class_names)
@@ -136,13 +144,14 @@ def expanded(text: str) -> list[str]:
     match = _BRACES.search(text)
     if match is None:
         return [text]
-    first, last, choices = match["first"], match["last"], match["choices"]
-    if choices is None:
-        width = len(first) if first.startswith("0") else 0
-        parts = [f"{number:0{width}}" for number in range(int(first), int(last) + 1)]
+    before = text[: match.start()]
+    after = text[match.end() :]
+    if match["choices"] is not None:
+        parts = match["choices"].split(",")
     else:
-        parts = choices.split(",")
-    before, after = text[: match.start()], text[match.end() :]
+        first = match["first"]
+        width = len(first) if first.startswith("0") else 0  # as a shell does: {8..10} has no zeros to keep
+        parts = [f"{number:0{width}}" for number in range(int(first), int(match["last"]) + 1)]
     return [before + part + rest for part in parts for rest in expanded(after)]
 
 
@@ -158,7 +167,7 @@ def _scan(path: Path) -> Iterator[_Sample]:
                     if key in images:
                         raise DataError(f"{path}: sample {key!r} has several images; leave one")
                     images[key] = (member.offset_data, member.size)
-                elif kind == "cls" or (kind == "json" and key not in labels):
+                elif kind == "cls" or (kind == "json" and key not in labels):  # .cls wins, whichever comes first
                     label = _label(archive, member, kind, f"{path}: {member.name}")
                     if label is not None:
                         labels[key] = label
@@ -168,8 +177,12 @@ def _scan(path: Path) -> Iterator[_Sample]:
             "with gunzip"
         ) from error
     for key in dict.fromkeys([*images, *labels]):
-        if key not in images or key not in labels:
-            missing = "an image" if key not in images else "a label (.cls, or .json with 'label' or 'cls')"
+        missing = None
+        if key not in images:
+            missing = "an image"
+        elif key not in labels:
+            missing = "a label (.cls, or .json with 'label' or 'cls')"
+        if missing is not None:
             raise DataError(f"{path}: sample {key!r} has no member with {missing}; add or remove it")
         yield _Sample(key, *images[key], labels[key])
 
@@ -181,7 +194,7 @@ def _members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
         tarfile.ReadError: a header is broken; `tarfile` itself takes one in the middle for the end.
     """
     while (member := archive.next()) is not None:
-        archive.members = []  # type: ignore[attr-defined]
+        archive.members = []  # type: ignore[attr-defined]  # else it keeps every header
         if member.isreg() and not PurePosixPath(member.name).name.startswith("."):
             yield member
     stream: Any = archive.fileobj
@@ -204,19 +217,23 @@ def _key(name: str) -> tuple[str, str]:
 def _label(archive: tarfile.TarFile, member: tarfile.TarInfo, kind: str, where: str) -> object:
     """Return the label in a `.cls` or `.json` member; None if a `.json` has none."""
     stream = archive.extractfile(member)
-    content = b"" if stream is None else stream.read()
+    assert stream is not None  # noqa: S101 - for the type checker: `_members` gives regular files only
     try:
-        text = content.decode("utf-8")
+        text = stream.read().decode("utf-8")
         if kind == "cls":
             return text.strip()
         value = json.loads(text)
     except ValueError as error:
         raise DataError(f"{where}: cannot be read ({error}); expected a class index or name in UTF-8") from error
-    return next((value[key] for key in _LABEL_KEYS if key in value), None) if isinstance(value, dict) else None
+    if not isinstance(value, dict):
+        return None
+    return next((value[key] for key in _LABEL_KEYS if key in value), None)
 
 
 def _labels(values: list[Any]) -> AnyArray:
     """Return labels as numbers where all are, else as objects, for `label_indices` to judge."""
     if all(isinstance(value, int) and not isinstance(value, bool) for value in values):
         return np.array(values)
+    # A number among texts, as .json and .cls can be mixed, is the same index written otherwise. None keeps NumPy from
+    # making axes of nested lists.
     return np.array([*(str(v) if isinstance(v, int) else v for v in values), None], object)[:-1]

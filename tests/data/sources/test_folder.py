@@ -1,0 +1,214 @@
+"""Folders of images: which files count, their order and labels, the digest, and every refusal."""
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.data.samples import (
+    LISTED,
+    LISTS,
+    TWO,
+    gather,
+    names,
+    noise,
+    open_images,
+    spec,
+    write_folder,
+    write_image,
+)
+from tna_onnx.data import Recipe, Source, open_source
+from tna_onnx.errors import DataError, UsageError
+
+IMAGE = spec("image", (None, 3, 5, 6))
+
+
+def refusal(root: Path, n_classes: int = 2) -> str:
+    with pytest.raises(DataError) as caught:
+        open_images(root, n_classes)
+    assert str(root) in str(caught.value)
+    return str(caught.value)
+
+
+# ---- which files, in which order ----
+
+
+def test_files_labels_and_order(tmp_path: Path) -> None:
+    files = ["10/b.png", "2/z.png", "2/a/deep/er.PNG", "2/a.bmp", "10/a.Jpg"]
+    root = write_folder(tmp_path / "calib", files)
+    for ignored in ["2/notes.txt", "2/.hidden.png", "2/.thumbs/x.png", ".cache/y.png", "at the top.png", "2/._a.png"]:
+        (root / ignored).parent.mkdir(exist_ok=True)
+        (root / ignored).write_text("ignored")
+    source = open_images(root, n_classes=11)
+    assert names(source) == ("10/a.Jpg", "10/b.png", "2/a/deep/er.PNG", "2/a.bmp", "2/z.png")
+    np.testing.assert_array_equal(source.labels, np.array([10, 10, 2, 2, 2]), strict=True)
+    assert source.describe() == "image folder calib (5 images, 2 classes)"
+
+
+def test_named_classes_are_numbered_alphabetically(tmp_path: Path) -> None:
+    source = open_images(write_folder(tmp_path, ["dog/1.png", "cat/2.png"]))
+    assert names(source) == ("cat/2.png", "dog/1.png")
+    np.testing.assert_array_equal(source.labels, [0, 1])
+
+
+def test_an_empty_class_folder_is_a_class(tmp_path: Path) -> None:
+    write_folder(tmp_path, ["ant/1.png", "cat/2.png"])
+    (tmp_path / "bee").mkdir()
+    np.testing.assert_array_equal(open_images(tmp_path, 3).labels, [0, 2])
+
+
+def test_links_to_folders_count_as_classes_and_not_below(tmp_path: Path) -> None:
+    write_folder(tmp_path / "elsewhere", ["x.png", "y.png"])
+    root = write_folder(tmp_path / "calib", ["0/a.png"])
+    (root / "1").symlink_to(tmp_path / "elsewhere", target_is_directory=True)
+    (root / "0" / "circle").symlink_to(root, target_is_directory=True)
+    assert names(open_images(root)) == ("0/a.png", "1/x.png", "1/y.png")
+
+
+def test_the_current_folder_has_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(write_folder(tmp_path / "calib", TWO))
+    assert open_images(Path()).describe() == "image folder calib (2 images, 2 classes)"
+
+
+# ---- refusals on opening ----
+
+
+def test_no_class_folders(tmp_path: Path) -> None:
+    write_folder(tmp_path, ["a.png", "b.png"])
+    assert "no class folders" in refusal(tmp_path)
+
+
+def test_no_images(tmp_path: Path) -> None:
+    for name in ("0", "1"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "0" / "a.txt").touch()
+    message = refusal(tmp_path)
+    assert "no images in its 2 class folders" in message
+    assert ".png" in message
+
+
+def test_number_of_class_folders(tmp_path: Path) -> None:
+    message = refusal(write_folder(tmp_path, ["cat/a.png", "dog/b.png"]), n_classes=5)
+    assert "2 class folders for a model with 5 classes" in message
+
+
+def test_class_folder_outside_the_range(tmp_path: Path) -> None:
+    assert "0 to 1" in refusal(write_folder(tmp_path, ["0/a.png", "7/b.png"]))
+
+
+def test_one_class_only(tmp_path: Path) -> None:
+    write_folder(tmp_path, ["0/a.png", "0/b.png"])
+    (tmp_path / "1").mkdir()
+    assert "every label is 0" in refusal(tmp_path)
+
+
+def test_a_folder_that_cannot_be_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_folder(tmp_path, TWO)
+
+    def refuse(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    assert "cannot be listed (Permission denied)" in refusal(tmp_path)
+
+
+def test_the_recipe_is_resolved_before_anything_is_read(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--crop"):
+        open_images(tmp_path / "none", recipe=Recipe(crop=0))
+
+
+def test_missing_pillow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    monkeypatch.delitem(sys.modules, "PIL.Image", raising=False)
+    with pytest.raises(UsageError, match=r"pip install 'tna-onnx\[images\]'"):
+        open_images(write_folder(tmp_path, []))
+
+
+# ---- digest ----
+
+
+def test_digest_against_its_definition(tmp_path: Path) -> None:
+    source = open_images(write_folder(tmp_path, ["0/ä.png", "1/b.png"]))
+    expected = hashlib.sha256()
+    for name, label in [("0/ä.png", 0), ("1/b.png", 1)]:
+        encoded = name.encode()
+        expected.update(len(encoded).to_bytes(8, "big") + encoded + label.to_bytes(8, "big"))
+        expected.update(hashlib.sha256((tmp_path / name).read_bytes()).digest())
+    assert source.digest() == expected.hexdigest()
+
+
+def test_digest_follows_names_and_labels(tmp_path: Path) -> None:
+    root = write_folder(tmp_path, ["0/a.png", "1/b.png", "1/c.png"])
+    digests = [open_images(root).digest()]
+    (root / "0" / "a.png").rename(root / "0" / "aa.png")
+    digests.append(open_images(root).digest())
+    (root / "1" / "c.png").rename(root / "0" / "c.png")
+    digests.append(open_images(root).digest())
+    (root / "0" / "notes.txt").touch()
+    assert open_images(root).digest() == digests[-1]
+    assert len(set(digests)) == 3
+
+
+def test_digest_of_a_file_that_is_gone(tmp_path: Path) -> None:
+    source = open_images(write_folder(tmp_path, TWO))
+    (tmp_path / "1" / "b.png").unlink()
+    with pytest.raises(DataError, match=r"1/b\.png: cannot be read"):
+        source.digest()
+
+
+# ---- a file of labels ----
+
+
+def flat(folder: Path, name: str, text: str, **options: Any) -> Source:
+    (folder / name).write_text(text)
+    return open_source(write_folder(folder / "images", LISTED), [IMAGE], 2, labels=folder / name, **options)
+
+
+@pytest.mark.parametrize(("name", "text"), LISTS)
+def test_a_folder_with_a_file_that_names_images(tmp_path: Path, name: str, text: str) -> None:
+    source = flat(tmp_path, name, text)
+    assert source.describe() == "image folder images (2 images, 2 classes)"
+    np.testing.assert_array_equal(gather(source, 2)["image"][1], gather(source, 2, np.array([1]))["image"][0])
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("a.txt", "cat\ndog\ncat\n"), ("a.json", json.dumps(["cat", "dog", "cat"]))]
+)
+def test_a_folder_with_one_label_for_each_image(tmp_path: Path, name: str, text: str) -> None:
+    source = flat(tmp_path, name, text)
+    assert len(source) == 3
+    first = gather(source, 3)["image"][0]
+    np.testing.assert_allclose(first, noise(5, 6, seed=0).transpose(2, 0, 1) / 255, rtol=0, atol=1e-6)
+
+
+def test_labels_as_an_array(tmp_path: Path) -> None:
+    write_folder(tmp_path, LISTED)
+    np.testing.assert_array_equal(open_source(tmp_path, [IMAGE], 2, labels=[1, 0, 1]).labels, [1, 0, 1])
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "pattern"),
+    [
+        ("a.txt", "cat\ndog\n", "2 labels for 3 samples"),
+        ("a.csv", "x.png,cat\nb.png,dog\n", r"a\.csv: 1 of 2 files are not there"),
+        ("a.csv", "photo,label\nb.png,cat\nc d.png,dog\n", r"a\.csv: no column holds the paths \(found 'photo'\)"),
+    ],
+)
+def test_labels_that_do_not_fit_the_folder(tmp_path: Path, name: str, text: str, pattern: str) -> None:
+    with pytest.raises(DataError, match=pattern):
+        flat(tmp_path, name, text)
+
+
+def test_a_flat_folder_without_labels(tmp_path: Path) -> None:
+    write_image(tmp_path / "a.png", noise(5, 6))
+    with pytest.raises(DataError, match=r"no class folders, but images; .* --labels"):
+        open_source(tmp_path, [IMAGE], 2)
+
+
+def test_an_empty_folder_with_labels(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no images; looked for"):
+        open_source(tmp_path, [IMAGE], 2, labels=[0, 1])
