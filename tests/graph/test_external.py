@@ -16,12 +16,13 @@ from onnx import helper, numpy_helper
 import tna_onnx
 from tests.graph.samples import CLASSES, FEATURES, Array, Builder, run
 from tna_onnx.errors import UnsupportedModel, UsageError
-from tna_onnx.graph.compare import unexpected_differences
-from tna_onnx.graph.external import external_placeless
+from tna_onnx.graph.difference import unexpected_differences
 from tna_onnx.graph.head import choose_head
-from tna_onnx.graph.load import Model, all_tensors, load_model
+from tna_onnx.graph.load import Model, load_model
+from tna_onnx.graph.places import placeless
 from tna_onnx.graph.rewrite import Rewritten, rewrite
 from tna_onnx.graph.save import check_output, data_file, pending
+from tna_onnx.graph.traverse import all_tensors
 from tna_onnx.maps import EnsembleTemperature
 
 X = np.random.default_rng(1).standard_normal((5, FEATURES)).astype(np.float32)
@@ -502,7 +503,7 @@ def test_without_an_output_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.M
 def test_placeless_keeps_the_length_alone(tmp_path: Path) -> None:
     model = model_of(tmp_path, one_file)
     tensor = model.initializers["weight"]
-    bare = external_placeless(tensor)
+    bare = placeless(tensor)
     assert {e.key: e.value for e in bare.external_data} == {"length": str(CLASSES * FEATURES * 4)}
     assert (bare.name, bare.dims, bare.data_type) == (tensor.name, tensor.dims, tensor.data_type)
     assert len(tensor.external_data) == 4

@@ -27,7 +27,7 @@ from tests.graph.samples import (
     softmax,
 )
 from tna_onnx.errors import UnsupportedModel
-from tna_onnx.graph.compare import unexpected_differences
+from tna_onnx.graph.difference import unexpected_differences
 from tna_onnx.graph.head import Head, choose_head
 from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.outputs import ClassOutput, class_output

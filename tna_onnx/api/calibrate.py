@@ -27,7 +27,8 @@ from tna_onnx.errors import UnsupportedModel, UsageError
 from tna_onnx.extraction.batch_size import BatchSize, batch_size_notes
 from tna_onnx.graph.load import ModelSource
 from tna_onnx.graph.nodes import NodeOps, can_append
-from tna_onnx.graph.rewrite import Rewritten, can_insert, can_scale, rewrite
+from tna_onnx.graph.readers import can_insert, can_scale
+from tna_onnx.graph.rewrite import Rewritten, rewrite
 from tna_onnx.graph.save import pending
 from tna_onnx.maps import MAPS, Temperature
 from tna_onnx.numerics.averages import LIMIT
