@@ -14,7 +14,14 @@ import pytest
 from onnx import helper, numpy_helper
 
 import tna_onnx
-from tests.graph.samples import CLASSES, FEATURES, Array, Builder, run
+from tests.graph.samples import (
+    CLASSES,
+    FEATURES,
+    Array,
+    Builder,
+    branch,
+    run,
+)
 from tna_onnx.errors import UnsupportedModel, UsageError
 from tna_onnx.graph.difference import unexpected_differences
 from tna_onnx.graph.head import choose_head
@@ -264,10 +271,9 @@ def test_a_value_of_a_constant_node_lies_outside_too(tmp_path: Path) -> None:
 
 def test_a_tensor_of_a_branch_lies_outside_too(tmp_path: Path) -> None:
     b = builder()
-    info = helper.make_tensor_value_info("inner", onnx.TensorProto.FLOAT, [CLASSES])
     inner = numpy_helper.from_array(np.float32([3, 4, 5]), "inner constant")
-    branch = helper.make_graph([helper.make_node("Neg", ["inner constant"], ["inner"])], "b", [], [info], [inner])
-    b.node("If", b.store("yes", True, bool), out="other", then_branch=branch, else_branch=branch)
+    holds = branch("Neg", "inner constant", inner, shape=[CLASSES])
+    b.node("If", b.store("yes", True, bool), out="other", then_branch=holds, else_branch=holds)
     proto = b.sample({"y": "softmax", "other": "logits"}).proto
     for k, tensor in enumerate(t for t in all_tensors(proto.graph) if t.name in (*TENSORS, "inner constant")):
         moved(tensor, tmp_path, "weights.bin", 512 * k)

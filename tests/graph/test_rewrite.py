@@ -22,6 +22,7 @@ from tests.graph.samples import (
     Builder,
     Sample,
     assert_gives,
+    branch,
     features_of,
     run,
     softmax,
@@ -358,9 +359,8 @@ def test_logits_far_apart_stay_finite(tmp_path: Path) -> None:
 def test_a_branch_that_captures_the_logits_sees_the_new_ones(tmp_path: Path) -> None:
     b = Builder()
     b.node("Softmax", b.linear("scores"), out="y")
-    info = helper.make_tensor_value_info("inner", onnx.TensorProto.FLOAT, None)
-    branch = helper.make_graph([helper.make_node("Identity", ["scores"], ["inner"])], "branch", [], [info])
-    b.node("If", b.store("yes", True, bool), out="other", then_branch=branch, else_branch=branch)
+    captures = branch("Identity", "scores")
+    b.node("If", b.store("yes", True, bool), out="other", then_branch=captures, else_branch=captures)
     sample = b.sample({"y": "softmax", "other": "logits"}, bias_scale=1.0, logits="scores")
     model = sample.write(tmp_path)
     head, x = choose_head(model), sample.inputs(5)

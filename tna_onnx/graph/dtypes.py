@@ -59,8 +59,8 @@ _TABLE: dict[int, ElementType] = {
     TensorProto.UINT64: ElementType("<u8", "uint64_data", "<u8", 64),
 }
 
-# Types whose elements share a byte, by name: older versions of onnx do not have all of them.
-_PACKED = {"UINT4": 4, "INT4": 4, "FLOAT4E2M1": 4, "UINT2": 2, "INT2": 2}
+# Bits of the types whose elements share bytes, by name: older versions of onnx do not have all of them.
+_PACKED = {"UINT4": 4, "INT4": 4, "FLOAT4E2M1": 4, "FLOAT6E2M3": 6, "FLOAT6E3M2": 6, "UINT2": 2, "INT2": 2}
 
 FLOAT_TYPES: dict[int, str] = {
     TensorProto.FLOAT: "float32",
