@@ -26,7 +26,7 @@ def adapted(write_map: WriteMap, readout: Readout, shape: tuple[int, ...]) -> Wr
     flat = len(shape) == 1
 
     def write(ops: NodeOps, tensor: str, features: str) -> str:
-        if not flat:
+        if not flat:  # the words of a map work on (N, C)
             tensor = ops.reshape(tensor, [-1, 1 if readout.binary else readout.n_classes])
         result = _from_logits(ops, readout, write_map(ops, _to_logits(ops, readout, tensor), features))
         if flat:
@@ -37,17 +37,21 @@ def adapted(write_map: WriteMap, readout: Readout, shape: tuple[int, ...]) -> Wr
 
 
 def _to_logits(ops: NodeOps, readout: Readout, tensor: str) -> str:
-    if readout.holds != "probabilities":
-        return ops.matmul(tensor, ops.const([[0.0, 1.0]])) if readout.binary else tensor
-    if readout.binary:
-        tensor = ops.add(ops.matmul(tensor, ops.const([[-1.0, 1.0]])), ops.const([1.0, 0.0]))
-    return ops.log(ops.clip(tensor, ops.tiny, 1.0))
+    if readout.holds == "probabilities":
+        if readout.binary:  # (1 - p, p) = p (-1, 1) + (1, 0)
+            tensor = ops.add(ops.matmul(tensor, ops.const([[-1.0, 1.0]])), ops.const([1.0, 0.0]))
+        return ops.log(ops.clip(tensor, ops.tiny, 1.0))  # log 0 would be infinite
+    if readout.binary:  # (0, s) = s (0, 1)
+        return ops.matmul(tensor, ops.const([[0.0, 1.0]]))
+    return tensor
 
 
 def _from_logits(ops: NodeOps, readout: Readout, result: str) -> str:
     if readout.holds == "probabilities":
         result = ops.softmax(result)
-        return ops.matmul(result, ops.const([[0.0], [1.0]])) if readout.binary else result
-    if readout.binary:
+        if readout.binary:  # p_1
+            result = ops.matmul(result, ops.const([[0.0], [1.0]]))
+        return result
+    if readout.binary:  # l_1 - l_0: a softmax sees differences alone
         return ops.matmul(result, ops.const([[-1.0], [1.0]]))
     return result

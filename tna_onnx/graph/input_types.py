@@ -17,8 +17,13 @@ def tensor_types(model: Model) -> dict[str, str]:
 
 def shape_text(shape: onnx.TensorShapeProto) -> str:
     """Return a declared shape as text, such as `(N, 3)`; a dimension without name or size is `?`."""
-    sizes = (str(d.dim_value) if d.HasField("dim_value") else d.dim_param or "?" for d in shape.dim)
-    return f"({', '.join(sizes)})"
+    return f"({', '.join(map(_dimension_text, shape.dim))})"
+
+
+def _dimension_text(dimension: onnx.TensorShapeProto.Dimension) -> str:
+    if dimension.HasField("dim_value"):
+        return str(dimension.dim_value)
+    return dimension.dim_param or "?"
 
 
 def _type_text(kind: onnx.TypeProto) -> str:

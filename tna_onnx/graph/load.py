@@ -108,10 +108,11 @@ class Model:
         """What `--head` and messages call each node: its name; `name_index` if not unique, `OpType_index` without."""
         nodes = self.proto.graph.node
         names = Counter(node.name for node in nodes)
-        return tuple(
-            node.name if node.name and names[node.name] == 1 else f"{node.name or node.op_type}_{k}"
-            for k, node in enumerate(nodes)
-        )
+        labels = [node.name for node in nodes]
+        for k, node in enumerate(nodes):
+            if not node.name or names[node.name] > 1:
+                labels[k] = f"{node.name or node.op_type}_{k}"
+        return tuple(labels)
 
     @property
     def external_files(self) -> tuple[str, ...]:

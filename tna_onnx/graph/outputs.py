@@ -66,7 +66,9 @@ class ClassOutput:
     @property
     def width(self) -> int:
         """Numbers per sample."""
-        return 1 if self.kind == "positive_probability" else self.n_classes
+        if self.kind == "positive_probability":
+            return 1
+        return self.n_classes
 
     def in_order(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return (N, width) values with the classes in the model's order; those of maps come sorted by label."""
@@ -128,6 +130,7 @@ def class_output(
     Raises:
         UnsupportedModel: the graph does not tell.
     """
+    # What the tool wrote counts only where the graph bears it out.
     known = provenance(model)
     name = known.get("output")
     classes = known.get("classes", "")
@@ -257,7 +260,7 @@ def _columns(info: onnx.ValueInfoProto, walked: Walked, labels: tuple[int | str,
     sizes = [d.dim_value for d in info.type.tensor_type.shape.dim]
     if len(sizes) > 2 and any(size != 1 for size in sizes[1:-1]):
         raise Refused(f"has {len(sizes)} axes: several predictions a sample are not supported; expected (N, C)")
-    columns = len(labels) or (sizes[-1] if sizes else 0)
+    columns = len(labels) or next(reversed(sizes), 0)
     if walked.paired:
         return 2
     if walked.activation != "sigmoid":

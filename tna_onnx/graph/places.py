@@ -49,8 +49,9 @@ def place_of(tensor: TensorProto) -> Place:
     """
     entries = {entry.key: entry.value for entry in tensor.external_data}
     offset = _number(tensor, "offset", entries.get("offset", "0"))
-    stated = entries.get("length")
-    length = byte_count(tensor) if stated is None else _number(tensor, "length", stated)
+    length = byte_count(tensor)
+    if "length" in entries:
+        length = _number(tensor, "length", entries["length"])
     return Place(entries.get("location", ""), offset, length)
 
 

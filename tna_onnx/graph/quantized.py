@@ -61,7 +61,9 @@ class Quantized:
         value = value.astype(np.float64)
         scale = self._new_scale(value)
         scale = np.asarray(np.where(scale > 0, scale, 1.0), self.scale.dtype)  # zeros alone: any scale will do
-        middle = 2 ** (8 * self.dtype.itemsize - 1) if self.dtype.kind == "u" else 0
+        middle = 0
+        if self.dtype.kind == "u":
+            middle = 2 ** (8 * self.dtype.itemsize - 1)
         zero = np.full(scale.shape, middle, self.dtype)
         steps = np.rint(value / self._spread(scale.astype(np.float64), value.ndim))
         steps = np.clip(steps, -self.limit, self.limit) + int(zero.flat[0])
@@ -105,7 +107,9 @@ def read_quantized(model: Model, index: int) -> tuple[Quantized, NDArray[Any]] |
         return None
     integers = model.array(stored)
     factor = model.floats(scale)
-    zero = model.array(rest[0]).astype(np.int64) if rest else np.zeros((), np.int64)
+    zero = np.zeros((), np.int64)
+    if rest:
+        zero = model.array(rest[0]).astype(np.int64)
     if factor.ndim > 1 or zero.shape not in ((), factor.shape):
         return None
     axis = None

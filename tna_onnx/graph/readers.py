@@ -51,7 +51,10 @@ def require_no_other_readers(model: Model, readout: Readout, *, keeps_order: boo
     Raises:
         UnsupportedModel: such a tensor lies between the head and its logits, or the labels come from there.
     """
-    tail = _nodes(model, tail_nodes(model, readout) if isinstance(readout, Head) else [model.producers[readout.logits]])
+    indices = [model.producers[readout.logits]]
+    if isinstance(readout, Head):
+        indices = tail_nodes(model, readout)
+    tail = _nodes(model, indices)
     scores = {name for node in tail for name in node.output if name}
     reads = _reads(tail, scores)
     for name in sorted(scores - {readout.logits}):

@@ -112,7 +112,7 @@ def _write_head(model: Model, head: Head, weight: NDArray[Any], bias_factor: flo
         return
     if scale is not None and head.bias_step is not None and bias.quantized is not None:
         bias = replace(bias, quantized=bias.quantized.with_scale(np.float64(head.bias_step) * scale))
-    elif bias_factor == 1:
+    elif bias_factor == 1:  # written anew, the bias would take other bytes for the same numbers
         return
     _write(model, bias, bias.value.astype(np.float64) * bias_factor, "bias", result)
 
@@ -125,6 +125,7 @@ def _write(
     Raises:
         UnsupportedModel: it does not fit the dtype.
     """
+    # A number above 65504 is infinite in float16.
     if not np.all(np.isfinite(place.as_written(value))):
         raise UnsupportedModel(f"{model.name}: a new value for '{place.name}' does not fit its dtype")
     if place.shared:
@@ -223,7 +224,8 @@ def _insert(model: Model, write_map: WriteMap, keeps_order: bool, result: Rewrit
     readout = result.readout
     require_no_other_readers(model, readout, keeps_order=keeps_order)
     ops = NodeOps(readout.logits_type, model.opset)
-    last = write_map(ops, RAW_LOGITS, readout.features if isinstance(readout, Head) else "")
+    features = readout.features if isinstance(readout, Head) else ""
+    last = write_map(ops, RAW_LOGITS, features)
     _refuse_taken_names(model, ops)
     # The logits change their name, and the block's result takes it: every reader sees the new ones.
     at = model.producers[readout.logits]

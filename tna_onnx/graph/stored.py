@@ -196,7 +196,7 @@ class _Follow:
         model = self._model
         node = model.producer(tensor)
         constant = model.constant_tensor(tensor)
-        self._shared |= model.uses.get(tensor, 0) > 1
+        self._shared |= model.uses.get(tensor, 0) > 1  # its other readers must not see a new value
         if constant is not None:
             return tensor, self._stored_value(tensor, constant), ()
         if node is None:

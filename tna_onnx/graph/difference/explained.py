@@ -66,10 +66,10 @@ def explained_by(model: Model, readout: Readout | None) -> Explained:
 def _add_constant(explained: Explained, model: Model, place: Stored, role: str) -> None:
     """Add the weight or the bias: its value, and the operand that reads it."""
     if place.attribute:
-        explained.attributes[place.reader, place.attribute] = role
+        explained.attributes[place.reader, place.attribute] = role  # rule 1
         return
     inputs = list(model.proto.graph.node[place.reader].input)
-    explained.operands[place.reader, inputs.index(place.read_as)] = role
+    explained.operands[place.reader, inputs.index(place.read_as)] = role  # rule 2
     if not place.shared:  # a shared constant keeps its value: the node reads a new tensor in its place
         explained.values[place.name] = role
     if place.quantized is not None:
@@ -78,10 +78,10 @@ def _add_constant(explained: Explained, model: Model, place: Stored, role: str) 
 
 def _add_quantization(explained: Explained, model: Model, quantized: Quantized, role: str) -> None:
     explained.attributes[quantized.node, "axis"] = f"{role}, axis of the scale"
-    inputs = model.proto.graph.node[quantized.node].input
     for position, what in ((1, "scale"), (2, "zero point")):
         explained.operands[quantized.node, position] = f"{role}, {what}"
-        name = inputs[position] if len(inputs) > position else ""
+    inputs = model.proto.graph.node[quantized.node].input[1:]
+    for name, what in zip(inputs, ("scale", "zero point"), strict=False):  # the zero point may be left out
         # A scale that other nodes read too is not overwritten.
         if name in model.initializers and model.uses.get(name, 0) == 1:
             explained.values[name] = f"{role}, {what}"

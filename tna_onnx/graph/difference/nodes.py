@@ -85,7 +85,9 @@ def _block(new: Model, added: list[int], front: int, explained: Explained) -> se
             return set()
         known.update(name for name in nodes[k].output if name.startswith(OWN) or name == explained.logits)
     in_one_piece = front >= 0 and ours == [*range(front + 1, front + 1 + len(ours))]
-    return {*ours} if in_one_piece and explained.logits in known else set()
+    if not in_one_piece or explained.logits not in known:
+        return set()
+    return {*ours}
 
 
 # --- two nodes that belong together
@@ -128,9 +130,13 @@ def _input_difference(pair: Pair, k: int, after: onnx.NodeProto) -> Difference:
             continue
         details.append(arrow(repr(operand), repr(operand_after)))
         added = operand_after in pair.new.initializers and operand_after not in pair.old.initializers
-        own = added and operand_after.startswith(OWN)
-        roles.append(pair.explained.operands.get((k, at), "") if own else "")
-    explained = "; ".join(roles) if all(roles) else ""
+        if added and operand_after.startswith(OWN):
+            roles.append(pair.explained.operands.get((k, at), ""))
+        else:
+            roles.append("")
+    explained = ""
+    if all(roles):  # one operand that is not explained leaves the node unexplained
+        explained = "; ".join(roles)
     return Difference("node", pair.old.labels[k], "input", ", ".join(details), explained)
 
 
@@ -159,5 +165,5 @@ def _constant_differences(pair: Pair, before: onnx.NodeProto, after: onnx.NodePr
     if not role or old is None or new is None:
         return None
     # A Constant is written anew as a whole: what it says besides its numbers does not count.
-    found = tensor_differences(pair, old, new, "tensor", name, role)
-    return [difference for difference in found if difference.change in ("values", "type", "shape")]
+    all_differences = tensor_differences(pair, old, new, "tensor", name, role)
+    return [difference for difference in all_differences if difference.change in ("values", "type", "shape")]

@@ -29,14 +29,17 @@ def field_differences(
     after = _field_bytes(new, apart, encoded)
     for key in sorted({*before, *after}):
         if before.get(key) != after.get(key):
-            detail = "" if key == _UNKNOWN else _field_detail(getattr(old, key), getattr(new, key))
-            yield Difference(part, name or key, key if name else "changed", detail)
+            yield Difference(part, name or key, key if name else "changed", _field_detail(old, new, key))
 
 
-def _field_detail(before: Any, after: Any) -> str:
+def _field_detail(old: Any, new: Any, key: str) -> str:
+    """Return before and after of a field that is a number or a text."""
+    if key == _UNKNOWN:
+        return ""
+    after = getattr(new, key)
     if isinstance(after, bytes) or not np.isscalar(after):
         return ""
-    return arrow(shortened(before), shortened(after))
+    return arrow(shortened(getattr(old, key)), shortened(after))
 
 
 def _field_bytes(message: Any, apart: set[str], encoded: bool) -> dict[str, bytes]:
@@ -76,11 +79,15 @@ def item_differences(
         if name not in new:
             yield Difference(part, name, "removed", text(item))
         elif identity(item) != identity(new[name]):
-            before = text(item)
-            after = text(new[name])
-            yield Difference(part, name, "changed", "" if before == after else arrow(before, after))
+            yield Difference(part, name, "changed", _change_text(text(item), text(new[name])))
     yield from (Difference(part, name, "added", text(item)) for name, item in new.items() if name not in old)
     yield from (Difference(part, name, "moved") for name in moved(old, new))
+
+
+def _change_text(before: str, after: str) -> str:
+    if before == after:  # what changed does not show, such as a doc string
+        return ""
+    return arrow(before, after)
 
 
 def by_name(items: Iterable[Any]) -> dict[str, Any]:

@@ -30,10 +30,12 @@ def tensors_differences(pair: Pair) -> Iterator[Difference]:
     added = [name for name in new if name not in old]
     for name in added:
         yield Difference("tensor", name, "added", tensor_text(new[name]), _own_tensor(name))
-    # As encoded, new tensors stand behind all others.
-    order = [*old, *added] if pair.encoded else [*old]
+    # A new tensor may stand anywhere; as encoded, it stands behind all others.
+    order = [*old]
+    if pair.encoded:
+        order += added
     yield from (Difference("tensor", name, "moved") for name in moved(order, new))
-    if not pair.encoded:
+    if not pair.encoded:  # as encoded, they are a field of the graph: see `frame`
         yield from _sparse_differences(pair)
 
 

@@ -27,12 +27,13 @@ def unexpected_differences(model: Model, rewritten: Rewritten, written: onnx.Mod
     5. metadata under `tna_onnx.`;
     6. another place of external data: `graph.save` copies them.
     """
-    found = differences(model, Model(written, "", None), rewritten.readout, encoded=True)
+    # As encoded, no external data are read: it does not matter where the file lies.
+    all_differences = differences(model, Model(written, "", None), rewritten.readout, encoded=True)
     numbers = {label: k for k, label in enumerate(model.labels)}
-    tensors = [d for d in found if d.part == "tensor" and not _changed_values(d, rewritten)]
-    nodes = [d for d in found if d.part == "node" and not _edited(d, rewritten, numbers)]
+    tensors = [d for d in all_differences if d.part == "tensor" and not _changed_values(d, rewritten)]
+    nodes = [d for d in all_differences if d.part == "node" and not _edited(d, rewritten, numbers)]
     texts = [*_tensor_texts(tensors, rewritten), *_node_texts(nodes, model)]
-    if any(d.part not in ("tensor", "node") for d in found):
+    if any(d.part not in ("tensor", "node") for d in all_differences):
         texts.append("inputs, outputs, opsets, metadata or another field outside nodes and initializers")
     return texts
 

@@ -34,7 +34,7 @@ def head_at(state: State, node: onnx.NodeProto, index: int) -> Head:
     layer = _read(state, node, index)
     _take_in_link(state, layer)
     _take_in_bias(state, layer)
-    if state.step:
+    if state.step:  # quantised scores are steps, not features @ weight.T + bias
         state.leave_to_graph(homogeneous=False)
     vectors = layer.vectors
     _check(state, layer, vectors)
@@ -159,7 +159,7 @@ def _check_declared(state: State, rows: int) -> None:
         if info.name not in (state.output, state.logits) or not info.type.tensor_type.HasField("shape"):
             continue
         text = f"'{info.name}' has shape {shape_text(shape)}"
-        sizes = [d.dim_value if d.HasField("dim_value") else None for d in shape.dim]
+        sizes = [d.dim_value if d.HasField("dim_value") else None for d in shape.dim]  # None: any
         # (N, C, 1, 1) of a convolution and (N, 1, C) of a sequence of one hold one prediction a sample.
         if len(sizes) > 2 and any(size != 1 for size in sizes[1:-1]) and any(size != 1 for size in sizes[2:]):
             raise Refused(

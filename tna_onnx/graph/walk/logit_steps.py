@@ -97,11 +97,12 @@ def with_constant(state: State, node: onnx.NodeProto, data: str, constant: Store
         return
     if state.bias is None:  # rule 4
         state.bias = constant
-        subtracted = node.op_type == "Sub" and not constant_first
-        state.bias_scale = -state.scale if subtracted else state.scale
-    else:
+        state.bias_scale = state.scale
+        if node.op_type == "Sub" and not constant_first:  # s - c
+            state.bias_scale = -state.scale
+    else:  # a second constant: only the graph adds both
         state.leave_to_graph(homogeneous=False)
-    if node.op_type == "Sub" and constant_first:
+    if node.op_type == "Sub" and constant_first:  # c - s
         state.scale = -state.scale
 
 
@@ -113,8 +114,8 @@ def _scale(state: State, node: onnx.NodeProto, constant: Stored) -> None:
         )
     if not np.all(np.isfinite(value)) or np.any(value == 0):
         raise Refused(f"{node.op_type} by a constant with zero or non-finite values")
-    factor = value[0] if value.size == 1 else value
-    if np.ndim(factor) and state.scale.ndim and factor.shape != state.scale.shape:
+    factor = value.reshape(()) if value.size == 1 else value
+    if factor.ndim and state.scale.ndim and factor.shape != state.scale.shape:
         raise Refused(f"{node.op_type} by {value.size} values, and by {state.scale.size} values behind it")
     if node.op_type == "Mul":
         state.scale = np.asarray(state.scale * factor)

@@ -86,7 +86,8 @@ def _activation(state: State, node: onnx.NodeProto) -> str:
         raise Refused(f"a second activation: {kind} before {state.activation}")
     state.require_plain(f"the result of {kind}")
     if kind != "Sigmoid":
-        axis = next((a.i for a in node.attribute if a.name == "axis"), 1 if state.model.opset < 13 else -1)
+        default = 1 if state.model.opset < 13 else -1  # ONNX changed it with opset 13
+        axis = next((a.i for a in node.attribute if a.name == "axis"), default)
         if axis not in (1, -1):
             raise Refused(f"{kind} over axis {axis}; expected the class axis, 1 of (N, C)")
         if state.paired:
@@ -120,8 +121,9 @@ def _log_or_exp(state: State, node: onnx.NodeProto) -> str | None:
         state.summed = False
         state.holds = "logits"
         state.activation = "softmax"
-        shifted = inner is not None and inner.op_type == "Sub" and _subtracts_own_maximum(state.model, inner)
-        state.logits = str(inner.input[0] if inner is not None and shifted else node.input[0])
+        state.logits = str(node.input[0])
+        if inner is not None and inner.op_type == "Sub" and _subtracts_own_maximum(state.model, inner):
+            state.logits = str(inner.input[0])
         return state.logits
     return None
 
