@@ -34,7 +34,7 @@ def made_from_constants(model: Model, tensor: str) -> list[int] | None:
     while todo:
         name = todo.pop()
         if not name or name in model.initializers or name in model.sparse:
-            continue
+            continue  # an empty name is an input that is left out
         index = model.producers.get(name)
         if index is None or model.proto.graph.node[index].op_type in _RANDOM:
             return None
@@ -56,12 +56,13 @@ def constant_value(model: Model, tensor: str, reader: int) -> NDArray[Any]:
         if node is None:
             raise NotConstant
         raise NotConstant(f"'{tensor}' is computed by a {node.op_type} node, not a constant")
+    # A node behind the reader cannot make what it reads; the evaluator would not mind the order.
     if len(nodes) > _MAX_NODES or any(k >= reader for k in nodes):
         raise NotConstant(f"'{tensor}' is computed by {len(nodes)} nodes, not a constant")
     closed = _closed(model, nodes, tensor)
     try:
         values = cast("list[Any]", ReferenceEvaluator(closed).run(None, {}))
-    except Exception as error:
+    except Exception as error:  # whatever an operator of the evaluator raises
         raise NotConstant(f"'{tensor}' is computed by nodes that cannot be evaluated: {error}") from error
     return np.asarray(values[0])
 

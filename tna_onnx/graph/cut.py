@@ -49,7 +49,7 @@ def ancestors(model: Model, tensor: str) -> set[int]:
             continue
         seen.add(k)
         node = model.proto.graph.node[k]
-        if node.op_type not in ("Shape", "Size"):
+        if node.op_type not in ("Shape", "Size"):  # they read no numbers
             todo += [*node.input, *subgraph_inputs(node)]
     return seen
 
@@ -60,6 +60,7 @@ def tail_nodes(model: Model, head: Head) -> list[int]:
     start = head.stored_weight.reader
     made = set(nodes[start].output)
     after = [start]
+    # Forwards: what the linear node feeds. Backwards: of that, what the logits need.
     for k in range(start + 1, len(nodes)):
         if made.intersection((*nodes[k].input, *subgraph_inputs(nodes[k]))):
             made.update(nodes[k].output)
@@ -77,7 +78,7 @@ def read_beside(model: Model, head: Head) -> list[str]:
     """Return the tensors besides the features that the nodes from the linear layer to the logits read of the data."""
     tail = [model.proto.graph.node[k] for k in tail_nodes(model, head)]
     known = {head.features, *(name for node in tail for name in node.output)}
-    read = dict.fromkeys(name for node in tail for name in node.input if name)
+    read = dict.fromkeys(name for node in tail for name in node.input if name)  # once each, in order
     return [name for name in read if name not in known and made_from_constants(model, name) is None]
 
 
@@ -105,6 +106,7 @@ def _part(proto: onnx.ModelProto, outputs: Sequence[str], fed: frozenset[str]) -
     cut.graph.initializer.extend(tensor for tensor in graph.initializer if tensor.name in needed)
     cut.graph.sparse_initializer.extend(t for t in graph.sparse_initializer if t.values.name in needed)
     cut.graph.value_info.extend(info for info in graph.value_info if info.name in needed)
+    # An output needs no type and shape: ONNX Runtime infers them.
     known = {info.name: info for info in (*graph.value_info, *graph.output)}
     cut.graph.output.extend(known.get(name, onnx.ValueInfoProto(name=name)) for name in outputs)
     return cut

@@ -43,6 +43,7 @@ def real_places(model: Model, proto: onnx.ModelProto) -> Path | None:
         return None
     locations = {place_of(tensor).location for tensor in tensors}
     real = {location: model.data_path(location).resolve() for location in locations}
+    # Links, as download caches have them, may lead to several folders; ONNX Runtime takes places below one.
     folder = Path(os.path.commonpath([path.parent for path in real.values()]))
     for tensor in tensors:
         for entry in tensor.external_data:
@@ -63,7 +64,7 @@ def write_external(model: Model, proto: onnx.ModelProto, target: Path) -> None:
         UnsupportedModel: a file is missing, unreadable, outside the model's folder, or shorter than its tensors say.
         OSError: the target cannot be written.
     """
-    with target.open("xb") as out:
+    with target.open("xb") as out:  # in a folder of its own: nothing may be there
         starts = {location: _append(model, location, out) for location in model.external_files}
         for before, after in zip(model.proto.graph.initializer, proto.graph.initializer, strict=False):
             if not is_external(before) or is_external(after):
@@ -73,6 +74,7 @@ def write_external(model: Model, proto: onnx.ModelProto, target: Path) -> None:
                 continue  # the new value stays inside the model
             out.seek(starts[place.location] + place.offset)
             out.write(after.raw_data)
+            # Back to where it was: the model stays small enough for one protobuf.
             after.ClearField("raw_data")
             after.data_location = onnx.TensorProto.EXTERNAL
             after.external_data.extend(before.external_data)
@@ -99,7 +101,7 @@ def _append(model: Model, location: str, out: BinaryIO) -> int:
     except OSError as error:
         raise UnsupportedModel(f"{model.name}: external data '{location}' cannot be read: {error.strerror}") from error
     with stream:
-        shutil.copyfileobj(stream, out, 2**22)
+        shutil.copyfileobj(stream, out, 2**22)  # 4 MiB at a time: files may be larger than memory
     _check_length(model, location, out.tell() - start)
     return start
 

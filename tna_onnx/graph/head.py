@@ -106,10 +106,11 @@ def _refuse_doubt(model: Model, heads: tuple[Head, ...], refusals: tuple[Refusal
     Raises:
         UnsupportedModel: a refused output holds numbers that a linear layer makes, not on the way to the head found.
     """
-    if not heads:
+    if not heads:  # the caller says that there is none, with all reasons
         return
     known = {k for head in heads for k in ancestors(model, head.output)}
     kinds = {info.name: info.type.tensor_type.elem_type for info in model.proto.graph.output}
+    # An output without a linear layer of its own, such as features or labels, is not another classifier's.
     for refusal in refusals:
         own = ancestors(model, refusal.output)
         linear = any(is_linear(model.proto.graph.node[k]) for k in own - known)

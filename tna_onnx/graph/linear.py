@@ -135,6 +135,7 @@ def _gemm(model: Model, index: int, node: onnx.NodeProto, attributes: dict[str, 
     alpha = float(attributes.get("alpha", 1.0))
     beta = float(attributes.get("beta", 1.0))
     bias = _bias_at(model, node, index, 2)
+    # Zero times any weight is zero: no new weight would change the scores.
     if alpha == 0 or (bias is not None and beta == 0):
         raise Refused("Gemm with alpha or beta of zero")
     return Linear(
@@ -156,7 +157,7 @@ def _conv(model: Model, index: int, node: onnx.NodeProto, attributes: dict[str, 
         raise Refused(f"{node.op_type} with a weight of shape {shape}; expected (C, n, 1, 1): a kernel of one pixel")
     if attributes.get("group", 1) != 1:
         raise Refused(f"{node.op_type} with {attributes['group']} groups; expected one")
-    if len(node.input) > 3 and node.input[3]:
+    if len(node.input) > 3 and node.input[3]:  # FusedConv's Z, which is computed from data
         raise Refused(f"{node.op_type} that adds a second tensor")
     return Linear(
         features=node.input[0],
@@ -171,7 +172,7 @@ def _einsum(model: Model, index: int, node: onnx.NodeProto, attributes: dict[str
     equation = attributes.get("equation", b"").decode(errors="replace").replace(" ", "")
     left, arrow, result = equation.partition("->")
     terms = left.split(",")
-    if not arrow:
+    if not arrow:  # ONNX: the letters that come once, in alphabetical order
         result = "".join(sorted(k for k in set(left) if k.isalpha() and left.count(k) == 1))
     if len(terms) != 2 or len(node.input) != 2:
         raise Refused(f"Einsum '{equation}' is not a product of features and a weight")
@@ -184,6 +185,7 @@ def _einsum(model: Model, index: int, node: onnx.NodeProto, attributes: dict[str
             continue
         term = terms[constant]
         other = terms[data]
+        # A product over one letter, that leaves one of the weight's.
         inner = [k for k in term if k in other and k not in result]
         outer = [k for k in term if k in result and k not in other]
         if len(term) != 2 or len(inner) != 1 or len(outer) != 1 or weight.value.ndim != 2:

@@ -185,6 +185,7 @@ class Model:
             UnsupportedModel: as for `array`.
         """
         value = self.array(tensor)
+        # Some versions of onnx give bfloat16 as float32, others in a dtype of ml_dtypes.
         if tensor.data_type == onnx.TensorProto.BFLOAT16:
             return value.astype(np.float32)
         return value
@@ -207,6 +208,7 @@ def load_model(source: ModelSource) -> Model:
     package = type(source).__module__.partition(".")[0]
     if isinstance(source, onnx.ModelProto):
         return _from_proto(source)
+    # By name of the package, so that neither is imported unless the caller has done so.
     if package == "onnx_ir":
         return _from_proto(_from_onnx_ir(source))
     if package == "onnx_graphsurgeon":
@@ -232,6 +234,7 @@ def _read(path: Path) -> Model:
 
 
 def _parsed(data: bytes, file: Path | None) -> Model:
+    # An empty file, and some others, parse as a protobuf with nothing in it: the graph tells.
     proto = onnx.ModelProto()
     name = file or "the model in memory"
     try:

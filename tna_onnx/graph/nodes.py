@@ -116,6 +116,7 @@ class NodeOps:
         if self._opset < 18:  # axes are an attribute
             return self._node(op_type, [a], axes=[1], keepdims=1)
         name = f"{PREFIX}/axes"
+        # All reductions of a map share one tensor of axes.
         if all(tensor.name != name for tensor in self.initializers):
             self.initializers.append(numpy_helper.from_array(np.array([1], np.int64), name))
         return self._node(op_type, [a, name], keepdims=1)

@@ -75,6 +75,7 @@ class ClassOutput:
         values = np.asarray(values).reshape(len(values), self.width)
         if not self.mapped:
             return values
+        # ONNX Runtime gives maps, whose keys the session sorts to make an array of them.
         position = {label: k for k, label in enumerate(sorted(self.labels))}
         return values[:, [position[label] for label in self.labels]]
 
@@ -174,7 +175,7 @@ def find_readout(model: Model, head: str | None = None, output: str | None = Non
     if head is None and kind is None:
         try:
             return choose_head(model, None, output)
-        except UnsupportedModel:
+        except UnsupportedModel:  # a map alone needs no head
             return choose_readout(model, output)
     if head is not None:
         return choose_head(model, head, output)
@@ -218,6 +219,7 @@ def _readout(model: Model, info: onnx.ValueInfoProto, kind: str | None) -> Reado
         Refused: it holds no scores, or the graph does not tell what they are.
     """
     tensor = info.type.tensor_type
+    # ZipMap gives a sequence of maps; 0 is an output whose type the file does not say.
     scores = info.type.HasField("sequence_type") or tensor.elem_type in (0, *FLOAT_TYPES)
     if not scores:
         raise Refused("holds class labels, not scores")

@@ -66,6 +66,7 @@ class Quantized:
             middle = 2 ** (8 * self.dtype.itemsize - 1)
         zero = np.full(scale.shape, middle, self.dtype)
         steps = np.rint(value / self._spread(scale.astype(np.float64), value.ndim))
+        # Symmetric: of 8 bits, -128 stays unused.
         steps = np.clip(steps, -self.limit, self.limit) + int(zero.flat[0])
         return steps.astype(self.dtype), scale, zero
 
@@ -100,6 +101,7 @@ def read_quantized(model: Model, index: int) -> tuple[Quantized, NDArray[Any]] |
         return None
     tensors = [model.constant_tensor(name) for name in node.input if name]
     attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+    # With block_size, a scale holds for a part of an axis, which `Quantized` does not know.
     if any(t is None for t in tensors) or len(tensors) < 2 or attributes.get("block_size", 0):
         return None
     stored, scale, *rest = [t for t in tensors if t is not None]

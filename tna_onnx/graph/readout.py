@@ -71,7 +71,7 @@ class Readout:
             if raw.size != len(raw):
                 raise ValueError(f"logits have shape {raw.shape}")
             column = raw.reshape(len(raw), 1)
-            if self.holds == "logits":
+            if self.holds == "logits":  # sigmoid(s) is the second of softmax(0, s)
                 return np.concatenate([np.zeros_like(column), column], axis=1)
             raw = np.concatenate([1 - column, column], axis=1)
         if raw.size != len(raw) * self.n_classes or self.n_classes not in raw.shape[1:]:
@@ -81,6 +81,7 @@ class Readout:
             return raw
         if np.any(raw < 0) or np.any(np.abs(raw.sum(axis=1) - 1) > _SUM_TOLERANCE):
             raise ValueError("the values are no probabilities: some are negative, or do not add up to 1")
+        # log p differs from the logits by one number a sample, which a softmax does not see.
         logs: NDArray[Any] = np.log(np.clip(raw, np.finfo(raw.dtype).tiny, 1))
         return logs
 
@@ -172,6 +173,7 @@ class Head(Readout):
     def as_read(self, weight: NDArray[Any]) -> NDArray[np.float64]:
         """Return a (C, n) weight, in the scale of `weight`, as the node reads it."""
         own = weight[1:] if self._single else weight  # the first class's zeros are not stored
+        # In float64: a division in float32 would round a second time.
         return self._unoriented(own.astype(np.float64) / _column(self.weight_scale))
 
     def marked_as_read(self) -> NDArray[np.float64]:
@@ -187,6 +189,7 @@ class Head(Readout):
     def as_written(self, weight: NDArray[Any]) -> NDArray[Any]:
         """Return what becomes of a (C, n) weight in the file, with its rounding or quantisation: what ships."""
         stored = self.stored_weight
+        # Most heads: nothing is rounded on the way, so nothing needs to be computed.
         if stored.quantized is None and stored.float_type == self.working_type and np.all(self.weight_scale == 1):
             return weight
         read = stored.as_written(self.as_read(weight))

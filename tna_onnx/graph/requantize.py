@@ -40,6 +40,7 @@ def requantized(model: Model, head: Head) -> Head:
 def _per_class(head: Head, stored: Stored, quantized: Quantized) -> Stored:
     """Give the weight a scale per class, where one axis of the stored tensor counts the classes."""
     marks = stored.layout(head.marked_as_read())
+    # The number of the class changes along an axis of its own, or along several if a Reshape has mixed them.
     along = [k for k in range(marks.ndim) if np.any(np.diff(marks, axis=k))]
     if len(along) != 1:
         return stored

@@ -96,7 +96,7 @@ def rewrite(
         _write_head(model, readout, weight, bias_factor, result)
     if write_map is not None:
         _insert(model, adapted(write_map, readout, logits_shape), keeps_order, result)
-    _annotate(proto, metadata)
+    _annotate(proto, metadata)  # always: the file says what it is, changed or not
     return result
 
 
@@ -110,6 +110,7 @@ def _write_head(model: Model, head: Head, weight: NDArray[Any], bias_factor: flo
     bias = head.stored_bias
     if bias is None:
         return
+    # Integer kernels assume that the bias has the scale of the features times that of the weight.
     if scale is not None and head.bias_step is not None and bias.quantized is not None:
         bias = replace(bias, quantized=bias.quantized.with_scale(np.float64(head.bias_step) * scale))
     elif bias_factor == 1:  # written anew, the bias would take other bytes for the same numbers
@@ -128,7 +129,7 @@ def _write(
     # A number above 65504 is infinite in float16.
     if not np.all(np.isfinite(place.as_written(value))):
         raise UnsupportedModel(f"{model.name}: a new value for '{place.name}' does not fit its dtype")
-    if place.shared:
+    if place.shared:  # others read the stored tensor: it stays, and this node reads a new one
         name = _add(result, float_tensor(value, place.float_type, f"{PREFIX}/{role}"))
         reader = result.touch(place.reader, "input")
         reader.input[list(reader.input).index(place.read_as)] = name
@@ -137,6 +138,7 @@ def _write(
     if place.attribute:
         node = result.touch(place.reader, f"attribute:{place.attribute}")
         attribute = next(a for a in node.attribute if a.name == place.attribute)
+        # Fields of the message are edited, so that those unknown to this version of ONNX stay.
         attribute.floats[:] = stored.astype(np.float32).reshape(-1).tolist()
         return None
     if place.quantized is not None:
@@ -154,7 +156,7 @@ def _write_quantized(
     _replace_input(model, quantized.node, 1, scale, f"{PREFIX}/{role}_scale", result)
     if quantized.zero_point or zero.any():  # where there is none, it is 0
         _replace_input(model, quantized.node, 2, zero, f"{PREFIX}/{role}_zero_point", result)
-    if quantized.axis is not None and scale.ndim:
+    if quantized.axis is not None and scale.ndim:  # one scale has no axis
         node = result.touch(quantized.node, "attribute:axis")
         kept = [a for a in node.attribute if a.name != "axis"]
         del node.attribute[:]
@@ -175,7 +177,7 @@ def _overwrite(model: Model, name: str, tensor: onnx.TensorProto, result: Rewrit
     node = result.touch(at, "attribute:value")
     attribute = next(a for a in node.attribute if a.name.startswith("value"))
     result.touch(at, f"attribute:{attribute.name}")
-    _keep_words(attribute.t, tensor)
+    _keep_words(attribute.t, tensor)  # empty where the attribute held plain numbers
     attribute.CopyFrom(helper.make_attribute("value", tensor, attribute.doc_string or None))
 
 
@@ -232,7 +234,7 @@ def _insert(model: Model, write_map: WriteMap, keeps_order: bool, result: Rewrit
     producer = result.touch(at, "output")
     producer.output[list(producer.output).index(readout.logits)] = RAW_LOGITS
     ops.nodes[-1].output[list(ops.nodes[-1].output).index(last)] = readout.logits
-    # Nodes that are deleted below take their messages with them: copies go back in.
+    # Copies, as the nodes themselves are deleted; protobuf lists cannot be inserted into.
     following = [onnx.NodeProto.FromString(node.SerializeToString()) for node in proto.graph.node[at + 1 :]]
     del proto.graph.node[at + 1 :]
     proto.graph.node.extend([*ops.nodes, *following])

@@ -42,6 +42,7 @@ def check_output(model: Model, output: Path, *, overwrite: bool = False) -> None
         raise UsageError(f"{output}: is a directory; expected a file name such as model.tna.onnx")
     if _special(output):
         raise UsageError(f"{output}: is not a regular file; use --dry-run to write nothing")
+    # By file, not by name: a link or another spelling may lead to the same.
     same = model.path is not None and output.exists() and output.samefile(model.path)
     if same and not overwrite:
         raise UsageError(f"{output}: output is the input model; choose another --output, or pass --overwrite")
@@ -106,7 +107,7 @@ def pending(model: Model, proto: onnx.ModelProto, output: Path | None) -> Iterat
         if output is not None:
             _move(temporary, output)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)  # an error here would hide the one that matters
 
 
 def _move(temporary: Path, output: Path) -> None:

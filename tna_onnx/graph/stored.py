@@ -153,11 +153,11 @@ def resolve(model: Model, tensor: str, reader: int) -> Stored:
         return _Follow(model, tensor, reader).run()
     except RecursionError as error:
         raise Refused(f"the chain of nodes behind '{tensor}' is too long to follow") from error
-    except _NoWayBack as reason:
+    except _NoWayBack as reason:  # the value can be computed all the same, and written to a tensor of its own
         try:
             value = constant_value(model, tensor, reader)
         except NotConstant as error:
-            raise Refused(str(error) or str(reason)) from error
+            raise Refused(str(error) or str(reason)) from error  # the reason nearer to the constant
     if value.dtype.name not in FLOAT_TYPES.values():
         raise Refused(f"'{tensor}' is a constant of type {value.dtype.name}; expected {_listed()}")
     return Stored(tensor, value, value.dtype.name, (), tensor, reader, shared=True)
@@ -188,7 +188,7 @@ class _Follow:
             read_as=self._tensor,
             reader=self._reader,
             shared=self._shared,
-            quantized=None if self._shared else self._quantized,
+            quantized=None if self._shared else self._quantized,  # a tensor of its own is float
         )
 
     def _value(self, tensor: str, reader: int) -> tuple[str, NDArray[Any], tuple[Step, ...]]:
@@ -212,6 +212,7 @@ class _Follow:
         if node.op_type not in ("Identity", "Cast", "Transpose", "Reshape") or node.domain not in ("", "ai.onnx"):
             raise _NoWayBack(f"'{tensor}' is computed by a {node.op_type} node, not a constant")
         name, value, steps = self._value(node.input[0], index)
+        # A damaged file may permute axes that are not there, or reshape to another number of elements.
         try:
             step = _step(model, node, value)
             if step is None:
@@ -238,7 +239,7 @@ class _Follow:
         if dequantized is None:
             raise _NoWayBack(f"'{tensor}' is dequantised from something other than constants of 8, 16 or 32 bits")
         self._quantized, value = dequantized
-        self._shared |= model.uses.get(node.input[0], 0) > 1
+        self._shared |= model.uses.get(node.input[0], 0) > 1  # tied to another layer, as stored integers
         self._float_type = value.dtype.name
         return str(node.input[0]), value, ()
 

@@ -44,6 +44,7 @@ def _attribute_differences(
     """Compare two attributes: without their tensors' contents, then these."""
     change = f"attribute:{before.name}"
     if _contentless(before) == _contentless(after):
+        # Equal without their contents, both hold tensors of the same number, types and shapes.
         for a, b in zip(all_tensors_of(before), all_tensors_of(after), strict=True):
             for d in tensor_differences(pair, a, b, "node", node):
                 yield Difference("node", node, change, d.detail, "", d.largest, d.relative)

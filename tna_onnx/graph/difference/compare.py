@@ -40,6 +40,7 @@ def differences(
 
 def _require_text(model: Model) -> None:
     """Refuse a damaged file: of names that are not UTF-8, protobuf gives the bytes, or raises."""
+    # Which of the two protobuf does differs by version.
     try:
         damaged = next((word for word in _words(model.proto) if isinstance(word, bytes)), None)
     except UnicodeDecodeError as error:

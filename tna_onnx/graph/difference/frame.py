@@ -24,6 +24,7 @@ def frame_differences(pair: Pair) -> Iterator[Difference]:
     """Compare all but nodes and initializers."""
     old = pair.old.proto
     new = pair.new.proto
+    # As encoded, no text of before and after is needed: the bytes of each field tell.
     if pair.encoded:
         yield from field_differences("model", "", old, new, _MODEL_ITEMS_ENCODED, encoded=True)
         yield from field_differences("graph", "", old.graph, new.graph, _GRAPH_ITEMS_ENCODED, encoded=True)

@@ -58,6 +58,7 @@ def _matched(old: Sequence[onnx.NodeProto], new: Sequence[onnx.NodeProto], expla
             return ()  # of the block; its last node has taken the name of the logits
         return tuple(explained.logits if name == RAW_LOGITS else name for name in node.output)
 
+    # Names first: a rewrite keeps them, where outputs may be renamed. Many exporters give none.
     keys: tuple[Callable[[onnx.NodeProto], Any], ...] = (name_of, outputs_of)
     for key in keys:
         left = _unique((k, key(node)) for k, node in enumerate(old) if k not in pairs)
@@ -80,7 +81,7 @@ def _block(new: Model, added: list[int], front: int, explained: Explained) -> se
     nodes = new.proto.graph.node
     ours = [k for k in added if nodes[k].name.startswith(OWN)]
     known = {"", RAW_LOGITS, explained.features, *(name for name in new.initializers if name.startswith(OWN))}
-    for k in ours:
+    for k in ours:  # in their order, so that each reads what stands in front of it
         if not known.issuperset((*nodes[k].input, *subgraph_inputs(nodes[k]))):
             return set()
         known.update(name for name in nodes[k].output if name.startswith(OWN) or name == explained.logits)
@@ -96,6 +97,7 @@ def _block(new: Model, added: list[int], front: int, explained: Explained) -> se
 def _node_differences(pair: Pair, k: int, m: int) -> Iterator[Difference]:
     before = pair.old.proto.graph.node[k]
     after = pair.new.proto.graph.node[m]
+    # Most nodes; the rest of this is slow.
     if serialized(before) == serialized(after) and not _holds_external(before):
         return
     name = pair.old.labels[k]

@@ -45,6 +45,7 @@ def head_at(state: State, node: onnx.NodeProto, index: int) -> Head:
         holds=state.holds,
         activation=state.activation,
         follows=state.follows,
+        # LinearClassifier gives both scores, however many vectors it stores.
         binary=len(vectors) == 1 and node.op_type != "LinearClassifier",
         paired=state.paired,
         n_classes=layer.classes or max(2, len(vectors)),

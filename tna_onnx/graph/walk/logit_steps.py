@@ -40,8 +40,9 @@ def one_sided(state: State, node: onnx.NodeProto, index: int) -> str:
         raise Refused(f"'{state.tensor}' is a side output of {kind}")
     if kind == "Cast":
         _cast(state, node)
+    # Sizes, slopes, bounds: constants mostly, but a graph may compute them.
     state.side_inputs = (*state.side_inputs, *(name for name in node.input[1:] if name))
-    state.aligned |= kind in _ALIGNED
+    state.aligned |= kind in _ALIGNED  # behind probabilities, this is not plain
     if kind == "QuantizeLinear":
         _quantized(state, node)
     elif kind == "BatchNormalization":
@@ -72,6 +73,7 @@ def _batch_norm(state: State, node: onnx.NodeProto, index: int) -> None:
     gamma, _, _, variance = (resolve(state.model, name, index).value.astype(np.float64) for name in node.input[1:5])
     epsilon = next((a.f for a in node.attribute if a.name == "epsilon"), 1e-5)
     factor = gamma / np.sqrt(variance + epsilon)
+    # A class whose scores are multiplied by 0 has no vector that could be found back.
     if not np.all(np.isfinite(factor)) or np.any(factor == 0):
         raise Refused("BatchNormalization with zero or non-finite factors")
     if factor.ndim != 1 or (state.scale.ndim and state.scale.shape != factor.shape):

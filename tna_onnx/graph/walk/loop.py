@@ -102,6 +102,7 @@ def _run(state: State) -> Head:
             raise Refused("the walk ends here without passing a linear layer")
         node = model.proto.graph.node[index]
         state.where = model.labels[index]
+        # In a valid file nodes are sorted, so that the walk always ends.
         if index >= state.reader:
             raise Refused(f"the nodes are not in topological order: '{state.tensor}' is read before it is computed")
         min_inputs = _MIN_INPUTS.get(node.op_type, 1)
@@ -128,6 +129,7 @@ def _step(state: State, node: onnx.NodeProto, index: int) -> str | Head:
         return output_steps.zip_map(state, node)
     if node.domain == "ai.onnx.ml" and node.op_type == "Normalizer":
         return output_steps.normalizer(state, node)
+    # ONNX Runtime's own domain has some element-wise functions: Gelu, and quantisation to 16 bits.
     contributed = node.domain == "com.microsoft" and node.op_type in logit_steps.CURVED
     if node.domain not in _STANDARD and not contributed:
         raise Refused(f"{node.op_type} of domain {node.domain} is not a linear layer that can be replaced")
@@ -159,7 +161,7 @@ def _two_sided(state: State, node: onnx.NodeProto, index: int) -> str | Head:
     """Pass Add, Sub, Sum, Mul or Div: with a constant, or with something that no linear layer makes."""
     if node.op_type == "Div" and output_steps.divides_by_own_sum(state.model, node):
         return output_steps.normalized(state, str(node.input[0]))
-    operands = list(dict.fromkeys(node.input))
+    operands = list(dict.fromkeys(node.input))  # once each: s + s has one
     constants = [name for name in operands if made_from_constants(state.model, name) is not None]
     if len(operands) != len(constants) + 1:
         return _fork(state, node, operands)
@@ -173,7 +175,7 @@ def _fork(state: State, node: onnx.NodeProto, operands: Sequence[str]) -> Head:
     """Follow the operands of Mul or Div: one comes from the linear layer, the other from none but the trunk's."""
     if len(operands) < 2:
         raise Refused(f"{node.op_type} of '{operands[0]}' with itself")
-    if node.op_type not in ("Mul", "Div"):
+    if node.op_type not in ("Mul", "Div"):  # a sum of two layers has no weight that is the head's
         raise Refused(f"{node.op_type} of two tensors that are computed from data: {', '.join(operands)}")
     if state.forks >= _MAX_FORKS:
         raise Refused(f"more than {_MAX_FORKS} products of tensors that are computed from data")
