@@ -24,7 +24,8 @@ from tests.conftest import Demo, Small
 from tests.graph.samples import CASES
 from tna_onnx.cli.commands import group
 from tna_onnx.engine.movement import _Tally
-from tna_onnx.graph.difference import _moved, differences
+from tna_onnx.graph.difference import differences
+from tna_onnx.graph.difference.parts import moved as moved_names
 from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.requantize import requantized
@@ -706,7 +707,7 @@ def scattered(path: Path, folder: Path, *places: str) -> Path:
 def test_external_data(
     small: Small, written: Callable[[str], Path], mode: str, sides: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tna_onnx.graph.difference._BLOCK", 48)  # tensors of several blocks
+    monkeypatch.setattr("tna_onnx.graph.difference.content._BLOCK", 48)  # tensors of several blocks
     old, new = small.model, written(mode)
     for name in ("old", "new"):
         (tmp_path / name).mkdir()
@@ -824,7 +825,7 @@ def test_sub_graphs_are_compared_too(tmp_path: Path) -> None:
 @given(st.permutations(range(9)), st.sets(st.integers(0, 8)))
 def test_moved_is_the_least_that_puts_the_rest_in_order(order: list[int], gone: set[int]) -> None:
     new = [str(k) for k in order if k not in gone]
-    moved = _moved(map(str, range(9)), new)
+    moved = moved_names(map(str, range(9)), new)
     rest = [int(name) for name in new if name not in moved]
     assert rest == sorted(rest)
     best = max(sum(mask >> k & 1 for k in range(len(new))) for mask in range(2 ** len(new)) if increasing(new, mask))

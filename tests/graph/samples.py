@@ -123,6 +123,12 @@ class Builder:
         return Sample(proto, weight, bias, outputs, **{"coarsest": self.dtype.name, **fields})
 
 
+def branch(op_type: str, read: str, *stored: onnx.TensorProto, shape: list[int] | None = None) -> onnx.GraphProto:
+    """Return a branch of an If: one node that reads a tensor of the graph around it, or one that the branch holds."""
+    info = helper.make_tensor_value_info("inner", onnx.TensorProto.FLOAT, shape)
+    return helper.make_graph([helper.make_node(op_type, [read], ["inner"])], "branch", [], [info], stored)
+
+
 def _element(dtype: np.dtype[Any]) -> int:
     return int(helper.np_dtype_to_tensor_dtype(dtype))
 

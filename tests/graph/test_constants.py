@@ -10,7 +10,14 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from tests.graph.samples import CLASSES, FEATURES, Array, Builder, run
+from tests.graph.samples import (
+    CLASSES,
+    FEATURES,
+    Array,
+    Builder,
+    branch,
+    run,
+)
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.constants import NotConstant, constant_value, made_from_constants
 from tna_onnx.graph.head import choose_head
@@ -78,12 +85,8 @@ def _dequantized_per_channel(b: Builder) -> None:
 def _branch(b: Builder) -> None:
     """An If whose condition and branches are constant; the branches capture an initializer."""
     stored = b.store("stored", b.weight)
-    info = helper.make_tensor_value_info("inner", onnx.TensorProto.FLOAT, None)
-    branches = {
-        name: helper.make_graph([helper.make_node(op, [stored], ["inner"])], name, [], [info])
-        for name, op in (("then_branch", "Neg"), ("else_branch", "Abs"))
-    }
-    b.node("If", b.store("yes", True, bool), out="c", **branches)
+    yes = b.store("yes", True, bool)
+    b.node("If", yes, out="c", then_branch=branch("Neg", stored), else_branch=branch("Abs", stored))
 
 
 FOLDED = [
@@ -141,9 +144,8 @@ def test_which_nodes_make_a_tensor(tmp_path: Path) -> None:
 
 def test_a_branch_that_captures_data_is_not_constant(tmp_path: Path) -> None:
     b = Builder()
-    info = helper.make_tensor_value_info("inner", onnx.TensorProto.FLOAT, None)
-    branch = helper.make_graph([helper.make_node("Neg", ["features"], ["inner"])], "b", [], [info])
-    b.node("If", b.store("yes", True, bool), out="c", then_branch=branch, else_branch=branch)
+    captures = branch("Neg", "features")
+    b.node("If", b.store("yes", True, bool), out="c", then_branch=captures, else_branch=captures)
     model = saved(b, tmp_path, "c")
     assert made_from_constants(model, "c") is None
     with pytest.raises(NotConstant, match="'c' is computed by a If node, not a constant"):

@@ -11,7 +11,17 @@ import onnxruntime
 import pytest
 from onnx import helper
 
-from tests.graph.samples import CASES, CLASSES, FEATURES, Array, Builder, Sample, run, tensors
+from tests.graph.samples import (
+    CASES,
+    CLASSES,
+    FEATURES,
+    Array,
+    Builder,
+    Sample,
+    branch,
+    run,
+    tensors,
+)
 from tna_onnx.graph.cut import cut_at, cut_between, read_beside, tail_nodes
 from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import load_model
@@ -44,9 +54,8 @@ def test_only_what_the_tensors_need_is_kept(tmp_path: Path) -> None:
 def test_what_a_branch_captures_is_kept(tmp_path: Path) -> None:
     b = Builder()
     b.node("Mul", "features", b.store("two", 2.0), out="doubled")
-    info = helper.make_tensor_value_info("inner", onnx.TensorProto.FLOAT, None)
-    branch = helper.make_graph([helper.make_node("Neg", ["doubled"], ["inner"])], "branch", [], [info])
-    b.node("If", b.store("yes", True, bool), out="chosen", then_branch=branch, else_branch=branch)
+    captures = branch("Neg", "doubled")
+    b.node("If", b.store("yes", True, bool), out="chosen", then_branch=captures, else_branch=captures)
     b.linear("y", data="chosen")
     sample = b.sample(bias_scale=1.0, features="chosen")
     model, x = sample.write(tmp_path), sample.inputs(3)

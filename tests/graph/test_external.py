@@ -14,15 +14,23 @@ import pytest
 from onnx import helper, numpy_helper
 
 import tna_onnx
-from tests.graph.samples import CLASSES, FEATURES, Array, Builder, run
+from tests.graph.samples import (
+    CLASSES,
+    FEATURES,
+    Array,
+    Builder,
+    branch,
+    run,
+)
 from tna_onnx.errors import UnsupportedModel, UsageError
-from tna_onnx.graph.compare import unexpected_differences
-from tna_onnx.graph.external import external_placeless
+from tna_onnx.graph.difference import unexpected_differences
 from tna_onnx.graph.head import choose_head
-from tna_onnx.graph.load import Model, all_tensors, load_model
+from tna_onnx.graph.load import Model, load_model
+from tna_onnx.graph.places import placeless
 from tna_onnx.graph.rewrite import Rewritten, rewrite
 from tna_onnx.graph.save import check_output, data_file, pending
-from tna_onnx.maps.ensemble_temperature import EnsembleTemperature
+from tna_onnx.graph.traverse import all_tensors
+from tna_onnx.maps import EnsembleTemperature
 
 X = np.random.default_rng(1).standard_normal((5, FEATURES)).astype(np.float32)
 TENSORS = ("trunk", "weight", "bias")
@@ -263,10 +271,9 @@ def test_a_value_of_a_constant_node_lies_outside_too(tmp_path: Path) -> None:
 
 def test_a_tensor_of_a_branch_lies_outside_too(tmp_path: Path) -> None:
     b = builder()
-    info = helper.make_tensor_value_info("inner", onnx.TensorProto.FLOAT, [CLASSES])
     inner = numpy_helper.from_array(np.float32([3, 4, 5]), "inner constant")
-    branch = helper.make_graph([helper.make_node("Neg", ["inner constant"], ["inner"])], "b", [], [info], [inner])
-    b.node("If", b.store("yes", True, bool), out="other", then_branch=branch, else_branch=branch)
+    holds = branch("Neg", "inner constant", inner, shape=[CLASSES])
+    b.node("If", b.store("yes", True, bool), out="other", then_branch=holds, else_branch=holds)
     proto = b.sample({"y": "softmax", "other": "logits"}).proto
     for k, tensor in enumerate(t for t in all_tensors(proto.graph) if t.name in (*TENSORS, "inner constant")):
         moved(tensor, tmp_path, "weights.bin", 512 * k)
@@ -502,7 +509,7 @@ def test_without_an_output_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.M
 def test_placeless_keeps_the_length_alone(tmp_path: Path) -> None:
     model = model_of(tmp_path, one_file)
     tensor = model.initializers["weight"]
-    bare = external_placeless(tensor)
+    bare = placeless(tensor)
     assert {e.key: e.value for e in bare.external_data} == {"length": str(CLASSES * FEATURES * 4)}
     assert (bare.name, bare.dims, bare.data_type) == (tensor.name, tensor.dims, tensor.data_type)
     assert len(tensor.external_data) == 4

@@ -27,7 +27,7 @@ from tna_onnx.data import open_source
 from tna_onnx.errors import DataError, UnsupportedModel
 from tna_onnx.extraction.head_check import check_readout
 from tna_onnx.extraction.sessions import input_specs, open_probe
-from tna_onnx.graph.compare import unexpected_differences
+from tna_onnx.graph.difference import unexpected_differences
 from tna_onnx.graph.floats import float_tensor, rounded
 from tna_onnx.graph.head import choose_head, find_heads
 from tna_onnx.graph.load import load_model

@@ -15,8 +15,10 @@ from onnx import helper
 from tests.conftest import Demo
 from tests.graph.samples import CASES, Builder
 from tna_onnx.errors import UnsupportedModel, UsageError
+from tna_onnx.graph.dtypes import type_name
 from tna_onnx.graph.head import find_heads
-from tna_onnx.graph.load import load_model, tensor_types, type_name
+from tna_onnx.graph.input_types import tensor_types
+from tna_onnx.graph.load import load_model
 
 
 @pytest.fixture(scope="module")

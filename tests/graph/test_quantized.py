@@ -15,7 +15,7 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 from tests.graph.samples import CLASSES, FEATURES, Array, Builder, run, tensors
-from tna_onnx.graph.compare import unexpected_differences
+from tna_onnx.graph.difference import unexpected_differences
 from tna_onnx.graph.head import Head, choose_head
 from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.quantized import Quantized, read_quantized

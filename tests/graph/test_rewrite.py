@@ -22,12 +22,13 @@ from tests.graph.samples import (
     Builder,
     Sample,
     assert_gives,
+    branch,
     features_of,
     run,
     softmax,
 )
 from tna_onnx.errors import UnsupportedModel
-from tna_onnx.graph.compare import unexpected_differences
+from tna_onnx.graph.difference import unexpected_differences
 from tna_onnx.graph.head import Head, choose_head
 from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.outputs import ClassOutput, class_output
@@ -359,9 +360,8 @@ def test_logits_far_apart_stay_finite(tmp_path: Path) -> None:
 def test_a_branch_that_captures_the_logits_sees_the_new_ones(tmp_path: Path) -> None:
     b = Builder()
     b.node("Softmax", b.linear("scores"), out="y")
-    info = helper.make_tensor_value_info("inner", onnx.TensorProto.FLOAT, None)
-    branch = helper.make_graph([helper.make_node("Identity", ["scores"], ["inner"])], "branch", [], [info])
-    b.node("If", b.store("yes", True, bool), out="other", then_branch=branch, else_branch=branch)
+    captures = branch("Identity", "scores")
+    b.node("If", b.store("yes", True, bool), out="other", then_branch=captures, else_branch=captures)
     sample = b.sample({"y": "softmax", "other": "logits"}, bias_scale=1.0, logits="scores")
     model = sample.write(tmp_path)
     head, x = choose_head(model), sample.inputs(5)

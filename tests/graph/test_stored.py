@@ -12,7 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper
 
-from tests.graph.samples import CLASSES, FEATURES, Builder, run
+from tests.graph.samples import (
+    CLASSES,
+    FEATURES,
+    Builder,
+    branch,
+    run,
+)
 from tna_onnx.graph.floats import rounded
 from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.stored import Refused, Stored, resolve
@@ -99,10 +105,8 @@ def _an_output(b: Builder) -> None:
 def _captured(b: Builder) -> None:
     """A branch of an If reads the weight from the graph around it."""
     _alone(b)
-    info = helper.make_tensor_value_info("inner", onnx.TensorProto.FLOAT, None)
-    branch = helper.make_graph([helper.make_node("Neg", ["weight"], ["inner"])], "branch", [], [info])
-    yes = b.store("yes", True, bool)
-    b.nodes.append(helper.make_node("If", [yes], ["other"], name="if", then_branch=branch, else_branch=branch))
+    captures = branch("Neg", "weight")
+    b.node("If", b.store("yes", True, bool), out="other", then_branch=captures, else_branch=captures)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tna_onnx.graph.head import find_heads
-from tna_onnx.graph.load import Model, ModelSource, load_model, tensor_types
+from tna_onnx.graph.input_types import tensor_types
+from tna_onnx.graph.load import Model, ModelSource, load_model
 from tna_onnx.graph.readout import Head
 from tna_onnx.graph.rewrite import provenance
 from tna_onnx.results.inspection import HeadInfo, Inspection

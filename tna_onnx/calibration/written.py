@@ -23,7 +23,8 @@ from tna_onnx.calibration.task import Collected, Task
 from tna_onnx.engine.logits import Logits
 from tna_onnx.engine.outputs import Runs
 from tna_onnx.errors import CheckFailed
-from tna_onnx.graph.compare import checker_complaint, unexpected_differences
+from tna_onnx.graph.checker import checker_complaint
+from tna_onnx.graph.difference import unexpected_differences
 from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.rewrite import Rewritten
 from tna_onnx.maps.base import CalibrationMap, apply_map

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from tna_onnx.data import Source
 from tna_onnx.errors import DataError, UnsupportedModel
 from tna_onnx.extraction.sessions import input_specs, open_model
+from tna_onnx.graph.cut import ancestors
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.outputs import ClassOutput
 from tna_onnx.graph.readout import Head, Readout
-from tna_onnx.graph.walk import ancestors
 from tna_onnx.progress import Progress
 from tna_onnx.results.difference import OtherOutput, OutputDifference
 from tna_onnx.runtime import Device, Session

@@ -10,10 +10,12 @@ import onnx
 from onnx import ModelProto
 
 from tna_onnx.graph.constants import made_from_constants
-from tna_onnx.graph.load import Model, subgraph_inputs
+from tna_onnx.graph.dtypes import code_of
+from tna_onnx.graph.load import Model
 from tna_onnx.graph.readout import Head
+from tna_onnx.graph.traverse import subgraph_inputs
 
-__all__ = ["ModelProto", "cut_at", "cut_between", "read_beside", "tail_nodes"]
+__all__ = ["ModelProto", "ancestors", "cut_at", "cut_between", "read_beside", "tail_nodes"]
 
 
 def cut_at(model: Model, tensors: Sequence[str]) -> onnx.ModelProto:
@@ -23,11 +25,9 @@ def cut_at(model: Model, tensors: Sequence[str]) -> onnx.ModelProto:
     model is not modified.
     """
     cut = _part(model.proto, tensors, frozenset())
-    cut.graph.input.extend(
-        i
-        for i in model.proto.graph.input
-        if i.name not in model.initializers or any(t.name == i.name for t in cut.graph.initializer)
-    )
+    kept = {tensor.name for tensor in cut.graph.initializer}
+    # An input with an initializer has a default value; it goes with that.
+    cut.graph.input.extend(i for i in model.proto.graph.input if i.name not in model.initializers or i.name in kept)
     return cut
 
 
@@ -35,20 +35,38 @@ def cut_between(proto: onnx.ModelProto, feeds: Mapping[str, np.dtype[Any]], outp
     """Return a new model that computes `outputs` from the tensors `feeds`, which become its inputs, of any shape."""
     cut = _part(proto, outputs, frozenset(feeds))
     for name, dtype in feeds.items():
-        element = onnx.helper.np_dtype_to_tensor_dtype(dtype)
-        cut.graph.input.append(onnx.helper.make_tensor_value_info(name, element, None))
+        cut.graph.input.append(onnx.helper.make_tensor_value_info(name, code_of(dtype), None))
     return cut
+
+
+def ancestors(model: Model, tensor: str) -> set[int]:
+    """Return the indices of all nodes whose values a tensor is computed from; shapes are no values."""
+    todo = [tensor]
+    seen: set[int] = set()
+    while todo:
+        k = model.producers.get(todo.pop())
+        if k is None or k in seen:
+            continue
+        seen.add(k)
+        node = model.proto.graph.node[k]
+        if node.op_type not in ("Shape", "Size"):  # they read no numbers
+            todo += [*node.input, *subgraph_inputs(node)]
+    return seen
 
 
 def tail_nodes(model: Model, head: Head) -> list[int]:
     """Return the indices of the linear node and of all between it and the logits, in order."""
-    nodes, start = model.proto.graph.node, head.stored_weight.reader
-    made, after = set(nodes[start].output), [start]
+    nodes = model.proto.graph.node
+    start = head.stored_weight.reader
+    made = set(nodes[start].output)
+    after = [start]
+    # Forwards: what the linear node feeds. Backwards: of that, what the logits need.
     for k in range(start + 1, len(nodes)):
         if made.intersection((*nodes[k].input, *subgraph_inputs(nodes[k]))):
             made.update(nodes[k].output)
             after.append(k)
-    needed, tail = {head.logits}, []
+    needed = {head.logits}
+    tail = []
     for k in reversed(after):
         if needed.intersection(nodes[k].output):
             needed.update(nodes[k].input)
@@ -58,19 +76,19 @@ def tail_nodes(model: Model, head: Head) -> list[int]:
 
 def read_beside(model: Model, head: Head) -> list[str]:
     """Return the tensors besides the features that the nodes from the linear layer to the logits read of the data."""
-    tail = tail_nodes(model, head)
-    made = {name for k in tail for name in model.proto.graph.node[k].output}
-    read = dict.fromkeys(name for k in tail for name in model.proto.graph.node[k].input if name)
-    return [
-        name for name in read if name not in made and name != head.features and made_from_constants(model, name) is None
-    ]
+    tail = [model.proto.graph.node[k] for k in tail_nodes(model, head)]
+    known = {head.features, *(name for node in tail for name in node.output)}
+    read = dict.fromkeys(name for node in tail for name in node.input if name)  # once each, in order
+    return [name for name in read if name not in known and made_from_constants(model, name) is None]
 
 
-def _part(proto: onnx.ModelProto, outputs: Sequence[str], given: frozenset[str]) -> onnx.ModelProto:
-    """Return the nodes and initializers that `outputs` need, not looking behind the tensors `given`."""
+def _part(proto: onnx.ModelProto, outputs: Sequence[str], fed: frozenset[str]) -> onnx.ModelProto:
+    """Return the nodes and initializers that `outputs` need, not looking behind the tensors `fed`."""
     graph = proto.graph
     producers = {name: k for k, node in enumerate(graph.node) for name in node.output if name}
-    needed, kept, todo = set(), set(), [name for name in outputs if name not in given]
+    needed: set[str] = set()
+    kept: set[int] = set()
+    todo = [name for name in outputs if name not in fed]
     while todo:  # the nodes of a file need not be sorted
         name = todo.pop()
         needed.add(name)
@@ -78,7 +96,7 @@ def _part(proto: onnx.ModelProto, outputs: Sequence[str], given: frozenset[str])
         if k is not None and k not in kept:
             kept.add(k)
             node = graph.node[k]
-            todo += [n for n in (*node.input, *subgraph_inputs(node)) if n not in given and n not in needed]
+            todo += [n for n in (*node.input, *subgraph_inputs(node)) if n not in fed and n not in needed]
     cut = onnx.ModelProto()
     cut.ir_version = proto.ir_version
     cut.opset_import.extend(proto.opset_import)
@@ -88,6 +106,7 @@ def _part(proto: onnx.ModelProto, outputs: Sequence[str], given: frozenset[str])
     cut.graph.initializer.extend(tensor for tensor in graph.initializer if tensor.name in needed)
     cut.graph.sparse_initializer.extend(t for t in graph.sparse_initializer if t.values.name in needed)
     cut.graph.value_info.extend(info for info in graph.value_info if info.name in needed)
+    # An output needs no type and shape: ONNX Runtime infers them.
     known = {info.name: info for info in (*graph.value_info, *graph.output)}
     cut.graph.output.extend(known.get(name, onnx.ValueInfoProto(name=name)) for name in outputs)
     return cut

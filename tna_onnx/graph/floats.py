@@ -9,25 +9,26 @@ import onnx
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
-__all__ = ["FLOAT_TYPES", "epsilon", "float_tensor", "numpy_type", "rounded"]
+__all__ = ["epsilon", "float_tensor", "numpy_type", "rounded", "widened"]
 
-FLOAT_TYPES: dict[int, str] = {
-    onnx.TensorProto.FLOAT: "float32",
-    onnx.TensorProto.FLOAT16: "float16",
-    onnx.TensorProto.DOUBLE: "float64",
-    onnx.TensorProto.BFLOAT16: "bfloat16",
-}
-"""Element types that a head may have, by the names that NumPy gives them, or would."""
+_BFLOAT16 = "bfloat16"
+# bfloat16 keeps 7 of the 23 bits of a float32's fraction.
+_BFLOAT16_EPSILON = 2.0**-7
+_BFLOAT16_NAN = np.uint16(0x7FC0)
 
 
 def numpy_type(name: str) -> np.dtype[Any]:
     """Return the NumPy dtype that holds values of an element type."""
-    return np.dtype("float32" if name == "bfloat16" else name)
+    if name == _BFLOAT16:
+        return np.dtype(np.float32)
+    return np.dtype(name)
 
 
 def epsilon(name: str) -> float:
     """Return the relative step between neighbouring numbers of an element type."""
-    return 2.0**-7 if name == "bfloat16" else float(np.finfo(name).eps)
+    if name == _BFLOAT16:
+        return _BFLOAT16_EPSILON
+    return float(np.finfo(name).eps)
 
 
 def rounded(array: NDArray[Any], name: str) -> NDArray[Any]:
@@ -38,27 +39,30 @@ def rounded(array: NDArray[Any], name: str) -> NDArray[Any]:
     """
     with np.errstate(over="ignore"):
         held = np.asarray(array, numpy_type(name))
-    return _widened(_bfloat16_bits(held)) if name == "bfloat16" else held
+    if name == _BFLOAT16:
+        return widened(_bfloat16_bits(held))
+    return held
 
 
 def float_tensor(array: NDArray[Any], element_type: str, name: str) -> onnx.TensorProto:
     """Return a TensorProto with raw data."""
-    if element_type == "bfloat16":
-        bits = _bfloat16_bits(np.asarray(array, np.float32))
-        kind = onnx.TensorProto.BFLOAT16
-        return onnx.helper.make_tensor(name, kind, array.shape, bits.astype("<u2").tobytes(), raw=True)
-    return numpy_helper.from_array(rounded(array, element_type), name)
+    if element_type != _BFLOAT16:
+        return numpy_helper.from_array(rounded(array, element_type), name)
+    bits = _bfloat16_bits(np.asarray(array, np.float32)).astype("<u2")
+    return onnx.helper.make_tensor(name, onnx.TensorProto.BFLOAT16, array.shape, bits.tobytes(), raw=True)
+
+
+def widened(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
+    """Return the numbers whose bfloat16 bits these are."""
+    wide = (np.atleast_1d(bits).astype(np.uint32) << 16).view(np.float32)
+    return wide.reshape(bits.shape)
 
 
 def _bfloat16_bits(array: NDArray[np.float32]) -> NDArray[np.uint16]:
     """Round to nearest, ties to even, and keep the upper half of each number."""
-    bits = array.view(np.uint32).astype(np.uint64) if array.ndim else np.asarray(array).reshape(1).view(np.uint32)
-    bits = bits.astype(np.uint64)
+    flat = np.asarray(array).reshape(-1)
+    bits = np.ascontiguousarray(flat).view(np.uint32).astype(np.uint64)  # the sum below may need 33 bits
+    # 0x7FFF + the last bit that stays: halves go up only where that makes the last bit 0.
     upper = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
-    nan = np.isnan(array) if array.ndim else np.isnan(np.asarray(array).reshape(1))
-    return np.where(nan, np.uint16(0x7FC0), upper).astype(np.uint16).reshape(array.shape)
-
-
-def _widened(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
-    wide = (np.atleast_1d(bits).astype(np.uint32) << 16).view(np.float32)
-    return wide.reshape(bits.shape)
+    # A NaN whose set bits all lie in the lower half would become infinite.
+    return np.where(np.isnan(flat), _BFLOAT16_NAN, upper).astype(np.uint16).reshape(array.shape)

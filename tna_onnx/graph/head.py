@@ -19,27 +19,25 @@ Two linear layers that meet are refused, and so is anything else, with the node 
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 from tna_onnx.errors import UnsupportedModel
-from tna_onnx.graph.floats import FLOAT_TYPES
+from tna_onnx.graph.cut import ancestors
+from tna_onnx.graph.dtypes import FLOAT_TYPES
 from tna_onnx.graph.linear import is_linear
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.readout import Head, Refusal
-from tna_onnx.graph.walk import MULTI_LABEL, Walk, ancestors
+from tna_onnx.graph.walk import MULTI_LABEL, walk_back
 
 __all__ = ["choose_head", "find_heads"]
 
 
 def find_heads(model: Model) -> tuple[tuple[Head, ...], tuple[Refusal, ...]]:
     """Walk back from every graph output. Outputs that lead to no head give a refusal."""
-    heads: list[Any] = []
-    refusals: list[Any] = []
-    for output in model.outputs:
-        walk = Walk(model, output)
-        found = walk.attempt()
-        (heads if isinstance(found, Head) else refusals).append(found)
-    return tuple(heads), tuple(refusals)
+    outcomes = [walk_back(model, output).outcome for output in model.outputs]
+    heads = tuple(outcome for outcome in outcomes if isinstance(outcome, Head))
+    refusals = tuple(outcome for outcome in outcomes if isinstance(outcome, Refusal))
+    return heads, refusals
 
 
 def choose_head(model: Model, node: str | None = None, output: str | None = None) -> Head:
@@ -59,29 +57,41 @@ def choose_head(model: Model, node: str | None = None, output: str | None = None
             raise UnsupportedModel(f"{model.name}: no output '{output}'; the model has {', '.join(model.outputs)}")
         heads = tuple(head for head in heads if head.output == output)
         refusals = tuple(refusal for refusal in refusals if refusal.output == output)
-    multi_label = {r.node for r in refusals if MULTI_LABEL in r.reason}
+    # The layer of a multi-label classifier may look like a head from another output, in front of its Sigmoid.
+    multi_label = {refusal.node for refusal in refusals if MULTI_LABEL in refusal.reason}
     heads = tuple(head for head in heads if head.node not in multi_label)
     if node is None and output is None:
         heads = _last(model, heads)
         _refuse_doubt(model, heads, refusals)
-    found = {head.node: head for head in reversed(heads)}
-    reasons = "".join(f"\n  output '{r.output}', at {r.node}: {r.reason}" for r in refusals)
+    by_node = {head.node: head for head in reversed(heads)}  # reversed: of several outputs, the first stays
     if node is not None:
-        if node in found:
-            return found[node]
-        known = f"; heads found: {', '.join(found)}" if found else "; no head was found"
-        raise UnsupportedModel(f"{model.name}: node '{node}' is not a linear head that can be replaced{known}{reasons}")
-    if not found:
+        return _named(model, node, by_node, refusals)
+    if not by_node:
         raise UnsupportedModel(
-            f"{model.name}: no linear head found (`tna-onnx inspect` shows the same){reasons}\n"
+            f"{model.name}: no linear head found (`tna-onnx inspect` shows the same){_reasons(refusals)}\n"
             "  a calibration map alone needs none: --search none"
         )
-    if len(found) > 1:
-        listing = ", ".join(f"{head.node} (output '{head.output}')" for head in found.values())
+    if len(by_node) > 1:
+        listing = ", ".join(f"{head.node} (output '{head.output}')" for head in by_node.values())
         raise UnsupportedModel(
-            f"{model.name}: {len(found)} heads found: {listing}; choose one with --head NODE, or --output-name NAME"
+            f"{model.name}: {len(by_node)} heads found: {listing}; choose one with --head NODE, or --output-name NAME"
         )
-    return next(iter(found.values()))
+    return next(iter(by_node.values()))
+
+
+def _named(model: Model, node: str, by_node: dict[str, Head], refusals: Sequence[Refusal]) -> Head:
+    if node in by_node:
+        return by_node[node]
+    known = "; no head was found"
+    if by_node:
+        known = f"; heads found: {', '.join(by_node)}"
+    raise UnsupportedModel(
+        f"{model.name}: node '{node}' is not a linear head that can be replaced{known}{_reasons(refusals)}"
+    )
+
+
+def _reasons(refusals: Sequence[Refusal]) -> str:
+    return "".join(f"\n  output '{r.output}', at {r.node}: {r.reason}" for r in refusals)
 
 
 def _last(model: Model, heads: tuple[Head, ...]) -> tuple[Head, ...]:
@@ -96,10 +106,11 @@ def _refuse_doubt(model: Model, heads: tuple[Head, ...], refusals: tuple[Refusal
     Raises:
         UnsupportedModel: a refused output holds numbers that a linear layer makes, not on the way to the head found.
     """
-    if not heads:
+    if not heads:  # the caller says that there is none, with all reasons
         return
     known = {k for head in heads for k in ancestors(model, head.output)}
     kinds = {info.name: info.type.tensor_type.elem_type for info in model.proto.graph.output}
+    # An output without a linear layer of its own, such as features or labels, is not another classifier's.
     for refusal in refusals:
         own = ancestors(model, refusal.output)
         linear = any(is_linear(model.proto.graph.node[k]) for k in own - known)

@@ -97,14 +97,17 @@ def read_linear(model: Model, index: int, output: str) -> Linear:
 def _matrix(weight: Stored, transposed: bool) -> tuple[Step, ...]:
     """Steps to (C, n) from a weight read as (n, C), or as (C, n) if transposed; leading axes of one may be there."""
     shape = weight.value.shape
-    steps: tuple[Step, ...] = ()
     if len(shape) == 1 and not transposed:
         return (Reshape(shape, (1, *shape)),)
+    steps: tuple[Step, ...] = ()
     if len(shape) > 2 and all(d == 1 for d in shape[:-2]):
-        steps, shape = (Reshape(shape, shape[-2:]),), shape[-2:]
+        steps = (Reshape(shape, shape[-2:]),)
+        shape = shape[-2:]
     if len(shape) != 2:
         raise Refused(f"weight '{weight.name}' is {weight.value.ndim}-dimensional; expected a matrix")
-    return steps if transposed else (*steps, Transpose((1, 0)))
+    if transposed:
+        return steps
+    return (*steps, Transpose((1, 0)))
 
 
 def _constant_second(model: Model, node: onnx.NodeProto, index: int) -> Stored:
@@ -112,8 +115,9 @@ def _constant_second(model: Model, node: onnx.NodeProto, index: int) -> Stored:
 
 
 def _bias_at(model: Model, node: onnx.NodeProto, index: int, position: int) -> Stored | None:
-    there = len(node.input) > position and node.input[position]
-    return resolve(model, node.input[position], index) if there else None
+    if len(node.input) <= position or not node.input[position]:
+        return None
+    return resolve(model, node.input[position], index)
 
 
 def _matmul(model: Model, index: int, node: onnx.NodeProto, attributes: dict[str, Any], _: str) -> Linear:
@@ -128,8 +132,10 @@ def _gemm(model: Model, index: int, node: onnx.NodeProto, attributes: dict[str, 
     weight = _constant_second(model, node, index)
     if weight.value.ndim != 2:
         raise Refused(f"weight '{weight.name}' is {weight.value.ndim}-dimensional; expected a matrix")
-    alpha, beta = float(attributes.get("alpha", 1.0)), float(attributes.get("beta", 1.0))
+    alpha = float(attributes.get("alpha", 1.0))
+    beta = float(attributes.get("beta", 1.0))
     bias = _bias_at(model, node, index, 2)
+    # Zero times any weight is zero: no new weight would change the scores.
     if alpha == 0 or (bias is not None and beta == 0):
         raise Refused("Gemm with alpha or beta of zero")
     return Linear(
@@ -151,7 +157,7 @@ def _conv(model: Model, index: int, node: onnx.NodeProto, attributes: dict[str, 
         raise Refused(f"{node.op_type} with a weight of shape {shape}; expected (C, n, 1, 1): a kernel of one pixel")
     if attributes.get("group", 1) != 1:
         raise Refused(f"{node.op_type} with {attributes['group']} groups; expected one")
-    if len(node.input) > 3 and node.input[3]:
+    if len(node.input) > 3 and node.input[3]:  # FusedConv's Z, which is computed from data
         raise Refused(f"{node.op_type} that adds a second tensor")
     return Linear(
         features=node.input[0],
@@ -166,7 +172,7 @@ def _einsum(model: Model, index: int, node: onnx.NodeProto, attributes: dict[str
     equation = attributes.get("equation", b"").decode(errors="replace").replace(" ", "")
     left, arrow, result = equation.partition("->")
     terms = left.split(",")
-    if not arrow:
+    if not arrow:  # ONNX: the letters that come once, in alphabetical order
         result = "".join(sorted(k for k in set(left) if k.isalpha() and left.count(k) == 1))
     if len(terms) != 2 or len(node.input) != 2:
         raise Refused(f"Einsum '{equation}' is not a product of features and a weight")
@@ -177,12 +183,17 @@ def _einsum(model: Model, index: int, node: onnx.NodeProto, attributes: dict[str
         except Refused as refused:
             reasons.append(str(refused))
             continue
-        term, other = terms[constant], terms[data]
+        term = terms[constant]
+        other = terms[data]
+        # A product over one letter, that leaves one of the weight's.
         inner = [k for k in term if k in other and k not in result]
         outer = [k for k in term if k in result and k not in other]
         if len(term) != 2 or len(inner) != 1 or len(outer) != 1 or weight.value.ndim != 2:
             raise Refused(f"Einsum '{equation}' is not a product of features and a weight")
-        return Linear(node.input[data], weight, () if term[0] == outer[0] else (Transpose((1, 0)),))
+        orient: tuple[Step, ...] = ()
+        if term[0] != outer[0]:
+            orient = (Transpose((1, 0)),)
+        return Linear(node.input[data], weight, orient)
     raise Refused(f"Einsum with no constant operand ({'; '.join(reasons)})")
 
 
@@ -198,9 +209,11 @@ def _linear_classifier(_: Model, index: int, node: onnx.NodeProto, attributes: d
     if not rows or not coefficients.size or coefficients.size % rows:
         raise Refused(f"LinearClassifier with {coefficients.size} coefficients for {rows} classes")
     name = node.name or node.output[1]
-    # attributes are float32, whatever the type of the input
+    # Attributes are float32, whatever the type of the input.
     weight = Stored(name, coefficients, "float32", (), "", index, attribute="coefficients")
-    bias = Stored(name, intercepts, "float32", (), "", index, attribute="intercepts") if intercepts.size else None
+    bias = None
+    if intercepts.size:
+        bias = Stored(name, intercepts, "float32", (), "", index, attribute="intercepts")
     linear = Linear(
         features=node.input[0],
         weight=weight,
@@ -212,6 +225,7 @@ def _linear_classifier(_: Model, index: int, node: onnx.NodeProto, attributes: d
     )
     if linear.link == "unknown":
         raise Refused(f"LinearClassifier with post_transform {attributes['post_transform'].decode(errors='replace')}")
+    # A binary classifier may store the rows -w and w; its one degree of freedom is w.
     opposite = rows == 2 and np.array_equal(linear.vectors[0], -linear.vectors[1])
     if linear.link == "sigmoid" and opposite and (not intercepts.size or intercepts[0] == -intercepts[1]):
         return replace(linear, orient=(*linear.orient, Mirror()), bias_orient=(Mirror(),))
@@ -219,8 +233,8 @@ def _linear_classifier(_: Model, index: int, node: onnx.NodeProto, attributes: d
 
 
 def _activation(attributes: dict[str, Any]) -> str:
-    name = attributes.get("activation", b"")
-    return name.decode(errors="replace").lower() if name else "none"
+    name: bytes = attributes.get("activation", b"")
+    return name.decode(errors="replace").lower() or "none"
 
 
 _POST_TRANSFORMS = {"NONE": "none", "SOFTMAX": "softmax", "LOGISTIC": "sigmoid"}

@@ -8,34 +8,29 @@ they are and are not read. Model-local functions are inlined: a head inside one 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections import Counter
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
-import onnx.inliner
 from google.protobuf.message import DecodeError, EncodeError
 from numpy.typing import NDArray
 
 from tna_onnx.errors import UnsupportedModel, UsageError
+from tna_onnx.graph.functions import inlined
+from tna_onnx.graph.places import is_external, place_of
+from tna_onnx.graph.traverse import all_tensors, subgraph_inputs
 
-__all__ = [
-    "Model",
-    "ModelSource",
-    "all_tensors",
-    "all_tensors_of",
-    "load_model",
-    "node_label",
-    "subgraph_inputs",
-    "tensor_types",
-    "type_name",
-]
+__all__ = ["Model", "ModelSource", "load_model"]
 
 ModelSource: TypeAlias = Any
 """A path, the bytes of a file, an onnx.ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph."""
+
+# Attributes of a Constant node that hold plain numbers in place of a tensor, and the dtype of its output.
+_SHORT_CONSTANTS = {"value_float": "float32", "value_floats": "float32", "value_int": "int64", "value_ints": "int64"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,12 +52,12 @@ class Model:
     @property
     def name(self) -> str:
         """What messages call the model."""
-        return "the model in memory" if self.path is None else str(self.path)
+        return str(self.path or "the model in memory")
 
     @property
     def folder(self) -> Path:
         """Where external data lie."""
-        return Path() if self.path is None else self.path.parent
+        return (self.path or Path()).parent
 
     @property
     def opset(self) -> int:
@@ -102,24 +97,36 @@ class Model:
     @cached_property
     def uses(self) -> dict[str, int]:
         """How often each tensor is read: by nodes, by sub-graphs that capture it, as a graph output."""
-        count: dict[str, int] = {}
+        count = Counter(self.outputs)
         for node in self.proto.graph.node:
-            for name in (*node.input, *subgraph_inputs(node)):
-                count[name] = count.get(name, 0) + 1
-        for name in self.outputs:
-            count[name] = count.get(name, 0) + 1
+            count.update(node.input)
+            count.update(subgraph_inputs(node))
         return count
+
+    @cached_property
+    def labels(self) -> tuple[str, ...]:
+        """What `--head` and messages call each node: its name; `name_index` if not unique, `OpType_index` without."""
+        nodes = self.proto.graph.node
+        names = Counter(node.name for node in nodes)
+        labels = [node.name for node in nodes]
+        for k, node in enumerate(nodes):
+            if not node.name or names[node.name] > 1:
+                labels[k] = f"{node.name or node.op_type}_{k}"
+        return tuple(labels)
 
     @property
     def external_files(self) -> tuple[str, ...]:
         """Locations of external data, relative to the model's folder."""
-        locations = {e.value for t in all_tensors(self.proto.graph) for e in t.external_data if e.key == "location"}
-        return tuple(sorted(locations))
+        places = (place_of(tensor) for tensor in all_tensors(self.proto.graph) if is_external(tensor))
+        return tuple(sorted({place.location for place in places}))
 
     def producer(self, tensor: str) -> onnx.NodeProto | None:
         """Return the node that makes a tensor; None for graph inputs and initializers."""
         k = self.producers.get(tensor)
-        return None if k is None else self.proto.graph.node[k]
+        if k is None:
+            return None
+        node: onnx.NodeProto = self.proto.graph.node[k]
+        return node
 
     def constant_tensor(self, tensor: str) -> onnx.TensorProto | None:
         """Return the initializer, or the value of the Constant node, of that name."""
@@ -145,7 +152,7 @@ class Model:
                 folder.
         """
         try:
-            if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            if is_external(tensor):
                 tensor = self._with_data(tensor)
             return np.asarray(onnx.numpy_helper.to_array(tensor))
         except (KeyError, OSError, TypeError, ValueError) as error:
@@ -163,22 +170,13 @@ class Model:
 
     def _with_data(self, tensor: onnx.TensorProto) -> onnx.TensorProto:
         """Return a tensor with its external data inside."""
-        place = {entry.key: entry.value for entry in tensor.external_data}
-        path, length = self.data_path(place["location"]), int(place["length"]) if "length" in place else -1
-        with path.open("rb") as file:
-            file.seek(int(place.get("offset", 0)))
-            data = file.read(length)
-        if len(data) < length:
-            raise ValueError(f"'{place['location']}' ends {length - len(data):,} bytes too early")
-        whole = onnx.TensorProto(name=tensor.name, dims=tensor.dims, data_type=tensor.data_type)
-        whole.raw_data = data
-        if "length" not in place:
-            count = (
-                int(np.prod(tensor.dims, dtype=np.int64))
-                * onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
-            )
-            whole.raw_data = data[:count]
-        return whole
+        place = place_of(tensor)
+        with self.data_path(place.location).open("rb") as file:
+            file.seek(place.offset)
+            data = file.read(place.length)
+        if len(data) < place.length:
+            raise ValueError(f"'{place.location}' ends {place.length - len(data):,} bytes too early")
+        return onnx.TensorProto(name=tensor.name, dims=tensor.dims, data_type=tensor.data_type, raw_data=data)
 
     def floats(self, tensor: onnx.TensorProto) -> NDArray[Any]:
         """Return the values of a float tensor; bfloat16 as float32.
@@ -187,7 +185,10 @@ class Model:
             UnsupportedModel: as for `array`.
         """
         value = self.array(tensor)
-        return value.astype(np.float32) if tensor.data_type == onnx.TensorProto.BFLOAT16 else value
+        # Some versions of onnx give bfloat16 as float32, others in a dtype of ml_dtypes.
+        if tensor.data_type == onnx.TensorProto.BFLOAT16:
+            return value.astype(np.float32)
+        return value
 
 
 def load_model(source: ModelSource) -> Model:
@@ -207,6 +208,7 @@ def load_model(source: ModelSource) -> Model:
     package = type(source).__module__.partition(".")[0]
     if isinstance(source, onnx.ModelProto):
         return _from_proto(source)
+    # By name of the package, so that neither is imported unless the caller has done so.
     if package == "onnx_ir":
         return _from_proto(_from_onnx_ir(source))
     if package == "onnx_graphsurgeon":
@@ -219,29 +221,11 @@ def load_model(source: ModelSource) -> Model:
     )
 
 
-def all_tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    """Every tensor of a graph: initializers, attributes of nodes, sub-graphs."""
-    yield from graph.initializer
-    for tensor in graph.sparse_initializer:
-        yield from (tensor.values, tensor.indices)
-    for node in graph.node:
-        for attribute in node.attribute:
-            yield from all_tensors_of(attribute)
-
-
-def all_tensors_of(attribute: onnx.AttributeProto) -> Iterator[onnx.TensorProto]:
-    """Every tensor of an attribute, sub-graphs included."""
-    if attribute.HasField("t"):
-        yield attribute.t
-    yield from attribute.tensors
-    for graph in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
-        yield from all_tensors(graph)
-
-
 def _read(path: Path) -> Model:
+    if path.is_dir():
+        raise UsageError(f"{path}: is a directory; expected an ONNX model file")
     if not path.is_file():
-        what = "is a directory" if path.is_dir() else "no such file"
-        raise UsageError(f"{path}: {what}; expected an ONNX model file")
+        raise UsageError(f"{path}: no such file; expected an ONNX model file")
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -250,7 +234,9 @@ def _read(path: Path) -> Model:
 
 
 def _parsed(data: bytes, file: Path | None) -> Model:
-    proto, name = onnx.ModelProto(), file or "the model in memory"
+    # An empty file, and some others, parse as a protobuf with nothing in it: the graph tells.
+    proto = onnx.ModelProto()
+    name = file or "the model in memory"
     try:
         proto.ParseFromString(data)
     except DecodeError as error:
@@ -259,8 +245,8 @@ def _parsed(data: bytes, file: Path | None) -> Model:
         ) from error
     if not proto.graph.node or not proto.graph.output or not proto.opset_import:
         raise UnsupportedModel(f"{name}: no graph in it ({len(data):,} bytes); expected an ONNX model file")
-    whole = Model(proto, hashlib.sha256(data).hexdigest(), file)
-    return whole if not proto.functions else _without_functions(whole)
+    flat, functions = inlined(proto)
+    return Model(flat, hashlib.sha256(data).hexdigest(), file, functions)
 
 
 def _from_proto(proto: onnx.ModelProto) -> Model:
@@ -287,57 +273,3 @@ def _from_onnx_ir(model: Any) -> onnx.ModelProto:
 
     proto: onnx.ModelProto = onnx_ir.to_proto(onnx_ir.external_data.load_to_model(model.clone()))
     return proto
-
-
-def _without_functions(model: Model) -> Model:
-    """Inline the model's own functions; a model that cannot be inlined stays as it is."""
-    names = tuple(sorted(f.name for f in model.proto.functions))
-    try:
-        proto = onnx.inliner.inline_local_functions(model.proto)
-    except (RuntimeError, ValueError):
-        return model
-    return replace(model, proto=proto, inlined=names)
-
-
-def node_label(model: Model, index: int) -> str:
-    """Name of a node: what `--head` takes and messages show. `OpType_index` without one, `name_index` if not unique."""
-    nodes = model.proto.graph.node
-    name = nodes[index].name
-    unique = name and sum(node.name == name for node in nodes) == 1
-    return name if unique else f"{name or nodes[index].op_type}_{index}"
-
-
-def type_name(code: int) -> str:
-    """Name of an ONNX element type; its number, if ONNX has no such type."""
-    names: dict[int, str] = {number: name.lower() for name, number in onnx.TensorProto.DataType.items()}
-    return names.get(code, str(code))
-
-
-def subgraph_inputs(node: onnx.NodeProto) -> Iterator[str]:
-    """Names that the sub-graphs of a node (If, Loop, Scan) read, their own tensors included."""
-    for attribute in node.attribute:
-        for graph in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
-            for inner in graph.node:
-                yield from inner.input
-                yield from subgraph_inputs(inner)
-            yield from (output.name for output in graph.output)
-
-
-def tensor_types(model: Model) -> dict[str, str]:
-    """Dtype and shape of each graph input as text, such as `float32 (N, 3, 32, 32)`; dynamic dimensions by name."""
-    types = {}
-    for info in model.proto.graph.input:
-        if not info.type.HasField("tensor_type"):
-            types[info.name] = str(info.type.WhichOneof("value")).removesuffix("_type")
-            continue
-        tensor = info.type.tensor_type
-        kind = type_name(tensor.elem_type)
-        sizes = [str(d.dim_value) if d.HasField("dim_value") else d.dim_param or "?" for d in tensor.shape.dim]
-        types[info.name] = f"{_SPELLED.get(kind, kind)} ({', '.join(sizes)})"
-    return types
-
-
-_SHORT_CONSTANTS = {"value_float": "float32", "value_floats": "float32", "value_int": "int64", "value_ints": "int64"}
-"""Attributes of a Constant node that hold plain numbers in place of a tensor, and the dtype of its output."""
-
-_SPELLED = {"float": "float32", "double": "float64"}

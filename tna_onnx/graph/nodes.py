@@ -22,11 +22,13 @@ PREFIX = "tna_onnx"
 
 def can_append(dtype: str, opset: int) -> bool:
     """Whether a model's opset has the operators that an appended map needs."""
-    return opset >= _lowest_opset(dtype)
+    return opset >= _min_opset(dtype)
 
 
-def _lowest_opset(dtype: str) -> int:
-    return 12 if dtype == "float64" else 7  # Mul and Add broadcast from 7 on, Clip knows float64 from 12 on
+def _min_opset(dtype: str) -> int:
+    if dtype == "float64":
+        return 12  # Clip knows float64 from 12 on
+    return 7  # Mul and Add broadcast from 7 on
 
 
 class NodeOps:
@@ -42,12 +44,12 @@ class NodeOps:
 
     def __init__(self, dtype: str, opset: int) -> None:
         if not can_append(dtype, opset):
-            lowest = _lowest_opset(dtype)
             raise UnsupportedModel(
-                f"the model has opset {opset}, too old for an appended map in {dtype}; convert it to opset {lowest} or "
-                "newer, or use --map ts, which needs no new nodes"
+                f"the model has opset {opset}, too old for an appended map in {dtype}; convert it to opset "
+                f"{_min_opset(dtype)} or newer, or use --map ts, which needs no new nodes"
             )
-        self._dtype, self._opset = np.dtype(dtype), opset
+        self._dtype = np.dtype(dtype)
+        self._opset = opset
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: list[onnx.TensorProto] = []
 
@@ -84,7 +86,7 @@ class NodeOps:
 
     def clip(self, a: str, low: float, high: float) -> str:
         """Write Clip with both bounds."""
-        if self._opset < 11:
+        if self._opset < 11:  # bounds are attributes
             return self._node("Clip", [a], min=low, max=high)
         return self._node("Clip", [a, self.const(low), self.const(high)])
 
@@ -111,9 +113,10 @@ class NodeOps:
         return self._node("Reshape", [a, name])
 
     def _reduced(self, op_type: str, a: str) -> str:
-        if self._opset < 18:
+        if self._opset < 18:  # axes are an attribute
             return self._node(op_type, [a], axes=[1], keepdims=1)
         name = f"{PREFIX}/axes"
+        # All reductions of a map share one tensor of axes.
         if all(tensor.name != name for tensor in self.initializers):
             self.initializers.append(numpy_helper.from_array(np.array([1], np.int64), name))
         return self._node(op_type, [a, name], keepdims=1)

@@ -13,14 +13,14 @@ import onnx
 from numpy.typing import NDArray
 
 from tna_onnx.errors import UnsupportedModel
-from tna_onnx.graph.floats import FLOAT_TYPES
+from tna_onnx.graph.dtypes import FLOAT_TYPES
 from tna_onnx.graph.head import choose_head, find_heads
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX
-from tna_onnx.graph.readout import Readout, Refusal
+from tna_onnx.graph.readout import Readout
 from tna_onnx.graph.rewrite import provenance
 from tna_onnx.graph.stored import Refused
-from tna_onnx.graph.walk import Walk
+from tna_onnx.graph.walk import Walked, walk_back
 from tna_onnx.numerics.ops import softmax
 
 __all__ = [
@@ -66,13 +66,16 @@ class ClassOutput:
     @property
     def width(self) -> int:
         """Numbers per sample."""
-        return 1 if self.kind == "positive_probability" else self.n_classes
+        if self.kind == "positive_probability":
+            return 1
+        return self.n_classes
 
     def in_order(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return (N, width) values with the classes in the model's order; those of maps come sorted by label."""
         values = np.asarray(values).reshape(len(values), self.width)
         if not self.mapped:
             return values
+        # ONNX Runtime gives maps, whose keys the session sorts to make an array of them.
         position = {label: k for k, label in enumerate(sorted(self.labels))}
         return values[:, [position[label] for label in self.labels]]
 
@@ -128,30 +131,33 @@ def class_output(
     Raises:
         UnsupportedModel: the graph does not tell.
     """
+    # What the tool wrote counts only where the graph bears it out.
     known = provenance(model)
-    name, classes = known.get("output"), known.get("classes", "")
+    name = known.get("output")
+    classes = known.get("classes", "")
     heads, refusals = find_heads(model)
     if head is None and name is not None and output in (None, name):
-        for found in heads:
-            if found.output == name:
-                return output_of(found)
+        for candidate in heads:
+            if candidate.output == name:
+                return output_of(candidate)
         for refusal in refusals:
             behind_map = refusal.output == name and refusal.node.startswith(f"{PREFIX}/")
             if behind_map and refusal.activation in _KINDS and classes.isdecimal():
-                return _behind_map(model, name, refusal, known, int(classes))
-    if head is not None or (kind is None and any(output in (None, found.output) for found in heads)):
+                return _behind_map(model, name, known, int(classes))
+    if head is not None or (kind is None and any(output in (None, candidate.output) for candidate in heads)):
         return output_of(choose_head(model, head, output))
     return output_of(choose_readout(model, output, kind))
 
 
-def _behind_map(model: Model, name: str, refusal: Refusal, known: dict[str, str], classes: int) -> ClassOutput:
+def _behind_map(model: Model, name: str, known: dict[str, str], classes: int) -> ClassOutput:
     """Read an output behind a map that this tool appended."""
-    walk = Walk(model, name)
-    walk.attempt()
-    kind = known.get("output_kind", "logits") if refusal.activation == "none" else _KINDS[refusal.activation]
-    if walk.paired:
+    walked = walk_back(model, name)
+    kind = _KINDS[walked.activation]
+    if walked.activation == "none":
+        kind = known.get("output_kind", "logits")
+    if walked.paired:
         kind = "probabilities"
-    return ClassOutput(name, kind, classes, walk.labels, "ZipMap" in walk.follows)
+    return ClassOutput(name, kind, classes, walked.labels, "ZipMap" in walked.follows)
 
 
 def find_readout(model: Model, head: str | None = None, output: str | None = None, kind: str | None = None) -> Readout:
@@ -169,9 +175,11 @@ def find_readout(model: Model, head: str | None = None, output: str | None = Non
     if head is None and kind is None:
         try:
             return choose_head(model, None, output)
-        except UnsupportedModel:
+        except UnsupportedModel:  # a map alone needs no head
             return choose_readout(model, output)
-    return choose_readout(model, output, kind) if head is None else choose_head(model, head, output)
+    if head is not None:
+        return choose_head(model, head, output)
+    return choose_readout(model, output, kind)
 
 
 def choose_readout(model: Model, output: str | None = None, kind: str | None = None) -> Readout:
@@ -187,21 +195,21 @@ def choose_readout(model: Model, output: str | None = None, kind: str | None = N
     """
     if output is not None and output not in model.outputs:
         raise UnsupportedModel(f"{model.name}: no output '{output}'; the model has {', '.join(model.outputs)}")
-    found, reasons = [], []
+    readouts = []
+    reasons = []
     for info in model.proto.graph.output:
         if output not in (None, info.name):
             continue
         try:
-            found.append(_readout(model, info, kind))
+            readouts.append(_readout(model, info, kind))
         except Refused as refused:
             reasons.append(f"\n  output '{info.name}': {refused}")
-    if not found:
+    if not readouts:
         raise UnsupportedModel(f"{model.name}: no output that can be calibrated{''.join(reasons)}")
-    tensors = {readout.logits: readout for readout in reversed(found)}
-    if len(tensors) > 1:
-        names = ", ".join(readout.output for readout in found)
+    if len({readout.logits for readout in readouts}) > 1:
+        names = ", ".join(readout.output for readout in readouts)
         raise UnsupportedModel(f"{model.name}: several outputs can be calibrated: {names}; choose one: --output-name")
-    return found[0]
+    return readouts[0]
 
 
 def _readout(model: Model, info: onnx.ValueInfoProto, kind: str | None) -> Readout:
@@ -211,54 +219,65 @@ def _readout(model: Model, info: onnx.ValueInfoProto, kind: str | None) -> Reado
         Refused: it holds no scores, or the graph does not tell what they are.
     """
     tensor = info.type.tensor_type
+    # ZipMap gives a sequence of maps; 0 is an output whose type the file does not say.
     scores = info.type.HasField("sequence_type") or tensor.elem_type in (0, *FLOAT_TYPES)
     if not scores:
         raise Refused("holds class labels, not scores")
-    walk = Walk(model, info.name)
-    walk.attempt()
-    holds = walk.holds
-    if walk.activation == "none" and holds == "logits":
-        holds = kind or _known_kind(walk)
-        if not holds:
-            raise Refused(
-                f"the graph does not tell whether it holds logits or probabilities (it comes from {walk.where}); say "
-                "so with --output-kind logits or --output-kind probabilities"
-            )
-    labels = walk.labels or _node_labels(walk)
-    sizes = [d.dim_value for d in tensor.shape.dim]
-    if len(sizes) > 2 and any(size != 1 for size in sizes[1:-1]):
-        raise Refused(f"has {len(sizes)} axes: several predictions a sample are not supported; expected (N, C)")
-    columns = len(labels) or (sizes[-1] if sizes else 0)
-    if walk.activation == "sigmoid" and not walk.paired:
-        if columns != 1 and not (len(sizes) == 1 and not labels):
-            raise Refused(
-                f"{columns or 'several'} logits with a Sigmoid: multi-label classifiers are not supported, expected "
-                "one logit with a Sigmoid"
-            )
-        columns = 2
-    if walk.paired:
-        columns = 2
+    walked = walk_back(model, info.name)
+    holds = _holds(walked, kind)
+    labels = walked.labels or _node_labels(walked.node)
+    columns = _columns(info, walked, labels)
     if columns < 2:
         raise Refused("the number of classes is unknown: the output's last dimension is not declared")
-    element = FLOAT_TYPES.get(tensor.elem_type, "float32")
     return Readout(
         output=info.name,
-        logits=walk.logits,
-        logits_type=element,
+        logits=walked.logits,
+        logits_type=FLOAT_TYPES.get(tensor.elem_type, "float32"),
         holds=holds,
-        activation=walk.activation,
-        follows=walk.follows,
-        binary=walk.activation == "sigmoid",
-        paired=walk.paired,
+        activation=walked.activation,
+        follows=walked.follows,
+        binary=walked.activation == "sigmoid",
+        paired=walked.paired,
         n_classes=columns,
         labels=labels,
-        output_step=walk.output_step,
+        output_step=walked.output_step,
     )
 
 
-def _known_kind(walk: Walk) -> str:
-    """What an operator's own attributes say about its scores; empty if they do not."""
-    node = walk.node
+def _holds(walked: Walked, kind: str | None) -> str:
+    """Return whether a tensor holds logits or probabilities; only where the graph does not tell, the user may."""
+    if walked.activation != "none" or walked.holds != "logits":
+        return walked.holds
+    holds = kind or _known_kind(walked.node)
+    if not holds:
+        raise Refused(
+            f"the graph does not tell whether it holds logits or probabilities (it comes from {walked.where}); say "
+            "so with --output-kind logits or --output-kind probabilities"
+        )
+    return holds
+
+
+def _columns(info: onnx.ValueInfoProto, walked: Walked, labels: tuple[int | str, ...]) -> int:
+    """Return the number of classes that an output declares; 0 if it declares none."""
+    sizes = [d.dim_value for d in info.type.tensor_type.shape.dim]
+    if len(sizes) > 2 and any(size != 1 for size in sizes[1:-1]):
+        raise Refused(f"has {len(sizes)} axes: several predictions a sample are not supported; expected (N, C)")
+    columns = len(labels) or next(reversed(sizes), 0)
+    if walked.paired:
+        return 2
+    if walked.activation != "sigmoid":
+        return columns
+    one_axis = len(sizes) == 1 and not labels  # (N,): one number a sample
+    if columns != 1 and not one_axis:
+        raise Refused(
+            f"{columns or 'several'} logits with a Sigmoid: multi-label classifiers are not supported, expected "
+            "one logit with a Sigmoid"
+        )
+    return 2
+
+
+def _known_kind(node: onnx.NodeProto | None) -> str:
+    """Return what an operator's own attributes say about its scores; empty if they do not."""
     if node is None or node.domain != "ai.onnx.ml":
         return ""
     transform = next((a.s for a in node.attribute if a.name == "post_transform"), b"NONE")
@@ -269,10 +288,11 @@ def _known_kind(walk: Walk) -> str:
     return ""
 
 
-def _node_labels(walk: Walk) -> tuple[int | str, ...]:
-    if walk.node is None:
+def _node_labels(node: onnx.NodeProto | None) -> tuple[int | str, ...]:
+    """Return what a classifier node calls its classes."""
+    if node is None:
         return ()
-    for attribute in walk.node.attribute:
+    for attribute in node.attribute:
         if attribute.name in ("classlabels_ints", "classlabels_int64s"):
             return tuple(attribute.ints)
         if attribute.name == "classlabels_strings":

@@ -16,17 +16,13 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
+from tna_onnx.graph.dtypes import INTEGER_TYPES
 from tna_onnx.graph.load import Model
 
 __all__ = ["Quantized", "read_quantized"]
 
-_INTEGERS: dict[int, np.dtype[Any]] = {
-    onnx.TensorProto.INT8: np.dtype(np.int8),
-    onnx.TensorProto.UINT8: np.dtype(np.uint8),
-    onnx.TensorProto.INT16: np.dtype(np.int16),
-    onnx.TensorProto.UINT16: np.dtype(np.uint16),
-    onnx.TensorProto.INT32: np.dtype(np.int32),
-}
+# Some CPUs add products of 8-bit numbers in 16 bits, which 7-bit weights keep from overflowing.
+_LIMIT_7_BITS = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,20 +53,20 @@ class Quantized:
 
     def with_scale(self, scale: NDArray[np.float64]) -> Quantized:
         """Return the same with a given scale, () or one per element of a vector."""
-        return replace(self, fixed_scale=scale, axis=0 if scale.ndim else None)
+        axis = 0 if scale.ndim else None
+        return replace(self, fixed_scale=scale, axis=axis)
 
     def quantize(self, value: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         """Return (integers, scale, zero point) of a new value in the stored layout."""
         value = value.astype(np.float64)
-        if self.fixed_scale is not None:
-            scale = self.fixed_scale
-        else:
-            others = tuple(k for k in range(value.ndim) if k != self.axis)
-            scale = np.max(np.abs(value), axis=others if self.axis is not None else None, initial=0) / self.limit
-        scale = np.asarray(np.where(scale > 0, scale, 1.0), self.scale.dtype)
-        middle = 2 ** (8 * self.dtype.itemsize - 1) if self.dtype.kind == "u" else 0
+        scale = self._new_scale(value)
+        scale = np.asarray(np.where(scale > 0, scale, 1.0), self.scale.dtype)  # zeros alone: any scale will do
+        middle = 0
+        if self.dtype.kind == "u":
+            middle = 2 ** (8 * self.dtype.itemsize - 1)
         zero = np.full(scale.shape, middle, self.dtype)
         steps = np.rint(value / self._spread(scale.astype(np.float64), value.ndim))
+        # Symmetric: of 8 bits, -128 stays unused.
         steps = np.clip(steps, -self.limit, self.limit) + int(zero.flat[0])
         return steps.astype(self.dtype), scale, zero
 
@@ -80,11 +76,19 @@ class Quantized:
         shifted = integers.astype(np.float64) - int(zero.flat[0])
         return np.asarray(shifted * self._spread(scale.astype(np.float64), value.ndim), scale.dtype)
 
+    def _new_scale(self, value: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the scale with which the largest value, of each channel or of all, takes the limit."""
+        if self.fixed_scale is not None:
+            return self.fixed_scale
+        magnitude = np.abs(value)
+        if self.axis is None:
+            return np.asarray(np.max(magnitude, initial=0) / self.limit)
+        others = tuple(k for k in range(value.ndim) if k != self.axis)
+        return np.asarray(np.max(magnitude, axis=others, initial=0) / self.limit)
+
     def _spread(self, scale: NDArray[np.float64], rank: int) -> NDArray[np.float64]:
         """Shape a scale so that it broadcasts along its axis."""
-        if self.axis is None or scale.ndim == 0:
-            return scale
-        return scale.reshape([-1 if k == self.axis else 1 for k in range(rank)])
+        return _along(scale, self.axis, rank)
 
 
 def read_quantized(model: Model, index: int) -> tuple[Quantized, NDArray[Any]] | None:
@@ -97,26 +101,47 @@ def read_quantized(model: Model, index: int) -> tuple[Quantized, NDArray[Any]] |
         return None
     tensors = [model.constant_tensor(name) for name in node.input if name]
     attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+    # With block_size, a scale holds for a part of an axis, which `Quantized` does not know.
     if any(t is None for t in tensors) or len(tensors) < 2 or attributes.get("block_size", 0):
         return None
     stored, scale, *rest = [t for t in tensors if t is not None]
-    if stored.data_type not in _INTEGERS or node.domain not in ("", "ai.onnx", "com.microsoft"):
+    if stored.data_type not in INTEGER_TYPES or node.domain not in ("", "ai.onnx", "com.microsoft"):
         return None
-    integers, factor = model.array(stored), model.floats(scale)
-    zero = model.array(rest[0]).astype(np.int64) if rest else np.zeros((), np.int64)
+    integers = model.array(stored)
+    factor = model.floats(scale)
+    zero = np.zeros((), np.int64)
+    if rest:
+        zero = model.array(rest[0]).astype(np.int64)
     if factor.ndim > 1 or zero.shape not in ((), factor.shape):
         return None
-    axis = int(attributes.get("axis", 1)) % max(integers.ndim, 1) if factor.size > 1 else None
-    factor = factor.reshape(()) if axis is None else factor
-    shifted = integers.astype(np.int64) - (zero if axis is None else _along(zero, axis, integers.ndim))
-    dtype = _INTEGERS[stored.data_type]
-    largest = int(np.max(np.abs(shifted), initial=0))
-    limit = 64 if dtype.itemsize == 1 and largest <= 64 else 2 ** (8 * dtype.itemsize - 1) - 1
-    name = node.input[2] if len(node.input) > 2 else ""
-    found = Quantized(index, dtype, factor, name, limit, axis)
-    value = shifted * (factor.astype(np.float64) if axis is None else _along(factor, axis, integers.ndim))
-    return found, np.asarray(value, factor.dtype)
+    axis = None
+    if factor.size > 1:
+        axis = int(attributes.get("axis", 1)) % max(integers.ndim, 1)
+    else:
+        factor = factor.reshape(())
+    shifted = integers.astype(np.int64) - _along(zero, axis, integers.ndim)
+    dtype = INTEGER_TYPES[stored.data_type]
+    quantized = Quantized(
+        node=index,
+        dtype=dtype,
+        scale=factor,
+        zero_point=node.input[2] if len(node.input) > 2 else "",
+        limit=_limit(dtype, int(np.max(np.abs(shifted), initial=0))),
+        axis=axis,
+    )
+    value = shifted * _along(factor.astype(np.float64), axis, integers.ndim)
+    return quantized, np.asarray(value, factor.dtype)
 
 
-def _along(array: NDArray[Any], axis: int, rank: int) -> NDArray[Any]:
-    return array if array.ndim == 0 else array.reshape([-1 if k == axis else 1 for k in range(rank)])
+def _limit(dtype: np.dtype[Any], largest: int) -> int:
+    """Return how far from the zero point a new value may lie, if the stored ones go as far as `largest`."""
+    if dtype.itemsize == 1 and largest <= _LIMIT_7_BITS:
+        return _LIMIT_7_BITS
+    return int(2 ** (8 * dtype.itemsize - 1)) - 1
+
+
+def _along(array: NDArray[Any], axis: int | None, rank: int) -> NDArray[Any]:
+    """Shape a vector so that it broadcasts along an axis; a number, or one for all axes, stays as it is."""
+    if axis is None or array.ndim == 0:
+        return array
+    return array.reshape([-1 if k == axis else 1 for k in range(rank)])

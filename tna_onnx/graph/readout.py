@@ -14,6 +14,12 @@ from tna_onnx.graph.stored import Step, Stored
 
 __all__ = ["Head", "Readout", "Refusal"]
 
+# A thousand float16 probabilities, each rounded by up to 2^-11 of itself, add up to well within this.
+_SUM_TOLERANCE = 1e-2
+
+# Samples whose logits are made at a time; a thousand classes in float64 are 32 MB.
+_PIECE = 4096
+
 
 @dataclass(frozen=True)
 class Refusal:
@@ -65,22 +71,23 @@ class Readout:
             if raw.size != len(raw):
                 raise ValueError(f"logits have shape {raw.shape}")
             column = raw.reshape(len(raw), 1)
-            if self.holds == "logits":
+            if self.holds == "logits":  # sigmoid(s) is the second of softmax(0, s)
                 return np.concatenate([np.zeros_like(column), column], axis=1)
             raw = np.concatenate([1 - column, column], axis=1)
         if raw.size != len(raw) * self.n_classes or self.n_classes not in raw.shape[1:]:
             raise ValueError(f"logits have shape {raw.shape}")
-        raw = raw.reshape(len(raw), self.n_classes)  # (N, C, 1, 1) of a convolution
+        raw = raw.reshape(len(raw), self.n_classes)  # of a convolution: (N, C, 1, 1)
         if self.holds == "logits":
             return raw
-        if np.any(raw < 0) or np.any(np.abs(raw.sum(axis=1) - 1) > 1e-2):
+        if np.any(raw < 0) or np.any(np.abs(raw.sum(axis=1) - 1) > _SUM_TOLERANCE):
             raise ValueError("the values are no probabilities: some are negative, or do not add up to 1")
+        # log p differs from the logits by one number a sample, which a softmax does not see.
         logs: NDArray[Any] = np.log(np.clip(raw, np.finfo(raw.dtype).tiny, 1))
         return logs
 
     def predicted(self, raw: NDArray[Any]) -> NDArray[np.int64]:
         """Return the predicted classes (N,) of the tensor's values, in pieces of some thousand samples."""
-        parts = (raw[start : start + 4096] for start in range(0, len(raw), 4096))
+        parts = (raw[start : start + _PIECE] for start in range(0, len(raw), _PIECE))
         return np.concatenate([np.argmax(self.class_logits(np.asarray(part)), axis=1) for part in parts])
 
 
@@ -159,11 +166,14 @@ class Head(Readout):
     @property
     def working_type(self) -> np.dtype[Any]:
         """Dtype of the numerics for this head: float64 for a float64 head, else float32."""
-        return np.dtype(np.float64 if self.stored_weight.value.dtype == np.float64 else np.float32)
+        if self.stored_weight.value.dtype == np.float64:
+            return np.dtype(np.float64)
+        return np.dtype(np.float32)
 
     def as_read(self, weight: NDArray[Any]) -> NDArray[np.float64]:
         """Return a (C, n) weight, in the scale of `weight`, as the node reads it."""
-        own = weight[1:] if self._single else weight
+        own = weight[1:] if self._single else weight  # the first class's zeros are not stored
+        # In float64: a division in float32 would round a second time.
         return self._unoriented(own.astype(np.float64) / _column(self.weight_scale))
 
     def marked_as_read(self) -> NDArray[np.float64]:
@@ -179,6 +189,7 @@ class Head(Readout):
     def as_written(self, weight: NDArray[Any]) -> NDArray[Any]:
         """Return what becomes of a (C, n) weight in the file, with its rounding or quantisation: what ships."""
         stored = self.stored_weight
+        # Most heads: nothing is rounded on the way, so nothing needs to be computed.
         if stored.quantized is None and stored.float_type == self.working_type and np.all(self.weight_scale == 1):
             return weight
         read = stored.as_written(self.as_read(weight))
@@ -206,4 +217,7 @@ class Head(Readout):
 
 
 def _column(scale: NDArray[np.float64]) -> NDArray[np.float64]:
-    return scale[:, None] if scale.ndim else scale
+    """Shape one factor a class so that it broadcasts over the class vectors."""
+    if scale.ndim == 0:
+        return scale
+    return scale[:, None]

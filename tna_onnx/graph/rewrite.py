@@ -6,7 +6,7 @@ embedding, say), or that is computed from others, is left alone: the head then r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
@@ -17,18 +17,22 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from tna_onnx.errors import UnsupportedModel
-from tna_onnx.graph.cut import tail_nodes
+from tna_onnx.graph.adapted import WriteMap, adapted
 from tna_onnx.graph.floats import float_tensor
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX, NodeOps
+from tna_onnx.graph.quantized import Quantized
+from tna_onnx.graph.readers import require_no_other_readers
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.stored import Stored
 
-__all__ = ["METADATA_PREFIX", "Rewritten", "can_insert", "can_scale", "provenance", "rewrite"]
+__all__ = ["METADATA_PREFIX", "RAW_LOGITS", "Rewritten", "provenance", "rewrite"]
 
 METADATA_PREFIX = f"{PREFIX}."
+"""How the keys of this tool's metadata begin."""
 
-WriteMap = Callable[[NodeOps, str, str], str]
+RAW_LOGITS = f"{PREFIX}/logits"
+"""What the logits in front of an appended map are called."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +41,7 @@ class Rewritten:
 
     Attributes:
         proto: the new model; external data that are not changed not loaded.
+        readout: where in the source it was done.
         changed: names of the initializers and Constant outputs that hold new values.
         added: names of the initializers that are new.
         nodes: names of the nodes that are new.
@@ -44,6 +49,7 @@ class Rewritten:
     """
 
     proto: onnx.ModelProto
+    readout: Readout
     changed: set[str] = field(default_factory=set)
     added: set[str] = field(default_factory=set)
     nodes: set[str] = field(default_factory=set)
@@ -85,33 +91,13 @@ def rewrite(
     """
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
-    result = Rewritten(proto)
+    result = Rewritten(proto, readout)
     if weight is not None and isinstance(readout, Head):
         _write_head(model, readout, weight, bias_factor, result)
     if write_map is not None:
-        _insert(model, readout, _adapted(write_map, readout, logits_shape), keeps_order, result)
-    _annotate(proto, metadata)
+        _insert(model, adapted(write_map, readout, logits_shape), keeps_order, result)
+    _annotate(proto, metadata)  # always: the file says what it is, changed or not
     return result
-
-
-def can_scale(model: Model, head: Head) -> bool:
-    """Whether scaling weight and bias scales the logits, and nothing reads the scores in front of the bias."""
-    if not head.homogeneous:
-        return False
-    nodes, tail = model.proto.graph.node, tail_nodes(model, head)
-    end = head.stored_bias.reader if head.stored_bias else head.stored_weight.reader
-    before = {name for k in tail if k < end for name in nodes[k].output if name}
-    inside = sum(name in before for k in tail for name in nodes[k].input)
-    return sum(model.uses.get(name, 0) for name in before) == inside
-
-
-def can_insert(model: Model, readout: Readout, *, keeps_order: bool) -> bool:
-    """Whether a map may go behind the logits: nothing reads the scores in front of it."""
-    try:
-        _no_other_readers(model, readout, keeps_order=keeps_order)
-    except UnsupportedModel:
-        return False
-    return True
 
 
 def provenance(model: Model) -> dict[str, str]:
@@ -124,9 +110,10 @@ def _write_head(model: Model, head: Head, weight: NDArray[Any], bias_factor: flo
     bias = head.stored_bias
     if bias is None:
         return
+    # Integer kernels assume that the bias has the scale of the features times that of the weight.
     if scale is not None and head.bias_step is not None and bias.quantized is not None:
         bias = replace(bias, quantized=bias.quantized.with_scale(np.float64(head.bias_step) * scale))
-    elif bias_factor == 1:
+    elif bias_factor == 1:  # written anew, the bias would take other bytes for the same numbers
         return
     _write(model, bias, bias.value.astype(np.float64) * bias_factor, "bias", result)
 
@@ -139,9 +126,10 @@ def _write(
     Raises:
         UnsupportedModel: it does not fit the dtype.
     """
+    # A number above 65504 is infinite in float16.
     if not np.all(np.isfinite(place.as_written(value))):
         raise UnsupportedModel(f"{model.name}: a new value for '{place.name}' does not fit its dtype")
-    if place.shared:
+    if place.shared:  # others read the stored tensor: it stays, and this node reads a new one
         name = _add(result, float_tensor(value, place.float_type, f"{PREFIX}/{role}"))
         reader = result.touch(place.reader, "input")
         reader.input[list(reader.input).index(place.read_as)] = name
@@ -150,22 +138,29 @@ def _write(
     if place.attribute:
         node = result.touch(place.reader, f"attribute:{place.attribute}")
         attribute = next(a for a in node.attribute if a.name == place.attribute)
+        # Fields of the message are edited, so that those unknown to this version of ONNX stay.
         attribute.floats[:] = stored.astype(np.float32).reshape(-1).tolist()
         return None
-    if place.quantized is None:
-        _overwrite(model, place.name, float_tensor(stored, place.float_type, place.name), result)
-        return None
-    integers, scale, zero = place.quantized.quantize(stored)
-    at, axis = place.quantized.node, place.quantized.axis
-    _overwrite(model, place.name, numpy_helper.from_array(integers, place.name), result)
-    _replace_input(model, at, 1, scale, f"{PREFIX}/{role}_scale", result)
-    if place.quantized.zero_point or zero.any():
-        _replace_input(model, at, 2, zero, f"{PREFIX}/{role}_zero_point", result)
-    if axis is not None and scale.ndim:
-        node = result.touch(at, "attribute:axis")
+    if place.quantized is not None:
+        return _write_quantized(model, place.name, place.quantized, stored, role, result)
+    _overwrite(model, place.name, float_tensor(stored, place.float_type, place.name), result)
+    return None
+
+
+def _write_quantized(
+    model: Model, name: str, quantized: Quantized, stored: NDArray[Any], role: str, result: Rewritten
+) -> NDArray[np.float64]:
+    """Quantise a new value, write it with its scale and zero point, and return the scale."""
+    integers, scale, zero = quantized.quantize(stored)
+    _overwrite(model, name, numpy_helper.from_array(integers, name), result)
+    _replace_input(model, quantized.node, 1, scale, f"{PREFIX}/{role}_scale", result)
+    if quantized.zero_point or zero.any():  # where there is none, it is 0
+        _replace_input(model, quantized.node, 2, zero, f"{PREFIX}/{role}_zero_point", result)
+    if quantized.axis is not None and scale.ndim:  # one scale has no axis
+        node = result.touch(quantized.node, "attribute:axis")
         kept = [a for a in node.attribute if a.name != "axis"]
         del node.attribute[:]
-        node.attribute.extend([*kept, helper.make_attribute("axis", axis)])
+        node.attribute.extend([*kept, helper.make_attribute("axis", quantized.axis)])
     return scale.astype(np.float64)
 
 
@@ -177,11 +172,12 @@ def _overwrite(model: Model, name: str, tensor: onnx.TensorProto, result: Rewrit
         _keep_words(stored, tensor)
         stored.CopyFrom(tensor)
         return
-    at = model.producers[name]  # a Constant node has one attribute: a tensor, or plain numbers
+    # A Constant node has one attribute: a tensor, or plain numbers, which a tensor takes the place of.
+    at = model.producers[name]
     node = result.touch(at, "attribute:value")
     attribute = next(a for a in node.attribute if a.name.startswith("value"))
     result.touch(at, f"attribute:{attribute.name}")
-    _keep_words(attribute.t, tensor)
+    _keep_words(attribute.t, tensor)  # empty where the attribute held plain numbers
     attribute.CopyFrom(helper.make_attribute("value", tensor, attribute.doc_string or None))
 
 
@@ -212,95 +208,51 @@ def _replace_input(model: Model, at: int, position: int, value: NDArray[Any], na
 def _add(result: Rewritten, tensor: onnx.TensorProto) -> str:
     """Add an initializer under a name that is free."""
     taken = {t.name for t in result.proto.graph.initializer}
-    wanted = tensor.name
-    if wanted in taken:  # another head of this model was given its own before
-        tensor.name = next(f"{wanted}_{k}" for k in count(2) if f"{wanted}_{k}" not in taken)
+    if tensor.name in taken:  # another head of this model was given its own before
+        numbered = (f"{tensor.name}_{k}" for k in count(2))
+        tensor.name = next(name for name in numbered if name not in taken)
     result.proto.graph.initializer.append(tensor)
     result.added.add(tensor.name)
     return str(tensor.name)
 
 
-def _adapted(write_map: WriteMap, readout: Readout, shape: tuple[int, ...]) -> WriteMap:
-    """Let a map from logits to logits work on what the tensor holds: one logit, probabilities, one probability."""
-
-    def write(ops: NodeOps, tensor: str, features: str) -> str:
-        column = tensor if len(shape) == 1 else ops.reshape(tensor, [-1, 1 if readout.binary else readout.n_classes])
-        logits = column
-        if readout.holds == "probabilities":
-            if readout.binary:  # p -> (1 - p, p)
-                logits = ops.add(ops.matmul(column, ops.const([[-1.0, 1.0]])), ops.const([1.0, 0.0]))
-            logits = ops.log(ops.clip(logits, ops.tiny, 1.0))
-        elif readout.binary:  # s -> (0, s)
-            logits = ops.matmul(column, ops.const([[0.0, 1.0]]))
-        result = write_map(ops, logits, features)
-        if readout.holds == "probabilities":
-            result = ops.softmax(result)
-            result = ops.matmul(result, ops.const([[0.0], [1.0]])) if readout.binary else result
-        elif readout.binary:
-            result = ops.matmul(result, ops.const([[-1.0], [1.0]]))
-        return result if len(shape) == 1 else ops.reshape(result, [-1, *shape])
-
-    return write
-
-
-def _no_other_readers(model: Model, readout: Readout, *, keeps_order: bool) -> None:
-    """Refuse a map behind tensors that others read too: they would see scores without the map.
+def _insert(model: Model, write_map: WriteMap, keeps_order: bool, result: Rewritten) -> None:
+    """Put the nodes of a map between the node that makes the logits and everyone who reads them.
 
     Raises:
-        UnsupportedModel: such a tensor lies between the head and its logits, or the labels come from there.
+        UnsupportedModel: others read the scores in front of it, or the model has such nodes already.
     """
-    tail = tail_nodes(model, readout) if isinstance(readout, Head) else [model.producers[readout.logits]]
-    inside = {name for k in tail for name in model.proto.graph.node[k].output if name}
-    read = dict.fromkeys(inside, 0)
-    for k in tail:
-        for name in model.proto.graph.node[k].input:
-            if name in read:
-                read[name] += 1
-    scalable = isinstance(readout, Head) and can_scale(model, readout)
-    for name in sorted(inside - {readout.logits}):
-        if model.uses.get(name, 0) <= read[name]:
-            continue
-        node = model.producer(name)
-        beside = node is not None and name != node.output[-1] and node.domain == "ai.onnx.ml"
-        if beside and keeps_order:  # the labels of a classifier node: the same before and after such a map
-            continue
-        what = (
-            f"'{name}', the labels of the same node, would not follow"
-            if beside
-            else (f"'{name}', between the linear layer and '{readout.logits}', is read elsewhere too and would miss")
-        )
-        raise UnsupportedModel(
-            f"{model.name}: {what} an appended map; use "
-            + (
-                "--map ts, ets or none, which never change the order of the classes"
-                if beside
-                else "--map none" + (", or ts, which needs no new nodes" if scalable else "")
-            )
-        )
-
-
-def _insert(model: Model, readout: Readout, write_map: WriteMap, keeps_order: bool, result: Rewritten) -> None:
-    raw, logits, proto = f"{PREFIX}/logits", readout.logits, result.proto
-    _no_other_readers(model, readout, keeps_order=keeps_order)
+    proto = result.proto
+    readout = result.readout
+    require_no_other_readers(model, readout, keeps_order=keeps_order)
     ops = NodeOps(readout.logits_type, model.opset)
-    last = write_map(ops, raw, readout.features if isinstance(readout, Head) else "")
-    taken = {*model.producers, *model.initializers, *(node.name for node in model.proto.graph.node)}
-    new = {raw, *(t.name for t in ops.initializers), *(name for n in ops.nodes for name in (n.name, *n.output))}
-    if taken & new:
-        raise UnsupportedModel(
-            f"{model.name}: already holds a map that tna-onnx wrote ('{min(taken & new)}'); "
-            "start from the original model"
-        )
-    at = model.producers[logits]
+    features = readout.features if isinstance(readout, Head) else ""
+    last = write_map(ops, RAW_LOGITS, features)
+    _refuse_taken_names(model, ops)
+    # The logits change their name, and the block's result takes it: every reader sees the new ones.
+    at = model.producers[readout.logits]
     producer = result.touch(at, "output")
-    producer.output[list(producer.output).index(logits)] = raw
-    ops.nodes[-1].output[list(ops.nodes[-1].output).index(last)] = logits
-    following = [onnx.NodeProto.FromString(n.SerializeToString()) for n in proto.graph.node[at + 1 :]]
+    producer.output[list(producer.output).index(readout.logits)] = RAW_LOGITS
+    ops.nodes[-1].output[list(ops.nodes[-1].output).index(last)] = readout.logits
+    # Copies, as the nodes themselves are deleted; protobuf lists cannot be inserted into.
+    following = [onnx.NodeProto.FromString(node.SerializeToString()) for node in proto.graph.node[at + 1 :]]
     del proto.graph.node[at + 1 :]
     proto.graph.node.extend([*ops.nodes, *following])
     proto.graph.initializer.extend(ops.initializers)
     result.added.update(tensor.name for tensor in ops.initializers)
     result.nodes.update(node.name for node in ops.nodes)
+
+
+def _refuse_taken_names(model: Model, ops: NodeOps) -> None:
+    taken = {*model.producers, *model.initializers, *(node.name for node in model.proto.graph.node)}
+    new = {RAW_LOGITS, *(tensor.name for tensor in ops.initializers)}
+    for node in ops.nodes:
+        new.update((node.name, *node.output))
+    if taken & new:
+        raise UnsupportedModel(
+            f"{model.name}: already holds a map that tna-onnx wrote ('{min(taken & new)}'); "
+            "start from the original model"
+        )
 
 
 def _annotate(proto: onnx.ModelProto, metadata: Mapping[str, str]) -> None:

@@ -17,6 +17,7 @@ from tna_onnx.graph.load import Model
 
 __all__ = ["check_output", "data_file", "pending"]
 
+# Protobuf counts bytes in a signed 32-bit number.
 _PROTOBUF_LIMIT = 2**31 - 1
 
 
@@ -30,7 +31,7 @@ def check_output(model: Model, output: Path, *, overwrite: bool = False) -> None
 
     Raises:
         UsageError: the folder is missing or not writable, the path is a folder, is the input and `overwrite` is not
-            given, or would replace the input's external data or something that is no regular file, such as /dev/null.
+            given, or would replace the input's external data or something other than a regular file, such as a device.
     """
     folder = output.absolute().parent
     if str(output) == "-":
@@ -41,6 +42,7 @@ def check_output(model: Model, output: Path, *, overwrite: bool = False) -> None
         raise UsageError(f"{output}: is a directory; expected a file name such as model.tna.onnx")
     if _special(output):
         raise UsageError(f"{output}: is not a regular file; use --dry-run to write nothing")
+    # By file, not by name: a link or another spelling may lead to the same.
     same = model.path is not None and output.exists() and output.samefile(model.path)
     if same and not overwrite:
         raise UsageError(f"{output}: output is the input model; choose another --output, or pass --overwrite")
@@ -59,6 +61,7 @@ def check_output(model: Model, output: Path, *, overwrite: bool = False) -> None
             f"{output}: its external data would go into {data_file(output)}, which is not a regular file; "
             "choose another --output"
         )
+    # Renaming over a file needs no right to write it; a file that is read-only is meant to stay.
     if not os.access(folder, os.W_OK) or (output.exists() and not os.access(output, os.W_OK)):
         raise UsageError(f"{output}: not writable")
 
@@ -83,8 +86,11 @@ def pending(model: Model, proto: onnx.ModelProto, output: Path | None) -> Iterat
         UsageError: the file cannot be written.
         UnsupportedModel: the model is larger than one protobuf may be.
     """
-    name = "model.onnx" if output is None else output.name
-    parent = None if output is None else output.absolute().parent
+    name = "model.onnx"
+    parent = None  # the system's folder for temporary files
+    if output is not None:
+        name = output.name
+        parent = output.absolute().parent
     try:
         folder = Path(tempfile.mkdtemp(prefix=f".{name}.", suffix=".tmp", dir=parent))
     except OSError as error:
@@ -101,7 +107,7 @@ def pending(model: Model, proto: onnx.ModelProto, output: Path | None) -> Iterat
         if output is not None:
             _move(temporary, output)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)  # an error here would hide the one that matters
 
 
 def _move(temporary: Path, output: Path) -> None:
@@ -110,15 +116,17 @@ def _move(temporary: Path, output: Path) -> None:
     Raises:
         UsageError: the file cannot be written.
     """
-    data, earlier, done = data_file(output), temporary.with_name(f"{temporary.name}.earlier"), False
+    data = data_file(output)
+    earlier = temporary.with_name(f"{temporary.name}.earlier")
+    done = False
     try:
         if data_file(temporary).exists():
             if data.exists():
                 data.replace(earlier)
             data_file(temporary).replace(data)
             done = True
-        temporary.replace(output)
-    except BaseException as error:
+        temporary.replace(output)  # last: until here, the earlier model stands
+    except BaseException as error:  # an interrupt, too, must not leave a model beside the data of another
         if done:
             data.unlink()
         if earlier.exists():
@@ -136,4 +144,4 @@ def _write(proto: onnx.ModelProto, path: Path) -> None:
     with path.open("xb") as file:
         file.write(proto.SerializeToString(deterministic=True))
         file.flush()
-        os.fsync(file.fileno())
+        os.fsync(file.fileno())  # a rename may reach the disk before the data do

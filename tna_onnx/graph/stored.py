@@ -20,8 +20,9 @@ import onnx
 from numpy.typing import NDArray
 
 from tna_onnx.graph.constants import NotConstant, constant_value
-from tna_onnx.graph.floats import FLOAT_TYPES, rounded
-from tna_onnx.graph.load import Model, type_name
+from tna_onnx.graph.dtypes import FLOAT_TYPES, type_name
+from tna_onnx.graph.floats import rounded
+from tna_onnx.graph.load import Model
 from tna_onnx.graph.quantized import Quantized, read_quantized
 
 __all__ = ["Cast", "Mirror", "Refused", "Reshape", "Step", "Stored", "Transpose", "resolve"]
@@ -130,11 +131,16 @@ class Stored:
         """Return what the node will read of a new value: rounded to the stored type, or quantised and dequantised."""
         if self.shared:
             return rounded(value, self.float_type)
-        stored = self.layout(value)
-        stored = self.quantized.as_written(stored) if self.quantized else rounded(stored, self.float_type)
+        stored = self._held(self.layout(value))
         for step in self.steps:
             stored = step.apply(stored)
         return stored
+
+    def _held(self, stored: NDArray[Any]) -> NDArray[Any]:
+        """Return what the stored tensor holds of a value: rounded, or quantised and dequantised."""
+        if self.quantized is not None:
+            return self.quantized.as_written(stored)
+        return rounded(stored, self.float_type)
 
 
 def resolve(model: Model, tensor: str, reader: int) -> Stored:
@@ -147,11 +153,11 @@ def resolve(model: Model, tensor: str, reader: int) -> Stored:
         return _Follow(model, tensor, reader).run()
     except RecursionError as error:
         raise Refused(f"the chain of nodes behind '{tensor}' is too long to follow") from error
-    except _NoWayBack as reason:
+    except _NoWayBack as reason:  # the value can be computed all the same, and written to a tensor of its own
         try:
             value = constant_value(model, tensor, reader)
         except NotConstant as error:
-            raise Refused(str(error) or str(reason)) from error
+            raise Refused(str(error) or str(reason)) from error  # the reason nearer to the constant
     if value.dtype.name not in FLOAT_TYPES.values():
         raise Refused(f"'{tensor}' is a constant of type {value.dtype.name}; expected {_listed()}")
     return Stored(tensor, value, value.dtype.name, (), tensor, reader, shared=True)
@@ -165,7 +171,9 @@ class _Follow:
     """The walk from the reading node back to the stored tensor."""
 
     def __init__(self, model: Model, tensor: str, reader: int) -> None:
-        self._model, self._tensor, self._reader = model, tensor, reader
+        self._model = model
+        self._tensor = tensor
+        self._reader = reader
         self._shared = False
         self._quantized: Quantized | None = None
         self._float_type = ""
@@ -173,22 +181,24 @@ class _Follow:
     def run(self) -> Stored:
         name, value, steps = self._value(self._tensor, self._reader)
         return Stored(
-            name, value, self._float_type, steps, self._tensor, self._reader, self._shared,
-            None if self._shared else self._quantized,
-        )  # fmt: skip
+            name=name,
+            value=value,
+            float_type=self._float_type,
+            steps=steps,
+            read_as=self._tensor,
+            reader=self._reader,
+            shared=self._shared,
+            quantized=None if self._shared else self._quantized,  # a tensor of its own is float
+        )
 
     def _value(self, tensor: str, reader: int) -> tuple[str, NDArray[Any], tuple[Step, ...]]:
         """Return (name of the stored tensor, value, steps)."""
-        model, node = self._model, self._model.producer(tensor)
+        model = self._model
+        node = model.producer(tensor)
         constant = model.constant_tensor(tensor)
-        self._shared |= model.uses.get(tensor, 0) > 1
+        self._shared |= model.uses.get(tensor, 0) > 1  # its other readers must not see a new value
         if constant is not None:
-            if constant.data_type not in FLOAT_TYPES:
-                raise Refused(
-                    f"constant '{tensor}' has element type {type_name(constant.data_type)}; expected {_listed()}"
-                )
-            self._float_type = FLOAT_TYPES[constant.data_type]
-            return tensor, model.floats(constant), ()
+            return tensor, self._stored_value(tensor, constant), ()
         if node is None:
             where = "a graph input" if tensor in model.inputs else "not a dense initializer"
             raise Refused(f"'{tensor}' is {where}, not a constant")
@@ -202,25 +212,34 @@ class _Follow:
         if node.op_type not in ("Identity", "Cast", "Transpose", "Reshape") or node.domain not in ("", "ai.onnx"):
             raise _NoWayBack(f"'{tensor}' is computed by a {node.op_type} node, not a constant")
         name, value, steps = self._value(node.input[0], index)
+        # A damaged file may permute axes that are not there, or reshape to another number of elements.
         try:
             step = _step(model, node, value)
-            if step is not None:
-                value, steps = step.apply(value), (*steps, step)
+            if step is None:
+                return name, value, steps
+            value = step.apply(value)
         except (IndexError, ValueError) as error:
             raise Refused(
                 f"{node.op_type} does not fit the constant '{node.input[0]}' of shape {value.shape}"
             ) from error
         if isinstance(step, Cast) and self._shared:
-            self._float_type = step.to
-        return name, value, steps
+            self._float_type = step.to  # the node gets a tensor of its own, in the type that it reads
+        return name, value, (*steps, step)
+
+    def _stored_value(self, tensor: str, constant: onnx.TensorProto) -> NDArray[Any]:
+        if constant.data_type not in FLOAT_TYPES:
+            raise Refused(f"constant '{tensor}' has element type {type_name(constant.data_type)}; expected {_listed()}")
+        self._float_type = FLOAT_TYPES[constant.data_type]
+        return self._model.floats(constant)
 
     def _dequantized(self, tensor: str, index: int) -> tuple[str, NDArray[Any], tuple[Step, ...]]:
-        model, node = self._model, self._model.proto.graph.node[index]
-        found = read_quantized(model, index)
-        if found is None:
+        model = self._model
+        node = model.proto.graph.node[index]
+        dequantized = read_quantized(model, index)
+        if dequantized is None:
             raise _NoWayBack(f"'{tensor}' is dequantised from something other than constants of 8, 16 or 32 bits")
-        self._quantized, value = found
-        self._shared |= model.uses.get(node.input[0], 0) > 1
+        self._quantized, value = dequantized
+        self._shared |= model.uses.get(node.input[0], 0) > 1  # tied to another layer, as stored integers
         self._float_type = value.dtype.name
         return str(node.input[0]), value, ()
 
@@ -236,7 +255,7 @@ def _step(model: Model, node: onnx.NodeProto, value: NDArray[Any]) -> Step | Non
             if target is None:
                 raise _NoWayBack(f"Reshape of the constant '{node.input[0]}' takes a shape that is not a constant")
             shape = model.array(target).tolist()
-        kept = [value.shape[k] if d == 0 else d for k, d in enumerate(shape)]
+        kept = [d or value.shape[k] for k, d in enumerate(shape)]  # 0 keeps the size of that axis
         return Reshape(value.shape, value.reshape(kept).shape)
     if node.op_type == "Cast":
         if attributes.get("to") not in FLOAT_TYPES:

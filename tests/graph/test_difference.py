@@ -1,0 +1,107 @@
+"""The comparison as encoded sees every byte; the comparison by content, what the bytes mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from tests.graph.samples import Builder, branch
+from tna_onnx.graph.difference import differences
+from tna_onnx.graph.load import Model
+
+Change = Callable[[onnx.ModelProto], None]
+
+
+def _typed_values(proto: onnx.ModelProto) -> None:
+    stored = proto.graph.initializer[0]
+    values = numpy_helper.to_array(stored).reshape(-1).tolist()
+    stored.CopyFrom(helper.make_tensor(stored.name, stored.data_type, stored.dims, values))
+
+
+def _empty_text(proto: onnx.ModelProto) -> None:
+    proto.graph.node[0].doc_string = ""
+
+
+def _empty_model_text(proto: onnx.ModelProto) -> None:
+    proto.domain = ""
+
+
+def _order_of_attributes(proto: onnx.ModelProto) -> None:
+    node = next(node for node in proto.graph.node if node.op_type == "If")
+    turned = list(node.attribute)[::-1]
+    copies = [onnx.AttributeProto.FromString(attribute.SerializeToString()) for attribute in turned]
+    del node.attribute[:]
+    node.attribute.extend(copies)
+
+
+def _entry_twice(proto: onnx.ModelProto) -> None:
+    proto.metadata_props.add(key="team", value="unchanged")
+
+
+def _opset_twice(proto: onnx.ModelProto) -> None:
+    proto.opset_import.add(domain="", version=proto.opset_import[0].version)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Model:
+    b = Builder()
+    b.linear("y")
+    b.node(
+        "If", b.store("yes", True, bool), out="other", then_branch=branch("Neg", "y"), else_branch=branch("Abs", "y")
+    )
+    return b.sample({"y": "logits", "other": "logits"}, bias_scale=1.0).write(tmp_path)
+
+
+def changed(model: Model, change: Change) -> Model:
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    change(proto)
+    return replace(model, proto=proto)
+
+
+SAME_CONTENT: list[Change] = [
+    _typed_values, _empty_text, _empty_model_text, _order_of_attributes, _entry_twice, _opset_twice,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", SAME_CONTENT, ids=lambda change: change.__name__.strip("_").replace("_", " "))
+def test_the_same_in_other_bytes(model: Model, change: Change) -> None:
+    other = changed(model, change)
+    assert differences(model, other, None) == ()
+    assert differences(model, other, None, encoded=True)
+
+
+def _new_value(proto: onnx.ModelProto) -> None:
+    stored = proto.graph.initializer[0]
+    stored.raw_data = stored.raw_data[:-1] + bytes([stored.raw_data[-1] ^ 1])
+
+
+def _new_tensor_in_front(proto: onnx.ModelProto) -> None:
+    tensors = [onnx.TensorProto.FromString(t.SerializeToString()) for t in proto.graph.initializer]
+    del proto.graph.initializer[:]
+    proto.graph.initializer.extend([numpy_helper.from_array(numpy_helper.to_array(tensors[0]), "new"), *tensors])
+
+
+def _unknown_field(proto: onnx.ModelProto) -> None:
+    proto.graph.node[0].MergeFromString(b"\xfa\x3f\x01x")  # field 1023, one byte
+
+
+@pytest.mark.parametrize("encoded", [False, True])
+@pytest.mark.parametrize("change", [_new_value, _new_tensor_in_front, _unknown_field])
+def test_other_content(model: Model, change: Change, encoded: bool) -> None:
+    assert differences(model, changed(model, change), None, encoded=encoded)
+
+
+def test_new_tensors_stand_behind_the_others_as_encoded(model: Model) -> None:
+    found = differences(model, changed(model, _new_tensor_in_front), None, encoded=True)
+    assert {(d.part, d.change) for d in found} == {("tensor", "added"), ("tensor", "moved")}
+
+
+@pytest.mark.parametrize("encoded", [False, True])
+def test_a_model_is_itself(model: Model, encoded: bool) -> None:
+    assert differences(model, changed(model, lambda _: None), None, encoded=encoded) == ()

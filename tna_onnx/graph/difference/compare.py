@@ -1,0 +1,62 @@
+"""The comparison as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx
+
+from tna_onnx.errors import UnsupportedModel
+from tna_onnx.graph.difference.explained import explained_by
+from tna_onnx.graph.difference.frame import frame_differences
+from tna_onnx.graph.difference.nodes import nodes_differences
+from tna_onnx.graph.difference.tensors import tensors_differences
+from tna_onnx.graph.difference.values import Difference, Pair
+from tna_onnx.graph.load import Model
+from tna_onnx.graph.readout import Readout
+
+__all__ = ["differences"]
+
+
+def differences(
+    original: Model, recalibrated: Model, readout: Readout | None, *, encoded: bool = False
+) -> tuple[Difference, ...]:
+    """Compare two models.
+
+    Args:
+        original: before.
+        recalibrated: after.
+        readout: the head of the original, or its tensor of logits or probabilities; None explains nothing but metadata.
+        encoded: every byte counts, but external data are not read; else what the bytes mean counts.
+
+    Raises:
+        UnsupportedModel: external data are missing, too short, or outside a model's folder; or a name is no text.
+    """
+    for model in (original, recalibrated):
+        _require_text(model)
+    pair = Pair(original, recalibrated, explained_by(original, readout), encoded)
+    return (*frame_differences(pair), *tensors_differences(pair), *nodes_differences(pair))
+
+
+def _require_text(model: Model) -> None:
+    """Refuse a damaged file: of names that are not UTF-8, protobuf gives the bytes, or raises."""
+    # Which of the two protobuf does differs by version.
+    try:
+        damaged = next((word for word in _words(model.proto) if isinstance(word, bytes)), None)
+    except UnicodeDecodeError as error:
+        raise UnsupportedModel(f"{model.name}: damaged: a name is not UTF-8 text ({error})") from error
+    if damaged:
+        raise UnsupportedModel(f"{model.name}: damaged: the name {damaged!r} is not UTF-8 text")
+
+
+def _words(proto: onnx.ModelProto) -> Iterator[str | bytes]:
+    """Yield every text by which items are found."""
+    for node in proto.graph.node:
+        yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+        yield from (attribute.name for attribute in node.attribute)
+    for part in ("initializer", "input", "output", "value_info"):
+        yield from (item.name for item in getattr(proto.graph, part))
+    for entry in proto.metadata_props:
+        yield entry.key
+        yield entry.value
+    yield from (entry.domain for entry in proto.opset_import)

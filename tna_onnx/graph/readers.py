@@ -1,0 +1,98 @@
+"""Who else reads the scores between the linear layer and the logits, and what that rules out.
+
+A map behind the logits, or a scaled bias, changes the logits; whoever reads the scores in front of them would see the
+old ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import onnx
+
+from tna_onnx.errors import UnsupportedModel
+from tna_onnx.graph.cut import tail_nodes
+from tna_onnx.graph.load import Model
+from tna_onnx.graph.readout import Head, Readout
+
+__all__ = ["can_insert", "can_scale", "require_no_other_readers"]
+
+
+def can_scale(model: Model, head: Head) -> bool:
+    """Whether scaling weight and bias scales the logits, and nothing reads the scores in front of the bias."""
+    if not head.homogeneous:
+        return False
+    tail = tail_nodes(model, head)
+    end = head.stored_weight.reader
+    if head.stored_bias is not None:
+        end = head.stored_bias.reader
+    scores = {name for k in tail if k < end for name in model.proto.graph.node[k].output if name}
+    reads = _reads(_nodes(model, tail), scores)
+    return all(model.uses.get(name, 0) == reads[name] for name in scores)
+
+
+def can_insert(model: Model, readout: Readout, *, keeps_order: bool) -> bool:
+    """Whether a map may go behind the logits: nothing reads the scores in front of it."""
+    try:
+        require_no_other_readers(model, readout, keeps_order=keeps_order)
+    except UnsupportedModel:
+        return False
+    return True
+
+
+def require_no_other_readers(model: Model, readout: Readout, *, keeps_order: bool) -> None:
+    """Refuse a map behind tensors that others read too: they would see scores without the map.
+
+    Args:
+        model: the model.
+        readout: its head, or its tensor of logits or probabilities.
+        keeps_order: the map never changes which class comes first, so labels from in front of it stay right.
+
+    Raises:
+        UnsupportedModel: such a tensor lies between the head and its logits, or the labels come from there.
+    """
+    indices = [model.producers[readout.logits]]
+    if isinstance(readout, Head):
+        indices = tail_nodes(model, readout)
+    tail = _nodes(model, indices)
+    scores = {name for node in tail for name in node.output if name}
+    reads = _reads(tail, scores)
+    for name in sorted(scores - {readout.logits}):
+        if model.uses.get(name, 0) <= reads[name]:
+            continue
+        if not _are_labels(model, name):
+            raise UnsupportedModel(
+                f"{model.name}: '{name}', between the linear layer and '{readout.logits}', is read elsewhere too and "
+                f"would miss an appended map; use --map none{_or_fold(model, readout)}"
+            )
+        if not keeps_order:
+            raise UnsupportedModel(
+                f"{model.name}: '{name}', the labels of the same node, would not follow an appended map; use --map ts, "
+                "ets or none, which never change the order of the classes"
+            )
+
+
+def _nodes(model: Model, indices: Iterable[int]) -> list[onnx.NodeProto]:
+    return [model.proto.graph.node[k] for k in indices]
+
+
+def _reads(nodes: Iterable[onnx.NodeProto], scores: Iterable[str]) -> dict[str, int]:
+    """Count how often some nodes read each of some tensors."""
+    reads = dict.fromkeys(scores, 0)
+    for node in nodes:
+        for name in node.input:
+            if name in reads:
+                reads[name] += 1
+    return reads
+
+
+def _are_labels(model: Model, name: str) -> bool:
+    """Whether a tensor holds the labels of a classifier node, which has its scores as the last output."""
+    node = model.producer(name)
+    return node is not None and node.domain == "ai.onnx.ml" and name != node.output[-1]
+
+
+def _or_fold(model: Model, readout: Readout) -> str:
+    if isinstance(readout, Head) and can_scale(model, readout):
+        return ", or ts, which needs no new nodes"
+    return ""

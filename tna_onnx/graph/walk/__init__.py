@@ -1,0 +1,6 @@
+"""The walk from a graph output back to the linear layer that makes its scores; `graph.head` has its rules."""
+
+from tna_onnx.graph.walk.layer import MULTI_LABEL
+from tna_onnx.graph.walk.loop import Walked, walk_back
+
+__all__ = ["MULTI_LABEL", "Walked", "walk_back"]

@@ -1,0 +1,171 @@
+"""The end of the walk: a linear layer, checked and taken in as the head (rule 6)."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from tna_onnx.graph.cut import ancestors
+from tna_onnx.graph.input_types import shape_text
+from tna_onnx.graph.linear import Linear, read_linear
+from tna_onnx.graph.load import Model
+from tna_onnx.graph.nodes import PREFIX
+from tna_onnx.graph.readout import Head
+from tna_onnx.graph.stored import Refused, Stored
+from tna_onnx.graph.walk.logit_steps import PASSED
+from tna_onnx.graph.walk.state import State
+
+__all__ = ["MULTI_LABEL", "head_at"]
+
+MULTI_LABEL = (
+    "logits with a Sigmoid: multi-label classifiers are not supported, expected one logit with a Sigmoid, or one "
+    "per class with or without a Softmax"
+)
+"""By these words `graph.head` knows the layers of multi-label classifiers."""
+
+
+def head_at(state: State, node: onnx.NodeProto, index: int) -> Head:
+    """Return the head that a linear node is.
+
+    Raises:
+        Refused: it is not the layer that makes the scores, or does not fit what follows it.
+    """
+    layer = _read(state, node, index)
+    _take_in_link(state, layer)
+    _take_in_bias(state, layer)
+    if state.step:  # quantised scores are steps, not features @ weight.T + bias
+        state.leave_to_graph(homogeneous=False)
+    vectors = layer.vectors
+    _check(state, layer, vectors)
+    return Head(
+        output=state.output,
+        logits=state.logits,
+        logits_type=state.cast_to or layer.weight.value.dtype.name,
+        holds=state.holds,
+        activation=state.activation,
+        follows=state.follows,
+        # LinearClassifier gives both scores, however many vectors it stores.
+        binary=len(vectors) == 1 and node.op_type != "LinearClassifier",
+        paired=state.paired,
+        n_classes=layer.classes or max(2, len(vectors)),
+        labels=state.labels or layer.labels,
+        output_step=state.output_step,
+        node=state.where,
+        op_type=node.op_type,
+        features=layer.features,
+        features_transposed=layer.features_transposed,
+        stored_weight=layer.weight,
+        orient=layer.orient,
+        stored_bias=state.bias,
+        bias_orient=layer.bias_orient if state.bias is layer.bias else (),
+        weight_scale=np.asarray(state.scale * layer.scale),
+        bias_scale=np.asarray(state.bias_scale),
+        linear=state.linear,
+        homogeneous=state.homogeneous,
+        step=state.step,
+    )
+
+
+def _read(state: State, node: onnx.NodeProto, index: int) -> Linear:
+    """Read the layer, and refuse one that does not make the scores from features alone."""
+    model = state.model
+    if state.tensor != node.output[0] and node.op_type != "LinearClassifier":
+        raise Refused(f"'{state.tensor}' is a side output of {node.op_type}")
+    for name in state.side_inputs:
+        if index in ancestors(model, name):
+            raise Refused(f"'{name}', which is computed from the scores of this layer, changes them")
+    if node.name.startswith(f"{PREFIX}/"):
+        raise Refused("tna-onnx wrote this node: start from the original model")
+    layer = read_linear(model, index, state.tensor)
+    if kind := _softmax_behind(model, layer.features):
+        raise Refused(f"its features are the result of {kind}: a layer behind probabilities is no head")
+    return layer
+
+
+def _softmax_behind(model: Model, tensor: str) -> str:
+    """Return the kind of softmax that makes a tensor, through changes of shape or type; empty if none does."""
+    node = model.producer(tensor)
+    while node is not None and node.op_type in PASSED and node.input:
+        node = model.producer(node.input[0])
+    if node is None or node.op_type not in ("Softmax", "LogSoftmax"):
+        return ""
+    return str(node.op_type)
+
+
+def _take_in_link(state: State, layer: Linear) -> None:
+    """Take in what the linear node itself does to its scores."""
+    if layer.link == "none":
+        return
+    if layer.link not in ("softmax", "sigmoid"):
+        state.leave_to_graph(homogeneous=layer.link in ("relu", "leakyrelu"))
+        return
+    state.require_plain(f"the {layer.link} of the linear layer")
+    if state.activation != "none":
+        raise Refused(f"a second activation: {layer.link} in the linear layer before {state.activation}")
+    state.holds = "probabilities"
+    if layer.link == "sigmoid" and len(layer.vectors) > 1:
+        if not state.summed:
+            raise Refused(f"{len(layer.vectors)} {MULTI_LABEL}")
+        state.leave_to_graph(homogeneous=False)
+
+
+def _take_in_bias(state: State, layer: Linear) -> None:
+    """Take in the layer's own bias; behind one, a constant that is added is not the bias (rule 4)."""
+    if layer.bias is None:
+        return
+    if state.bias is not None:
+        state.leave_to_graph(homogeneous=False)
+        return
+    state.bias = layer.bias
+    state.bias_scale = np.asarray(state.scale * layer.bias_scale)
+
+
+def _check(state: State, layer: Linear, vectors: NDArray[np.float64]) -> None:
+    """Refuse a layer that does not fit what follows it."""
+    rows = len(vectors)
+    weight = layer.weight
+    linked = layer.link == "sigmoid" and state.holds == "probabilities"
+    if rows < 2 and state.activation != "sigmoid" and not linked:
+        raise Refused(f"weight '{weight.name}' has {rows} class vector; a classifier has at least 2 logits")
+    if state.paired and rows > 1:
+        raise Refused(f"1 - p beside the p of {rows} scores")
+    if rows > 1 and state.activation == "sigmoid":
+        raise Refused(f"{rows} {MULTI_LABEL}")
+    if not np.all(np.isfinite(vectors)):
+        raise Refused(f"weight '{weight.name}' holds NaN or infinite values")
+    if state.scale.ndim and state.scale.shape[0] not in (1, rows):
+        raise Refused(f"logits are scaled by {state.scale.shape[0]} values, but there are {rows} classes")
+    if state.bias is not None:
+        _check_bias(state.bias, layer, rows)
+    _check_declared(state, rows)
+
+
+def _check_bias(bias: Stored, layer: Linear, rows: int) -> None:
+    if not np.all(np.isfinite(bias.value)):
+        raise Refused(f"bias '{bias.name}' holds NaN or infinite values")
+    shape = bias.value.shape
+    size = bias.value.size
+    # All on one axis: (C,), (1, C), or (C, 1, 1) behind a convolution.
+    on_one_axis = size in shape[-3:] or not shape
+    if layer.bias_orient == () and not (on_one_axis and size in (1, rows)):
+        raise Refused(f"bias '{bias.name}' has shape {shape}; expected ({rows},)")
+
+
+def _check_declared(state: State, rows: int) -> None:
+    """Refuse logits and outputs that are declared with several predictions a sample, or with other classes."""
+    graph = state.model.proto.graph
+    for info in (*graph.output, *graph.value_info):
+        shape = info.type.tensor_type.shape
+        if info.name not in (state.output, state.logits) or not info.type.tensor_type.HasField("shape"):
+            continue
+        text = f"'{info.name}' has shape {shape_text(shape)}"
+        sizes = [d.dim_value if d.HasField("dim_value") else None for d in shape.dim]  # None: any
+        # (N, C, 1, 1) of a convolution and (N, 1, C) of a sequence of one hold one prediction a sample.
+        if len(sizes) > 2 and any(size != 1 for size in sizes[1:-1]) and any(size != 1 for size in sizes[2:]):
+            raise Refused(
+                f"{text}: several predictions a sample (tokens, pixels, boxes) are not supported; expected (N, {rows})"
+            )
+        classes = {1, 2} if rows == 1 else {rows}
+        if len(sizes) == 2 and sizes[1] is not None and sizes[1] not in classes:
+            raise Refused(f"{text}, but the linear layer has {rows} class vectors")

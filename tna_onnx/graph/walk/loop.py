@@ -1,0 +1,224 @@
+"""The walk itself: one node after another, back to the linear layer or to the reason why there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import onnx
+
+from tna_onnx.graph.constants import made_from_constants
+from tna_onnx.graph.cut import ancestors
+from tna_onnx.graph.linear import is_linear, is_quantized
+from tna_onnx.graph.load import Model
+from tna_onnx.graph.nodes import PREFIX
+from tna_onnx.graph.readout import Head, Refusal
+from tna_onnx.graph.stored import Refused, resolve
+from tna_onnx.graph.walk import logit_steps, output_steps
+from tna_onnx.graph.walk.layer import head_at
+from tna_onnx.graph.walk.state import State
+
+__all__ = ["Walked", "walk_back"]
+
+_STANDARD = ("", "ai.onnx")
+
+# Every fork follows all its operands: a ladder of products would be walked 2^forks times.
+_MAX_FORKS = 4
+
+# Inputs without which an operator means nothing; 1 for those that are not here. Damaged files have fewer.
+_MIN_INPUTS = {
+    "Constant": 0, "Gemm": 2, "MatMul": 2, "Add": 2, "Mul": 2, "Div": 2, "Sub": 2, "Conv": 2, "FusedGemm": 2,
+    "FusedMatMul": 2, "BatchNormalization": 5,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Walked:
+    """What a walk learned.
+
+    Attributes:
+        outcome: the head, or why there is none.
+        where: label of the node that the walk reached, or what else stopped it.
+        node: the node itself; None at a graph input or an initializer.
+        logits: tensor that holds the logits; the output itself if nothing else is known.
+        holds: `logits`, or `probabilities` where the graph has no tensor of logits.
+        activation: what follows it: none, softmax, log_softmax or sigmoid.
+        paired: the sigmoid's p of a binary model is put beside 1 - p on the way to the output.
+        labels: what the model calls its classes, if it says so.
+        follows: operators behind `node`, in order of execution.
+        output_step: step of the quantisation of what follows the activation; 0 if there is none.
+    """
+
+    outcome: Head | Refusal
+    where: str
+    node: onnx.NodeProto | None
+    logits: str
+    holds: str
+    activation: str
+    paired: bool
+    labels: tuple[int | str, ...]
+    follows: tuple[str, ...]
+    output_step: float
+
+
+def walk_back(model: Model, output: str) -> Walked:
+    """Walk back from a graph output; the outcome is a head or a refusal."""
+    state = State(model, output, tensor=output, reader=len(model.proto.graph.node), logits=output)
+    return Walked(
+        outcome=_attempt(state),
+        where=state.where,
+        node=model.producer(state.tensor),
+        logits=state.logits,
+        holds=state.holds,
+        activation=state.activation,
+        paired=state.paired,
+        labels=state.labels,
+        follows=state.follows,
+        output_step=state.output_step,
+    )
+
+
+def _attempt(state: State) -> Head | Refusal:
+    try:
+        return _run(state)
+    except Refused as refused:
+        reason = str(refused)
+    except RecursionError:
+        reason = "the chain of nodes before it is too long to follow"
+    return Refusal(state.output, state.where, reason, state.activation)
+
+
+def _run(state: State) -> Head:
+    """Walk to the linear layer.
+
+    Raises:
+        Refused: there is none.
+    """
+    model = state.model
+    while True:
+        index = model.producers.get(state.tensor)
+        if index is None:
+            state.where = f"tensor '{state.tensor}'"
+            raise Refused("the walk ends here without passing a linear layer")
+        node = model.proto.graph.node[index]
+        state.where = model.labels[index]
+        # In a valid file nodes are sorted, so that the walk always ends.
+        if index >= state.reader:
+            raise Refused(f"the nodes are not in topological order: '{state.tensor}' is read before it is computed")
+        min_inputs = _MIN_INPUTS.get(node.op_type, 1)
+        if len(node.input) < min_inputs:
+            raise Refused(f"{node.op_type} has {len(node.input)} inputs; expected at least {min_inputs}")
+        state.reader = index
+        if is_linear(node):
+            return head_at(state, node, index)  # rule 6
+        before = _step(state, node, index)
+        if isinstance(before, Head):
+            return before
+        state.tensor = before
+        state.follows = (node.op_type, *state.follows)
+
+
+def _step(state: State, node: onnx.NodeProto, index: int) -> str | Head:
+    """Take one step back through a node that may follow a head: the tensor before it, or the head at a fork."""
+    if is_quantized(node):
+        raise Refused(
+            f"{node.op_type} computes with quantised numbers, and its weight cannot be replaced; calibrate the float "
+            "model and quantise the result, or export it with QuantizeLinear and DequantizeLinear nodes (QDQ)"
+        )
+    if node.domain == "ai.onnx.ml" and node.op_type == "ZipMap":
+        return output_steps.zip_map(state, node)
+    if node.domain == "ai.onnx.ml" and node.op_type == "Normalizer":
+        return output_steps.normalizer(state, node)
+    # ONNX Runtime's own domain has some element-wise functions: Gelu, and quantisation to 16 bits.
+    contributed = node.domain == "com.microsoft" and node.op_type in logit_steps.CURVED
+    if node.domain not in _STANDARD and not contributed:
+        raise Refused(f"{node.op_type} of domain {node.domain} is not a linear layer that can be replaced")
+    before = _standard_step(state, node, index)
+    if before is not None:
+        return before
+    reason = f"{node.op_type} is neither a linear layer nor one of the operators that may follow it"
+    if node.name.startswith(f"{PREFIX}/"):
+        reason += "; tna-onnx wrote this node: start from the original model"
+    raise Refused(reason)
+
+
+def _standard_step(state: State, node: onnx.NodeProto, index: int) -> str | Head | None:
+    """Step over a standard operator; None if it may not follow a head."""
+    kind = node.op_type
+    if kind in output_steps.STEPS:
+        return output_steps.STEPS[kind](state, node)  # rule 1
+    if kind in logit_steps.ONE_SIDED:
+        return logit_steps.one_sided(state, node, index)  # rules 2 and 5
+    if kind == "Neg":
+        state.scale = -state.scale
+        return str(node.input[0])
+    if kind in ("Add", "Sub", "Mul", "Div", "Sum"):
+        return _two_sided(state, node, index)
+    return None
+
+
+def _two_sided(state: State, node: onnx.NodeProto, index: int) -> str | Head:
+    """Pass Add, Sub, Sum, Mul or Div: with a constant, or with something that no linear layer makes."""
+    if node.op_type == "Div" and output_steps.divides_by_own_sum(state.model, node):
+        return output_steps.normalized(state, str(node.input[0]))
+    operands = list(dict.fromkeys(node.input))  # once each: s + s has one
+    constants = [name for name in operands if made_from_constants(state.model, name) is not None]
+    if len(operands) != len(constants) + 1:
+        return _fork(state, node, operands)
+    data = str(next(name for name in operands if name not in constants))
+    for name in constants:  # Sum may have several
+        logit_steps.with_constant(state, node, data, resolve(state.model, name, index))  # rules 3 and 4
+    return data
+
+
+def _fork(state: State, node: onnx.NodeProto, operands: Sequence[str]) -> Head:
+    """Follow the operands of Mul or Div: one comes from the linear layer, the other from none but the trunk's."""
+    if len(operands) < 2:
+        raise Refused(f"{node.op_type} of '{operands[0]}' with itself")
+    if node.op_type not in ("Mul", "Div"):  # a sum of two layers has no weight that is the head's
+        raise Refused(f"{node.op_type} of two tensors that are computed from data: {', '.join(operands)}")
+    if state.forks >= _MAX_FORKS:
+        raise Refused(f"more than {_MAX_FORKS} products of tensors that are computed from data")
+    heads: dict[str, Head] = {}
+    reasons = []
+    for name in operands:
+        branch = _branch(state, node, operands, name)
+        try:
+            heads[name] = _run(branch)
+        except Refused as refused:
+            reasons.append(f"'{name}': {refused}" if name in state.model.producers else str(refused))
+    if not heads:
+        raise Refused(f"{node.op_type} with no constant operand ({'; '.join(reasons)})")
+    if len(heads) > 1:
+        raise Refused(f"{node.op_type} of two linear layers: {' and '.join(head.node for head in heads.values())}")
+    ((name, head),) = heads.items()
+    if node.op_type == "Div" and node.input[0] != name:
+        raise Refused(f"Div with the linear layer {head.node} behind")
+    _refuse_gate(state.model, node, head, [other for other in operands if other != name])
+    return head
+
+
+def _branch(state: State, node: onnx.NodeProto, operands: Sequence[str], name: str) -> State:
+    """Return the state of a walk along one operand, beside which the others come in."""
+    others = tuple(other for other in operands if other != name)
+    branch = replace(
+        state,
+        tensor=name,
+        side_inputs=(*state.side_inputs, *others),
+        follows=(node.op_type, *state.follows),
+        forks=state.forks + 1,
+    )
+    branch.leave_to_graph(homogeneous=True)  # rule 5: the others are computed from data
+    return branch
+
+
+def _refuse_gate(model: Model, node: onnx.NodeProto, head: Head, others: Sequence[str]) -> None:
+    """Refuse a factor that another linear layer makes, behind the trunk: which of the two is the head?"""
+    trunk = ancestors(model, head.features)
+    for other in others:
+        for k in sorted(ancestors(model, other) - trunk):
+            gate = model.proto.graph.node[k]
+            if is_linear(gate) or is_quantized(gate):
+                raise Refused(
+                    f"{node.op_type} of the linear layer {head.node} and of another, {gate.name or gate.op_type}"
+                )
