@@ -17,8 +17,8 @@ from tna_onnx.api.arguments import DataModelWords, data_of, model_options_of, re
 from tna_onnx.api.named_models import GivenModel, named_models, position_of
 from tna_onnx.calibration.provenance import versions
 from tna_onnx.data import InputSpec, Source
-from tna_onnx.data.enough import require_samples
 from tna_onnx.data.options import Data
+from tna_onnx.data.source import require_samples
 from tna_onnx.engine.outputs import score_models
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction.batch_size import BatchSize, batch_size_notes, check_batch_size, choose_batch_size

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tna_onnx.api.arguments import EvaluateWords, data_of, limits_of, model_options_of, refuse_unknown
-from tna_onnx.data.enough import require_samples
+from tna_onnx.data.source import require_samples
 from tna_onnx.engine.outputs import score_models
 from tna_onnx.extraction.batch_size import BatchSize, batch_size_notes, check_batch_size, choose_batch_size
 from tna_onnx.extraction.sessions import input_specs, open_model

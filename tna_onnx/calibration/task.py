@@ -15,7 +15,7 @@ from tna_onnx.calibration.crossfit import FOLDS
 from tna_onnx.calibration.job import Job
 from tna_onnx.calibration.settings import QuantizedHead
 from tna_onnx.data import Source
-from tna_onnx.data.enough import require_samples
+from tna_onnx.data.source import require_samples
 from tna_onnx.engine.logits import HeadLogits, Logits, StoredLogits, TailLogits
 from tna_onnx.engine.placement import Host, Placement, placement_of
 from tna_onnx.errors import UsageError

@@ -20,8 +20,9 @@ from tna_onnx.calibration.strategy import Outcome
 from tna_onnx.calibration.task import Task
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.nodes import NodeOps, can_append
+from tna_onnx.graph.readers import can_insert, can_scale
 from tna_onnx.graph.readout import Head
-from tna_onnx.graph.rewrite import Rewritten, can_insert, can_scale, rewrite
+from tna_onnx.graph.rewrite import Rewritten, rewrite
 from tna_onnx.maps import MAPS
 from tna_onnx.maps.base import Folding
 

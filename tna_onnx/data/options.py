@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from tna_onnx.data.formats import Format
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.images.recipes import read_recipe
-from tna_onnx.data.names import metadata_class_names, read_class_names
+from tna_onnx.data.names import metadata_class_names
 from tna_onnx.data.opening import open_source
 from tna_onnx.data.source import InputSpec, Source
 from tna_onnx.data.suspicion import below_expectation, label_suspicion
 from tna_onnx.errors import CheckFailed, UsageError
 
-__all__ = ["Data", "DataOptions"]
+__all__ = ["Data"]
 
 _MAX_NAMES = 8  # in a message: enough to see which list it is
 
@@ -136,55 +136,6 @@ class Data:
             class_names=names,
             label_column=self.label_column,
             skip_bad=self.skip_bad,
-        )
-
-
-@dataclass(frozen=True)
-class DataOptions:
-    """`Data` without the samples and their labels, which `open` takes."""
-
-    preprocessing: Recipe | str | Path | None = None
-    format: Format | None = None
-    classes: Sequence[str] | str | Path | None = None
-    label_column: str | None = None
-    skip_bad: bool = False
-    expect_accuracy: float | None = None
-
-    def __post_init__(self) -> None:
-        self._of(None)
-
-    def class_names(
-        self, metadata: Mapping[str, str], labels: Sequence[int | str], n_classes: int
-    ) -> tuple[str, ...] | None:
-        """See `Data.class_names`."""
-        return self._of(None).class_names(metadata, labels, n_classes)
-
-    def check(
-        self, predicted: NDArray[Any], labels: NDArray[np.int64], names: Sequence[str] | None, n_classes: int
-    ) -> str:
-        """See `Data.check`."""
-        return self._of(None).check(predicted, labels, names, n_classes)
-
-    def check_accuracy(self, accuracy: float, n: int, warning: str = "") -> None:
-        """See `Data.check_accuracy`."""
-        self._of(None).check_accuracy(accuracy, n, warning)
-
-    def open(
-        self, data: Any, inputs: Sequence[InputSpec], n_classes: int, names: tuple[str, ...] | None, labels: Any = None
-    ) -> Source:
-        """See `Data.open`."""
-        return self._of(data, labels).open(inputs, n_classes, names)
-
-    def _of(self, samples: Any, labels: Any = None) -> Data:
-        return Data(
-            samples,
-            labels,
-            self.format,
-            self.preprocessing,
-            self.classes,
-            self.label_column,
-            self.skip_bad,
-            self.expect_accuracy,
         )
 
 
