@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from tna_onnx import errors
-from tna_onnx.cli.commands import group
+from tna_onnx.cli.group import group
 from tna_onnx.results.as_json import json_schema
 
 __all__ = ["PAGES"]

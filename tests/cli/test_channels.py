@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 
 from tests.conftest import Small
 from tna_onnx.cli import main
-from tna_onnx.cli.commands import group
+from tna_onnx.cli.group import group
 
 FAST = ["--search", "none", "--device", "cpu"]
 posix = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX pipes, devices and signals")
@@ -280,7 +280,7 @@ def test_the_cache_is_kept_wherever_it_was_named(small: Small, tmp_path: Path, m
 
 
 @posix
-@pytest.mark.parametrize("module", ["tna_onnx.cli.commands", "tna_onnx.api.calibrate", "onnxruntime"])
+@pytest.mark.parametrize("module", ["tna_onnx.cli.group", "tna_onnx.api.calibrate", "onnxruntime"])
 def test_ctrl_c_while_modules_load_ends_by_the_signal(small: Small, tmp_path: Path, module: str) -> None:
     """The import of a module sends the signal, and goes on if that does not end the process."""
     code = f"""

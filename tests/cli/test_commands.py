@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import tna_onnx
 from tests.conftest import ROOT, Demo, Small
-from tna_onnx.cli.commands import group
+from tna_onnx.cli.group import group
 
 FAST = ["--angle-step", "6", "--max-ensemble-size", "40", "--device", "cpu"]
 

@@ -21,7 +21,7 @@ from onnx import TensorProto, helper, numpy_helper
 import tna_onnx
 from tests.conftest import Small
 from tna_onnx.api import compare as model_comparison
-from tna_onnx.cli.commands import group
+from tna_onnx.cli.group import group
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Interval, differences_to, paired_differences
 from tna_onnx.numerics.stats import SampleScores

@@ -22,7 +22,7 @@ from click.testing import CliRunner, Result
 from onnx import TensorProto, helper, numpy_helper
 
 import tna_onnx
-from tna_onnx.cli.commands import group
+from tna_onnx.cli.group import group
 
 Image = pytest.importorskip("PIL.Image")
 

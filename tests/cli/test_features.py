@@ -26,7 +26,7 @@ import tna_onnx
 from tests.conftest import Small
 from tests.corpus.forms import CASES
 from tna_onnx.api.features import features
-from tna_onnx.cli.commands import group
+from tna_onnx.cli.group import group
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.runtime import Session
 

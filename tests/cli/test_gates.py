@@ -19,7 +19,7 @@ from onnx import numpy_helper
 
 import tna_onnx
 from tests.conftest import Small
-from tna_onnx.cli.commands import group
+from tna_onnx.cli.group import group
 from tna_onnx.numerics.metrics import Interval, Metrics, paired_differences
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.results.gates import GateMissed, Gates, changed, worse_in

@@ -22,7 +22,7 @@ from onnx import TensorProto, helper, numpy_helper
 import tna_onnx
 from tests.conftest import Demo, Small
 from tests.graph.samples import CASES
-from tna_onnx.cli.commands import group
+from tna_onnx.cli.group import group
 from tna_onnx.engine.movement import _Tally
 from tna_onnx.graph.difference import _moved, differences
 from tna_onnx.graph.head import choose_head
