@@ -15,10 +15,11 @@ import click
 import numpy as np
 import onnx
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from onnx import TensorProto, helper, numpy_helper
 
 import tna_onnx
+from tests import support
 from tests.conftest import Small
 from tna_onnx.api import compare as model_comparison
 from tna_onnx.cli.group import group
@@ -30,12 +31,9 @@ from tna_onnx.render.html.comparison import comparison_page
 N = 600
 
 
-def cli(*arguments: object) -> Result:
-    """Run `tna-onnx` in this process, on the CPU; anything but our own exits is a failure of the test."""
-    result = CliRunner().invoke(group, [*map(str, arguments), "--device", "cpu"])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result
+def cli(*words: object) -> Result:
+    """Run `tna-onnx` on the CPU."""
+    return support.cli(*words, "--device", "cpu")
 
 
 def compared(folder: Path, *arguments: object) -> dict[str, Any]:

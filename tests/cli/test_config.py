@@ -6,27 +6,17 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import click
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 
 from tests.conftest import ROOT, Small
+from tests.support import cli, run
 from tna_onnx.cli.group import group
 
 CONFIGURABLE = {n: c for n, c in group.commands.items() if any(p.name == "config" for p in c.params)}
-
-
-def cli(*arguments: object) -> Result:
-    """Run `tna-onnx` in this process; anything but our own exits is a failure of the test."""
-    result = CliRunner().invoke(group, [str(a) for a in arguments])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result
 
 
 @pytest.fixture(autouse=True)
@@ -431,9 +421,8 @@ def test_the_file_in_the_readme(folder: Path) -> None:
 
 def test_in_the_real_program(small: Small, folder: Path) -> None:
     (folder / "pyproject.toml").write_text("[tool.tna-onnx]\nmin-accuracy = 100\n")
-    command = [sys.executable, "-m", "tna_onnx", "evaluate", str(small.model), "--data", str(small.test), "-q"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = ["evaluate", small.model, "--data", small.test, "-q"]
+    done = run(*command)
     assert (done.returncode, done.stderr.startswith("Error: --min-accuracy 100 missed")) == (1, True), done.stderr
-    environment = {**os.environ, "TNA_ONNX_MIN_ACCURACY": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    done = run(*command, env={**os.environ, "TNA_ONNX_MIN_ACCURACY": "1"})
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -31,7 +31,9 @@ __all__ = ["calibrate"]
 
 _file_options = together(
     click.option("--calib", required=True, type=click.Path(), help="Labelled calibration data: file, folder or URL."),
-    click.option("--eval", type=click.Path(), help="Held-out data for the report. Without them the report is cross-fitted."),
+    click.option(
+        "--eval", type=click.Path(), help="Held-out data for the report. Without them the report is cross-fitted."
+    ),
     click.option("--labels", type=click.Path(), help="File with the labels of --calib, if they are stored separately."),
     click.option(
         "--eval-labels", type=click.Path(), help="File with the labels of --eval, if they are stored separately."

@@ -47,9 +47,7 @@ preprocessing_options = together(
         help="Then divide each channel by this, such as 0.229,0.224,0.225.",
     ),
     click.option("--layout", type=click.Choice(["NCHW", "NHWC"]), help="Order of the axes.  [default: from the model]"),
-    click.option(
-        "--color", type=click.Choice(["RGB", "BGR", "L"]), help="Colour channels.  [default: from the model]"
-    ),
+    click.option("--color", type=click.Choice(["RGB", "BGR", "L"]), help="Colour channels.  [default: from the model]"),
     click.option(
         "--interpolation",
         type=click.Choice(["bilinear", "bicubic", "nearest", "lanczos"]),
