@@ -44,6 +44,7 @@ _file_options = together(
     click.option(
         "-o", "--output", type=click.Path(), help="File to write.  [default: MODEL.tna.onnx beside the model]"
     ),
+    # An earlier output is replaced without asking; only the model itself needs this.
     click.option("--overwrite", is_flag=True, help="Allow the output to replace the input model."),
 )
 
@@ -54,6 +55,7 @@ _result_options = together(
         help="Do everything, checks and gates included, but write no model; say what would be written. --json, "
         "--report and --cache still work.",
     ),
+    # Named like the argument of `tna_onnx.calibrate` that it turns on.
     click.option(
         "--report", "details", metavar="FILE", type=click.Path(), help="Write an HTML report with figures, in one file."
     ),
@@ -103,14 +105,17 @@ def calibrate(
 
     extras = Extras(figures, figure_formats, mlflow or mlflow_experiment is not None, mlflow_experiment)
     _check_paths(json_file, details, extras, arguments)
+    # Only the drawings need the details, which make the JSON much larger.
     needs_details = details is not None or figures is not None
     recipe = take_recipe(preset, arguments)
     ready()
     output = Path(arguments["output"]) if arguments["output"] else default_output(arguments["model"])
+    # Looked at before the work: afterwards it could not be told from a file that this run wrote.
     earlier = output is not None and output.is_file() and not arguments["dry_run"]
     watch([output, json_file, details], arguments["cache"])
     with progress_bars(quiet) as progress:
         report, missed = run_gated(run, preprocessing=recipe, details=needs_details, progress=progress, **arguments)
+    # MLflow comes last: it takes the files that the other steps have written.
     steps = [
         json_step(json_file, report, details=needs_details),
         page_step(details, lambda: _page(report)),

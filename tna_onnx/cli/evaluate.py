@@ -48,5 +48,6 @@ def evaluate(preset: str | None, json_file: str | None, plot: bool, quiet: bool,
     with progress_bars(quiet) as progress:
         evaluation, missed = run_gated(run, preprocessing=recipe, progress=progress, **arguments)
     finish(evaluation_text(evaluation, plot=plot), [json_step(json_file, evaluation)], quiet)
+    # The numbers are shown first: whoever misses a gate wants to know by how much.
     if missed:
         raise missed

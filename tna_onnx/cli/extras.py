@@ -89,6 +89,7 @@ class Extras:
         """
         drawn: list[Path] = []
         steps: list[Callable[[], Sequence[str]]] = []
+        # In this order: the figures are part of what is logged.
         if self.figures is not None:
             steps.append(functools.partial(self._draw, report, Path(self.figures), drawn))
         if self.mlflow:
@@ -105,6 +106,7 @@ class Extras:
     def _log(self, report: Report, html: str | None, drawn: list[Path]) -> Sequence[str]:
         from tna_onnx.render.mlflow import log_report  # noqa: PLC0415
 
+        # A page that could not be written, or went to a pipe, is not there to be logged.
         pages = [html] if html and Path(html).is_file() else []
         files: dict[str, Sequence[str | Path]] = {"": pages, "figures": drawn}
         # Standard output is for results, and MLflow prints a greeting there.

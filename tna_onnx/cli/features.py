@@ -22,7 +22,7 @@ __all__ = ["features"]
 @click.option("--cache", required=True, type=click.Path(), help="Folder of feature stores; created if missing.")
 @data_options
 @preprocessing_options
-@model_options
+@model_options  # and no --bins: no metric is computed
 @run_options
 @config_options
 def features(preset: str | None, json_file: str | None, quiet: bool, **arguments: Any) -> None:

@@ -22,11 +22,12 @@ def inspect(model: str, as_json: bool) -> None:
     from tna_onnx.render.text import inspection_text  # noqa: PLC0415
     from tna_onnx.results.as_json import to_json  # noqa: PLC0415
 
-    loaded()
+    loaded()  # the runtime is not needed here, so nothing else loads
     inspection = run(model)
     if as_json:
         with standard_output():
             click.echo(to_json(inspection), nl=False)
     else:
         say(inspection_text(inspection))
+    # Raises if there is no head, but only after the description, which says why.
     inspection.require_head()

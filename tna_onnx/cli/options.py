@@ -78,7 +78,7 @@ run_options = together(
         "--batch-size",
         metavar="N|auto",
         callback=batch_size,
-        default="64",
+        default="64",  # a text, because the callback reads texts
         show_default=True,
         help="Samples per run of the model; auto measures which number is fastest.",
     ),
@@ -93,7 +93,7 @@ bins_option = click.option(
 confidence_option = click.option(
     "--confidence-level",
     metavar="PERCENT",
-    type=Number(50, MAX_LEVEL),
+    type=Number(50, MAX_LEVEL),  # the same range that `check_level` allows
     default=Settings.confidence_level,
     show_default=True,
     help="Confidence level of all intervals.",

@@ -29,11 +29,13 @@ def check_result_file(path: str | None, *others: str | None, kind: str = "JSON")
     """
     if path is None:
         return
+    # Other programs take - for standard output. Here it would be a file with a name that is hard to remove.
     if path == "-":
         raise UsageError(f"-: expected the name of a file for the {kind}")
     file = Path(path).absolute()
     if not file.parent.is_dir():
         raise UsageError(f"{path}: folder {file.parent} does not exist; create it or choose another")
+    # A file that does not exist yet needs a folder that can be written.
     if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
         raise UsageError(f"{path}: cannot be written; expected the name of a file for the {kind}")
     # Pipes and character devices are fine: --json /dev/stdout is common in scripts.

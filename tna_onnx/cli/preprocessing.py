@@ -19,6 +19,7 @@ __all__ = ["preprocessing_options", "take_recipe"]
 # Written here, not taken from tna_onnx.data, which loads NumPy; a test compares the two.
 PRESETS = ("imagenet", "imagenet-inception", "clip", "cifar10", "cifar100", "mnist")
 
+# Fields of Recipe that have an option of the same name.
 _PARTS = ("resize", "crop", "crop_pct", "scale", "mean", "std", "layout", "color", "interpolation")
 
 preprocessing_options = together(

@@ -43,6 +43,7 @@ _what_options = together(
     ),
     click.option(
         "--objective",
+        # The metrics' usual names are capitals: ECE, NLL.
         type=click.Choice(OBJECTIVES, case_sensitive=False),
         default=Settings.objective,
         show_default=True,
@@ -63,7 +64,7 @@ _weight_options = together(
         "--ensemble-size",
         metavar="N|inf|auto",
         callback=members,
-        default=str(Settings.ensemble_size),
+        default=str(Settings.ensemble_size),  # a text, because the callback reads texts
         show_default=True,
         help="Number of tilted weights averaged (n_e). auto: the paper's 10, and more if accuracy requires it "
         "(always 10 in a complete search); inf: the limit of infinitely many.",

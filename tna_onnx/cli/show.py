@@ -41,12 +41,13 @@ def ready() -> None:
 @contextlib.contextmanager
 def progress_bars(quiet: bool) -> Iterator[Callback]:
     """Give a progress callback; bars show on a terminal only."""
-    console = Console(stderr=True)
+    console = Console(stderr=True)  # standard output is for results
     columns = (TextColumn("{task.description:<16}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=quiet or not console.is_terminal) as bars:
         tasks: dict[str, TaskID] = {}
 
         def advance(stage: str, done: int, total: int) -> None:
+            # Stages are not known in advance: each gets its bar when it first reports.
             if stage not in tasks:
                 tasks[stage] = bars.add_task(stage, total=total)
             bars.update(tasks[stage], completed=done, total=total)
@@ -114,7 +115,7 @@ def page_step(path: str | None, make: Callable[[], str]) -> Step:
     def step() -> Sequence[str]:
         if path is None:
             return ()
-        text = make()
+        text = make()  # outside the try: an OSError in here would be a bug
         try:
             _write(path, text)
         except OSError as error:

@@ -20,11 +20,12 @@ __all__ = ["verify"]
 @click.command(cls=Command)
 @click.argument("original", type=click.Path())
 @click.argument("recalibrated", type=click.Path())
+# Not required, unlike in other commands: the files alone show what differs.
 @click.option("--data", type=click.Path(), help="Labelled data to run both files on: file, folder or URL.")
 @click.option("--labels", type=click.Path(), help="File with the labels, if they are stored separately.")
 @data_options
 @preprocessing_options
-@model_options
+@model_options  # and no --bins: no metric is computed
 @run_options
 @config_options
 def verify(preset: str | None, json_file: str | None, quiet: bool, **arguments: Any) -> None:

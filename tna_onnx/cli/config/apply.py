@@ -31,11 +31,11 @@ _EXCLUSIVE = ({"preset", "preprocessing"},)
 def config_options(command: F) -> F:
     """Add `--config` and `--verbose`, which make the options of a command read files and the environment."""
 
-    @functools.wraps(command)
+    @functools.wraps(command)  # click takes the help from the docstring
     def run(*args: Any, verbose: bool, **arguments: Any) -> Any:
         ctx = click.get_current_context()
         for name in _outranked(ctx):
-            arguments[name] = None
+            arguments[name] = None  # the weaker one of two options that exclude each other
         quiet = arguments.get("quiet", False)
         if not quiet:
             for variable in ctx.meta.get(_UNKNOWN, ()):
@@ -57,7 +57,7 @@ def config_options(command: F) -> F:
         click.option(
             "--config",
             type=click.Path(),
-            is_eager=True,
+            is_eager=True,  # before the options whose defaults it sets
             expose_value=False,
             callback=_load,
             help="TOML file with settings, named like the flags. Flags and TNA_ONNX_* variables win over it.",
@@ -90,6 +90,7 @@ def _load(ctx: click.Context, _param: click.Parameter, path: str | None) -> None
     layers = [read_pyproject(ctx)]  # the weakest first
     if path:
         layers.append(read_file(ctx, Path(path)))
+    # Shown only once the command runs, since --quiet may itself come from a setting.
     ctx.meta[_UNKNOWN] = unknown_variables(ctx)
     layers.append(read_environment(ctx))
     settings: dict[str, Setting] = {}
@@ -99,6 +100,7 @@ def _load(ctx: click.Context, _param: click.Parameter, path: str | None) -> None
                 settings = {name: setting for name, setting in settings.items() if name not in names}
         settings |= layer
     ctx.meta[_SETTINGS] = settings
+    # click converts and checks these as if they had been typed.
     ctx.default_map = {name: setting.value for name, setting in settings.items()}
 
 

@@ -28,8 +28,9 @@ def read_environment(ctx: click.Context) -> dict[str, Setting]:
     for flag, option in options_by_flag(ctx.command).items():
         for variable in _variables(ctx.info_name or "", flag):
             value = os.environ.get(variable)
-            if value:
+            if value:  # an empty variable is not set: some CI systems cannot remove one
                 text = value.split(",") if option.multiple else value
+                # Checked here and not by click, whose message would name the flag and not the variable.
                 settings[str(option.name)] = Setting(check_value(ctx, option, text, variable), variable)
                 break
     return settings

@@ -67,6 +67,7 @@ def _searched_folders() -> list[Path]:
         return []
     home = _home()
     folders = [start, *start.parents]
+    # A table above the repository or the home folder belongs to another project or another user.
     for k, folder in enumerate(folders):
         if folder == home or os.access(folder / ".git", os.F_OK):
             return folders[: k + 1]
@@ -87,7 +88,7 @@ def _parse(path: Path, text: bytes) -> dict[str, Any]:
     else:
         import tomli as tomllib  # noqa: PLC0415
     try:
-        return tomllib.loads(text.decode())
+        return tomllib.loads(text.decode())  # TOML is UTF-8 in every locale
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: is not valid TOML: {error}") from error
 
@@ -133,7 +134,7 @@ def _checked_keys(table: dict[str, Any], known: set[str], path: Path, where: str
     """
     values: dict[str, Any] = {}
     for key, value in table.items():
-        flag = key.replace("_", "-")
+        flag = key.replace("_", "-")  # Python and TOML writers prefer underscores
         if flag not in known:
             raise UsageError(f"{path}: unknown key '{key}'{where}{_hint(flag, known, repr('{}'))}")
         if flag in values:
@@ -157,6 +158,7 @@ def _converted(ctx: click.Context, values: dict[str, tuple[Any, str]], folder: P
             value, source = values[flag]
             where = f"{source}: {flag}"
             text = _from_toml(option, value, where, folder)
+            # Checked here and not by click, whose message would name the flag and not the file.
             settings[str(option.name)] = Setting(check_value(ctx, option, text, where), source)
     return settings
 
@@ -182,6 +184,7 @@ def _item_from_toml(option: click.Option, value: Any, where: str, folder: Path) 
         raise UsageError(f"{where} must be {expected}, got {value!r}")
     if option.is_flag:
         return value
+    # Relative to the file, so that it means the same in every working folder; a URL is not relative.
     if isinstance(option.type, click.Path) and "://" not in value:
         return str(folder / Path(value).expanduser())
     if isinstance(value, list):
