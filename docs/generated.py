@@ -9,8 +9,9 @@ from typing import Any
 
 import click
 
+import tna_onnx
 from tna_onnx import errors
-from tna_onnx.cli.commands import group
+from tna_onnx.cli.group import group
 from tna_onnx.results.as_json import json_schema
 
 __all__ = ["PAGES"]
@@ -44,10 +45,10 @@ def _cell(text: str) -> str:
 
 
 def exit_codes() -> str:
-    """The errors of the package with the exit codes that they own."""
-    found = [getattr(errors, name) for name in errors.__all__ if name != "TnaError"]
-    found.sort(key=lambda error: error.exit_code)
-    rows = [f"| {e.exit_code} | `tna_onnx.{e.__name__}` | {_cell(e.__doc__ or '')} |" for e in found]
+    """The public errors of the package with the exit codes that they own."""
+    public = [getattr(errors, name) for name in errors.__all__ if name in tna_onnx.__all__ and name != "TnaError"]
+    public.sort(key=lambda error: error.exit_code)
+    rows = [f"| {e.exit_code} | `tna_onnx.{e.__name__}` | {_cell(e.__doc__ or '')} |" for e in public]
     return "\n".join(["| code | exception in Python | raised for |", "|---|---|---|", *rows])
 
 

@@ -10,6 +10,7 @@ first use, so that importing the package stays light.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from tna_onnx.errors import CheckFailed, DataError, DeviceError, TnaError, UnsupportedModel, UsageError
@@ -87,6 +88,10 @@ _HOMES = {
     "json_schema": "results.as_json",
     "verify": "api.verify",
 }
+
+
+# Silent until the program attaches a handler; without this one Python would print warnings on standard error.
+logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 
 def __getattr__(name: str) -> Any:

@@ -1,9 +1,30 @@
-"""One family of errors; each class owns the exit code of the command line.
+"""Every exit code of the command line, and one family of errors whose classes own them.
+
+    0  done                      4  DataError
+    1  CheckFailed               5  DeviceError
+    2  UsageError                6  ResultError
+    3  UnsupportedModel         70  INTERNAL_ERROR, 130 INTERRUPTED: ends that no error class stands for
 
 A message says what was expected, what was found, where, and what to do. Nothing is imported here.
 """
 
-__all__ = ["CheckFailed", "DataError", "DeviceError", "TnaError", "UnsupportedModel", "UsageError"]
+__all__ = [
+    "INTERNAL_ERROR",
+    "INTERRUPTED",
+    "CheckFailed",
+    "DataError",
+    "DeviceError",
+    "ResultError",
+    "TnaError",
+    "UnsupportedModel",
+    "UsageError",
+]
+
+# EX_SOFTWARE of sysexits.h. Python's own 1 would look like a missed gate.
+INTERNAL_ERROR = 70
+
+# What a shell reports for a process that Ctrl-C ended: 128 + SIGINT.
+INTERRUPTED = 130
 
 
 class TnaError(Exception):
@@ -40,3 +61,9 @@ class DeviceError(TnaError):
     """ONNX Runtime or the device that was asked for is not available."""
 
     exit_code = 5
+
+
+class ResultError(TnaError):
+    """A result could not be written or logged, after the work itself succeeded."""
+
+    exit_code = 6

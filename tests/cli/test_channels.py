@@ -13,11 +13,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
 from tests.conftest import Small
+from tests.support import cli, run
 from tna_onnx.cli import main
-from tna_onnx.cli.commands import group
 
 FAST = ["--search", "none", "--device", "cpu"]
 posix = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX pipes, devices and signals")
@@ -29,25 +28,12 @@ def command(small: Small, output: Path, *flags: object) -> list[str]:
     return ["calibrate", *map(str, [small.model, "--calib", small.calib, *FAST, "-o", output, *flags])]
 
 
-def cli(words: list[str]) -> Result:
-    result = CliRunner().invoke(group, words)
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result
-
-
-def program(words: list[str], code: str = "") -> list[str]:
-    """Command line of the real program in a process of its own, after some code that changes the package."""
-    start = f"import sys; sys.argv[0] = 'tna-onnx'\n{code}\nfrom tna_onnx.cli import main; main()"
-    return [sys.executable, "-c", start, *words]
-
-
 def closed_early(words: list[str]) -> subprocess.CompletedProcess[str]:
     """Run with a standard output that no one reads."""
     read, write = os.pipe()
     os.close(read)
     try:
-        return subprocess.run(program(words), stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+        return run(*words, stdout=write, stderr=subprocess.PIPE)
     finally:
         os.close(write)
 
@@ -86,7 +72,7 @@ def test_a_reader_that_left_changes_no_exit_code(small: Small, tmp_path: Path) -
 def test_a_full_standard_output_is_said(small: Small, tmp_path: Path, quiet: bool) -> None:
     words = command(small, tmp_path / "o.onnx", "--json", tmp_path / "r.json", *(["-q"] if quiet else []))
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run(program(words), stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        done = run(*words, stdout=full, stderr=subprocess.PIPE)
     reason = os.strerror(errno.ENOSPC)
     expected = f"Error: standard output: cannot be written: {reason}; {tmp_path / 'o.onnx'} is written\n"
     assert (done.returncode, done.stderr) == ((0, "") if quiet else (6, expected))
@@ -98,7 +84,7 @@ def test_a_full_standard_output_is_said(small: Small, tmp_path: Path, quiet: boo
 def test_a_full_standard_output_gives_no_traceback(small: Small, words: list[str]) -> None:
     given = [str(small.model) if word == "MODEL" else word for word in words]
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run(program(given), stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        done = run(*given, stdout=full, stderr=subprocess.PIPE)
     message = f"Error: standard output: cannot be written: {os.strerror(errno.ENOSPC)}\n"
     assert (done.returncode, done.stderr) == (6, message)
 
@@ -108,7 +94,7 @@ def test_a_closed_standard_error_changes_no_exit_code(small: Small, tmp_path: Pa
     read, write = os.pipe()
     os.close(read)
     words = ["evaluate", str(small.model), "--data", str(tmp_path / "none.npz"), "--device", "cpu"]
-    done = subprocess.run(program(words), stdout=subprocess.DEVNULL, stderr=write, check=False)
+    done = run(*words, stdout=subprocess.DEVNULL, stderr=write)
     os.close(write)
     assert done.returncode == 2
 
@@ -120,7 +106,7 @@ def test_a_closed_standard_error_changes_no_exit_code(small: Small, tmp_path: Pa
 @pytest.mark.parametrize("flag", ["--json", "--report"])
 def test_a_result_that_cannot_be_written_is_no_usage_error(small: Small, tmp_path: Path, flag: str) -> None:
     other = {"--json": "--report", "--report": "--json"}[flag]
-    result = cli(command(small, tmp_path / "o.onnx", flag, "/dev/full", other, tmp_path / "other"))
+    result = cli(*command(small, tmp_path / "o.onnx", flag, "/dev/full", other, tmp_path / "other"))
     reason = os.strerror(errno.ENOSPC)
     assert result.exit_code == 6, result.output
     assert result.stderr == f"Error: /dev/full: cannot be written: {reason}; {tmp_path / 'o.onnx'} is written\n"
@@ -134,7 +120,7 @@ def test_figures_that_cannot_be_written_are_no_usage_error(small: Small, tmp_pat
     for name in ("search", "confidence", "risk-coverage", "angles"):
         (tmp_path / f"f/{name}.svg").mkdir()
     flags = ["--figures", tmp_path / "f", "--figure-format", "svg", "--json", tmp_path / "r.json"]
-    result = cli(command(small, tmp_path / "o.onnx", *flags))
+    result = cli(*command(small, tmp_path / "o.onnx", *flags))
     assert (result.exit_code, f"{tmp_path / 'o.onnx'} is written" in result.stderr) == (6, True), result.output
     assert (tmp_path / "o.onnx").is_file()
     assert (tmp_path / "r.json").is_file()
@@ -142,7 +128,7 @@ def test_figures_that_cannot_be_written_are_no_usage_error(small: Small, tmp_pat
 
 @needs_full
 def test_a_missed_gate_decides_on_the_exit_code(small: Small, tmp_path: Path) -> None:
-    result = cli(command(small, tmp_path / "o.onnx", "--max-ece", "0", "--json", "/dev/full"))
+    result = cli(*command(small, tmp_path / "o.onnx", "--max-ece", "0", "--json", "/dev/full"))
     assert result.exit_code == 1
     assert "Error: /dev/full: cannot be written" in result.stderr
     assert "is written" not in result.stderr
@@ -154,7 +140,7 @@ def test_a_dash_is_no_file_name(
     small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: list[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    result = cli(command(small, tmp_path / "o.onnx", *flags))
+    result = cli(*command(small, tmp_path / "o.onnx", *flags))
     assert (result.exit_code, "Error: -: " in result.stderr) == (2, True), result.output
     assert list(tmp_path.iterdir()) == []
 
@@ -175,7 +161,7 @@ def test_an_output_that_is_no_regular_file_is_refused(
         if "link" in kind:
             path.symlink_to("pipe")
         before = path.lstat()
-        result = cli(command(small, path, *dry))
+        result = cli(*command(small, path, *dry))
         assert (result.exit_code, path.lstat()) == (2, before), result.output
     assert "o.onnx: is not a regular file; use --dry-run to write nothing" in result.stderr
 
@@ -184,7 +170,7 @@ def test_an_output_that_is_no_regular_file_is_refused(
 def test_json_may_go_into_a_pipe(small: Small, tmp_path: Path) -> None:
     read, write = os.pipe()
     words = ["evaluate", str(small.model), "--data", str(small.test), "--device", "cpu", "-q", "--json"]
-    done = subprocess.run(program([*words, f"/dev/fd/{write}"]), pass_fds=[write], check=False)
+    done = run(*words, f"/dev/fd/{write}", pass_fds=[write])
     os.close(write)
     with os.fdopen(read) as file:
         assert (done.returncode, json.load(file)["metrics"]["n"]) == (0, 1500)
@@ -196,7 +182,7 @@ def test_json_and_text_may_share_a_file(small: Small, tmp_path: Path) -> None:
     path.write_text("earlier\n")
     words = ["evaluate", str(small.model), "--data", str(small.test), "--device", "cpu", "--json", "/dev/stdout"]
     with path.open("a") as file:
-        done = subprocess.run(program(words), stdout=file, stderr=subprocess.PIPE, text=True, check=False)
+        done = run(*words, stdout=file, stderr=subprocess.PIPE)
     assert (done.returncode, done.stderr) == (0, "")
     first, _, rest = path.read_text().partition("\n")
     result, end = json.JSONDecoder().raw_decode(rest)
@@ -208,7 +194,7 @@ def test_results_do_not_go_into_a_socket(small: Small, tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path)
     with socket.socket(socket.AF_UNIX) as server:
         server.bind("s")
-        result = cli(command(small, tmp_path / "o.onnx", "--json", "s"))
+        result = cli(*command(small, tmp_path / "o.onnx", "--json", "s"))
     assert (result.exit_code, "s: is not a regular file" in result.stderr) == (2, True), result.output
     assert not (tmp_path / "o.onnx").exists()
 
@@ -220,7 +206,7 @@ def test_results_do_not_go_into_a_socket(small: Small, tmp_path: Path, monkeypat
 def test_a_bug_has_an_exit_code_of_its_own(small: Small, error: str) -> None:
     code = f"import tna_onnx.api.evaluate as e\ndef evaluate(**_): raise {error}('inside')\ne.evaluate = evaluate"
     words = ["evaluate", str(small.model), "--data", str(small.test)]
-    done = subprocess.run(program(words, code), capture_output=True, text=True, check=False)
+    done = run(*words, code=code)
     assert done.returncode == 70
     assert "Traceback" in done.stderr
     assert f"{error}: inside" in done.stderr
@@ -244,7 +230,7 @@ def test_an_interruption_says_what_is_written(small: Small, tmp_path: Path, wher
     module, _, name = where.rpartition(".")
     code = f"{INTERRUPT}import {module} as m; m.{name} = interrupt"
     words = command(small, tmp_path / "o.onnx", "--json", tmp_path / "r.json")
-    done = subprocess.run(program(words, code), capture_output=True, text=True, check=False)
+    done = run(*words, code=code)
     are = f"{', '.join(str(tmp_path / n) for n in written)} {'are' if written[1:] else 'is'} written"
     assert (done.returncode, done.stderr) == (130, f"Interrupted; {are if written else 'no file was written'}.\n")
     assert sorted(p.name for p in tmp_path.iterdir()) == written
@@ -263,11 +249,11 @@ def test_an_interruption_names_the_default_output_and_no_older_file(
     words = ["calibrate", str(model), "--calib", str(small.calib), *FAST]
     with monkeypatch.context() as patch:
         patch.setattr("tna_onnx.calibration.written.check_file", interrupt)
-        assert cli(words).stderr == "Interrupted; no file was written.\n"
+        assert cli(*words).stderr == "Interrupted; no file was written.\n"
     assert output.read_bytes() == b"earlier"
     with monkeypatch.context() as patch:
         patch.setattr("tna_onnx.cli.show.show", interrupt)
-        assert cli(words).stderr == f"Interrupted; {output} is written.\n"
+        assert cli(*words).stderr == f"Interrupted; {output} is written.\n"
 
 
 def test_the_cache_is_kept_wherever_it_was_named(small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,11 +262,11 @@ def test_the_cache_is_kept_wherever_it_was_named(small: Small, tmp_path: Path, m
 
     monkeypatch.setattr("tna_onnx.calibration.written.check_file", interrupt)
     monkeypatch.setenv("TNA_ONNX_CACHE", str(tmp_path / "cache"))
-    assert "are kept in the cache" in cli(command(small, tmp_path / "o.onnx")).stderr
+    assert "are kept in the cache" in cli(*command(small, tmp_path / "o.onnx")).stderr
 
 
 @posix
-@pytest.mark.parametrize("module", ["tna_onnx.cli.commands", "tna_onnx.api.calibrate", "onnxruntime"])
+@pytest.mark.parametrize("module", ["tna_onnx.cli.group", "tna_onnx.api.calibrate", "onnxruntime"])
 def test_ctrl_c_while_modules_load_ends_by_the_signal(small: Small, tmp_path: Path, module: str) -> None:
     """The import of a module sends the signal, and goes on if that does not end the process."""
     code = f"""
@@ -290,8 +276,7 @@ class Finder:
         if name == {module!r}: os.kill(os.getpid(), signal.SIGINT)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.meta_path.insert(0, Finder())"""
-    words = program(command(small, tmp_path / "o.onnx"), code)
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    done = run(*command(small, tmp_path / "o.onnx"), code=code)
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
     assert list(tmp_path.iterdir()) == []
 
@@ -303,9 +288,7 @@ import os, signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
 import tna_onnx.calibration.written as r
 r.check_file = lambda *_: os.kill(os.getpid(), signal.SIGINT)"""
-    done = subprocess.run(
-        program(command(small, tmp_path / "o.onnx"), code), capture_output=True, text=True, check=False
-    )
+    done = run(*command(small, tmp_path / "o.onnx"), code=code)
     assert (done.returncode, done.stderr) == (130, "Interrupted; no file was written.\n")
 
 
@@ -319,8 +302,7 @@ signal.signal(signal.{name}, signal.SIG_IGN)
 import tna_onnx.calibration.written as r
 real = r.check_file
 r.check_file = lambda *given: (os.kill(os.getpid(), signal.{name}), real(*given))[1]"""
-    words = program(command(small, tmp_path / "o.onnx", "-q"), code)
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    done = run(*command(small, tmp_path / "o.onnx", "-q"), code=code)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
@@ -330,9 +312,7 @@ def test_sigterm_leaves_nothing_half_written(small: Small, tmp_path: Path) -> No
 import os, signal
 import tna_onnx.calibration.written as r
 r.check_file = lambda *_: os.kill(os.getpid(), signal.SIGTERM)"""
-    done = subprocess.run(
-        program(command(small, tmp_path / "o.onnx"), code), capture_output=True, text=True, check=False
-    )
+    done = run(*command(small, tmp_path / "o.onnx"), code=code)
     assert done.returncode == 128 + signal.SIGTERM
     assert list(tmp_path.iterdir()) == []
 

@@ -13,22 +13,14 @@ import click
 import numpy as np
 import onnx
 import pytest
-from click.testing import CliRunner, Result
 from onnx import TensorProto, helper, numpy_helper
 
 import tna_onnx
 from tests.conftest import ROOT, Demo, Small
-from tna_onnx.cli.commands import group
+from tests.support import cli, run
+from tna_onnx.cli.group import group
 
 FAST = ["--angle-step", "6", "--max-ensemble-size", "40", "--device", "cpu"]
-
-
-def cli(*arguments: object) -> Result:
-    """Run `tna-onnx` in this process; anything but our own exits is a failure of the test."""
-    result = CliRunner().invoke(group, [str(a) for a in arguments])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result
 
 
 def save(path: Path, nodes: list[onnx.NodeProto], tensors: dict[str, np.ndarray], **shapes: list[object]) -> Path:
@@ -83,9 +75,8 @@ def test_main_job_prints_the_table_and_writes_json(small: Small, tmp_path: Path)
 
 
 def test_progress_stays_off_a_pipe_and_quiet_is_quiet(small: Small, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tna_onnx", "calibrate", small.model, "--calib", small.calib, *FAST, "-q", "-o"]
-    done = subprocess.run([*command, tmp_path / "o.onnx"], capture_output=True, text=True, check=True)
-    assert (done.stdout, done.stderr) == ("", "")
+    done = run("calibrate", small.model, "--calib", small.calib, *FAST, "-q", "-o", tmp_path / "o.onnx")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_inspect_shows_the_head_and_json_parses(demo: Demo) -> None:

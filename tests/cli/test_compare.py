@@ -15,13 +15,14 @@ import click
 import numpy as np
 import onnx
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from onnx import TensorProto, helper, numpy_helper
 
 import tna_onnx
+from tests import support
 from tests.conftest import Small
 from tna_onnx.api import compare as model_comparison
-from tna_onnx.cli.commands import group
+from tna_onnx.cli.group import group
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Interval, differences_to, paired_differences
 from tna_onnx.numerics.stats import SampleScores
@@ -30,12 +31,9 @@ from tna_onnx.render.html.comparison import comparison_page
 N = 600
 
 
-def cli(*arguments: object) -> Result:
-    """Run `tna-onnx` in this process, on the CPU; anything but our own exits is a failure of the test."""
-    result = CliRunner().invoke(group, [*map(str, arguments), "--device", "cpu"])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result
+def cli(*words: object) -> Result:
+    """Run `tna-onnx` on the CPU."""
+    return support.cli(*words, "--device", "cpu")
 
 
 def compared(folder: Path, *arguments: object) -> dict[str, Any]:
@@ -472,7 +470,7 @@ def test_the_page_has_all_numbers_and_loads_nothing(world: World, tmp_path: Path
         for confidence, count in zip(entry["reliability"]["confidence"], entry["reliability"]["count"], strict=True):
             assert not count or f"{confidence:.4f}" in text
         for metric, d in entry["differences"].items():
-            low, high = (f"{100 * d[k]:+.2f}" if metric in METRICS[:3] else f"{d[k]:+.4f}" for k in ("low", "high"))
+            low, high = (f"{100 * d[k]:+.2f}" if metric in [*METRICS][:3] else f"{d[k]:+.4f}" for k in ("low", "high"))
             assert f"{low} to {high}" in text
     assert all(note in text for note in found["notes"])
     assert page.drawings == 3 + 1  # a diagram for each model, and the overlay

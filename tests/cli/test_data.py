@@ -18,11 +18,11 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from onnx import TensorProto, helper, numpy_helper
 
 import tna_onnx
-from tna_onnx.cli.commands import group
+from tests import support
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -31,12 +31,9 @@ NAMES = ("pig", "cat", "dog", "cow")  # the model's order is not the alphabet's
 FIT = ["--search", "none"]
 
 
-def cli(*arguments: object) -> Result:
-    """Run `tna-onnx` in this process, on the CPU; anything but our own exits is a failure of the test."""
-    result = CliRunner().invoke(group, [*map(str, arguments), "--device", "cpu"])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result
+def cli(*words: object) -> Result:
+    """Run `tna-onnx` on the CPU."""
+    return support.cli(*words, "--device", "cpu")
 
 
 def network(path: Path, *, pixels: bool = False, metadata: dict[str, str] | None = None) -> Path:

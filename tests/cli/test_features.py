@@ -19,27 +19,19 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from click.testing import CliRunner, Result
 from onnx import TensorProto, helper, numpy_helper
 
 import tna_onnx
 from tests.conftest import Small
 from tests.corpus.forms import CASES
+from tests.support import cli, program
 from tna_onnx.api.features import features
-from tna_onnx.cli.commands import group
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.runtime import Session
 
 FAST = ["--search", "none", "--device", "cpu"]
 ARGUMENTS: dict[str, Any] = {"search": "none", "device": "cpu"}
 TILTED: dict[str, Any] = {"angle_step": 6, "max_ensemble_size": 40, "device": "cpu"}
-
-
-def cli(*arguments: object) -> Result:
-    result = CliRunner().invoke(group, [str(a) for a in arguments])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result
 
 
 @dataclass
@@ -401,7 +393,7 @@ def slow(tmp_path_factory: pytest.TempPathFactory) -> Slow:
 
 def _command(slow: Slow, cache: Path) -> list[str]:
     flags = ["--cache", str(cache), "--device", "cpu", "--batch-size", "64"]
-    return [sys.executable, "-m", "tna_onnx", "features", str(slow.model), "--data", str(slow.data), *flags]
+    return program("features", slow.model, "--data", slow.data, *flags)
 
 
 def _stopped(

@@ -4,36 +4,26 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import numpy_helper
 
 import tna_onnx
 from tests.conftest import Small
-from tna_onnx.cli.commands import group
+from tests.support import cli, run
 from tna_onnx.numerics.metrics import Interval, Metrics, paired_differences
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.results.gates import GateMissed, Gates, changed, worse_in
 
 FAST = ["--angle-step", "6", "--max-ensemble-size", "40", "--device", "cpu"]
 TS = ["--search", "none", "--device", "cpu"]
-
-
-def cli(*arguments: object) -> Result:
-    """Run `tna-onnx` in this process; anything but our own exits is a failure of the test."""
-    result = CliRunner().invoke(group, [str(a) for a in arguments])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result
 
 
 def logits_of(model: Path, x: np.ndarray) -> np.ndarray:
@@ -228,14 +218,9 @@ def test_the_report_page_of_a_refused_result_is_written(small: Small, tmp_path: 
 
 
 def test_exit_codes_of_the_real_program(small: Small, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tna_onnx", "calibrate", small.model, "--calib", small.calib, *TS]
+    command = ["calibrate", small.model, "--calib", small.calib, *TS]
     for gate, code in (([], 0), (["--max-ece", "0"], 1), (["--max-ece", "101"], 2), (["--max-nll", "nan"], 2)):
-        done = subprocess.run(
-            [*map(str, command), *gate, "-o", str(tmp_path / f"{code}.onnx")],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = run(*command, *gate, "-o", tmp_path / f"{code}.onnx")
         assert done.returncode == code, done.stderr
         assert "Traceback" not in done.stderr
     assert [p.name for p in tmp_path.iterdir()] == ["0.onnx"]

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from tests.conftest import Small
-from tna_onnx.cli.commands import group
+from tna_onnx.cli.group import group
 from tna_onnx.render.plot import ReliabilityPlot
 from tna_onnx.results.details import Bins
 

@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
@@ -22,7 +22,8 @@ from onnx import TensorProto, helper, numpy_helper
 import tna_onnx
 from tests.conftest import Demo, Small
 from tests.graph.samples import CASES
-from tna_onnx.cli.commands import group
+from tests.support import cli
+from tna_onnx.cli.group import group
 from tna_onnx.engine.movement import _Tally
 from tna_onnx.graph.difference import differences
 from tna_onnx.graph.difference.parts import moved as moved_names
@@ -33,14 +34,6 @@ from tna_onnx.graph.rewrite import rewrite
 from tna_onnx.graph.save import pending
 
 FAST = ["--angle-step", "6", "--max-ensemble-size", "40", "--device", "cpu"]
-
-
-def cli(*arguments: object) -> Result:
-    """Run `tna-onnx` in this process; anything but our own exits is a failure of the test."""
-    result = CliRunner().invoke(group, [str(a) for a in arguments])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result
 
 
 def verified(original: Path, recalibrated: Path, folder: Path, *flags: object) -> tuple[Result, dict[str, Any]]:

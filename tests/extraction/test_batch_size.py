@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from onnx import helper, numpy_helper
 
 import tna_onnx
-from tna_onnx.cli.commands import group
+from tna_onnx.cli.group import group
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction import batch_size as batching
 from tna_onnx.extraction.batch_size import batch_size_notes, check_batch_size, choose_batch_size

@@ -26,7 +26,7 @@ import tna_onnx
 from tests.conftest import ROOT
 from tests.pages.documents import PAGES, SHELL, Block, blocks, commands, joined, name_of
 from tests.pages.worlds import QUICK, WORLDS, World
-from tna_onnx.cli.commands import group
+from tna_onnx.cli.group import group
 
 # Languages of blocks that hold nothing to run.
 SHOWN = ("text", "json", "yaml", "toml", "{toctree}", "{eval-rst}")

@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 
 import tna_onnx
 from tests.conftest import Demo, Small
-from tna_onnx.cli.commands import group
+from tna_onnx.cli.group import group
 from tna_onnx.render import figures
 from tna_onnx.render.figures import write_figures
 from tna_onnx.results.report import Report
@@ -284,7 +284,7 @@ def test_a_folder_that_cannot_be_is_refused_before_any_work(small: Small, tmp_pa
 def test_matplotlib_loads_only_for_figures(small: Small, tmp_path: Path) -> None:
     command = ["calibrate", small.model, "--calib", small.calib, "-o", tmp_path / "o.onnx", "--search", "none", "-q"]
     code = (
-        "import sys; from tna_onnx.cli.commands import group\n"
+        "import sys; from tna_onnx.cli.group import group\n"
         "try: group(sys.argv[1:])\n"
         "except SystemExit as end: assert not end.code\n"
         "print(*{'matplotlib', 'mlflow', 'jsonschema'} & set(sys.modules))"

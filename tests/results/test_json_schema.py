@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 import tna_onnx
 from tests.conftest import Demo, Small
-from tna_onnx.cli.commands import group
+from tna_onnx.cli.group import group
 from tna_onnx.data.images.preprocess import ResolvedRecipe
 from tna_onnx.graph.difference import Difference
 from tna_onnx.graph.readout import Refusal

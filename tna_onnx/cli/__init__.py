@@ -6,29 +6,27 @@ import sys
 import traceback
 
 from tna_onnx.cli.signals import loaded, loading
+from tna_onnx.errors import INTERNAL_ERROR, INTERRUPTED, ResultError
 
 __all__ = ["main"]
 
-# EX_SOFTWARE of sysexits.h; 1 would look like a missed gate.
-_INTERNAL = 70
-
 
 def main() -> None:
-    """Run `tna-onnx`; the exit code is that of the error family, or 70 for an error that is none of ours."""
+    """Run `tna-onnx`. The exit code is that of the error's class; an unexpected error ends with INTERNAL_ERROR."""
     loading()
-    from tna_onnx.cli.channels import ResultError, complain, drop  # noqa: PLC0415 - click loads only when a command runs
-    from tna_onnx.cli.commands import group  # noqa: PLC0415
+    from tna_onnx.cli.channels import complain, drop  # noqa: PLC0415 - click loads only when a command runs
+    from tna_onnx.cli.group import group  # noqa: PLC0415
 
     try:
         group(prog_name="tna-onnx")
-    except KeyboardInterrupt:  # outside of a command
-        sys.exit(130)
-    except OSError as error:  # commands let none through: the help could not be printed
+    except KeyboardInterrupt:  # the group reports one inside a command; this one came before or after it
+        sys.exit(INTERRUPTED)
+    except OSError as error:  # commands turn theirs into other errors, so this is the help that could not be printed
         drop(sys.stdout)
         complain(f"Error: standard output: cannot be written: {error.strerror}")
         sys.exit(ResultError.exit_code)
-    except Exception:  # noqa: BLE001 - whatever it is, its exit code must not look like one of the documented ones
+    except Exception:  # noqa: BLE001 - a bug must not end with the exit code of a documented error
         complain(f"{traceback.format_exc()}Error: this is a bug in tna-onnx, please report it")
-        sys.exit(_INTERNAL)
+        sys.exit(INTERNAL_ERROR)
     finally:
         loaded()

@@ -10,27 +10,21 @@ from typing import TextIO
 
 import click
 
-from tna_onnx.errors import TnaError
+from tna_onnx.errors import ResultError
 
-__all__ = ["ResultError", "complain", "drop", "standard_output"]
-
-
-class ResultError(TnaError):
-    """The work is done, but a result of it could not be written; the model is."""
-
-    exit_code = 6
+__all__ = ["complain", "drop", "standard_output"]
 
 
 @contextlib.contextmanager
 def standard_output() -> Iterator[None]:
-    """Print in this block. A reader that left early, such as `head`, is no error.
+    """Print in this block. It is no error if the reader, such as `head`, has left early.
 
     Raises:
         ResultError: standard output cannot be written, for example because the disk is full.
     """
     try:
         yield
-        if sys.stdout is not None:
+        if sys.stdout is not None:  # None where a program runs without a console
             sys.stdout.flush()
     except BrokenPipeError:
         drop(sys.stdout)
@@ -40,7 +34,7 @@ def standard_output() -> Iterator[None]:
 
 
 def complain(message: str) -> None:
-    """Print a message on standard error; where that is closed, the exit code has to say it."""
+    """Print a message on standard error. Where that is closed, only the exit code is left to tell."""
     try:
         click.echo(message, err=True)
     except OSError:
@@ -48,7 +42,10 @@ def complain(message: str) -> None:
 
 
 def drop(stream: TextIO) -> None:
-    """Send what is left in a stream nowhere, or Python would fail to write it once more, and exit with 120."""
+    """Discard what a stream still holds.
+
+    Without this Python would try to write it once more at exit, fail, and end with exit code 120.
+    """
     with contextlib.suppress(OSError, ValueError):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, stream.fileno())

@@ -1,43 +1,53 @@
-"""Progress on stderr, results on stdout and in files."""
+"""Progress on standard error, results on standard output and in files."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from rich.console import Console, Group, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from tna_onnx.cli.channels import ResultError, standard_output
+from tna_onnx.cli.channels import standard_output
 from tna_onnx.cli.signals import loaded
-from tna_onnx.errors import DeviceError, TnaError, UsageError
+from tna_onnx.errors import DeviceError, ResultError, TnaError
 from tna_onnx.progress import Progress as Callback
-from tna_onnx.render.figures import require_matplotlib, write_figures
-from tna_onnx.render.mlflow import TrackingError, log_report, require_mlflow
+from tna_onnx.render.mlflow import TrackingError
 from tna_onnx.render.text import show
 from tna_onnx.results.as_json import to_json
-from tna_onnx.results.report import Report
 from tna_onnx.runtime import runtime_version
 
-__all__ = ["Extras", "Step", "finish", "json_step", "page_step", "progress_bars", "ready", "say"]
+__all__ = ["Step", "command_line", "finish", "json_step", "page_step", "progress_bars", "ready", "say"]
+
+Step: TypeAlias = Callable[[], Sequence[str]]
+"""Writes one kind of result, and returns lines to print about it."""
+
+
+def ready() -> None:
+    """Load the runtime before the work, and make Ctrl-C an ordinary interruption again."""
+    # Ctrl-C must end the process at once while modules load, and loading the runtime takes longest. Without a runtime
+    # some commands still work; the others raise this error themselves.
+    with contextlib.suppress(DeviceError):
+        runtime_version()
+    loaded()
 
 
 @contextlib.contextmanager
 def progress_bars(quiet: bool) -> Iterator[Callback]:
     """Give a progress callback; bars show on a terminal only."""
-    console = Console(stderr=True)
+    console = Console(stderr=True)  # standard output is for results
     columns = (TextColumn("{task.description:<16}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=quiet or not console.is_terminal) as bars:
         tasks: dict[str, TaskID] = {}
 
         def advance(stage: str, done: int, total: int) -> None:
+            # Stages are not known in advance: each gets its bar when it first reports.
             if stage not in tasks:
                 tasks[stage] = bars.add_task(stage, total=total)
             bars.update(tasks[stage], completed=done, total=total)
@@ -45,21 +55,11 @@ def progress_bars(quiet: bool) -> Iterator[Callback]:
         yield advance
 
 
-def ready() -> None:
-    """Load the runtime too, if it is there, and make Ctrl-C an ordinary interruption again."""
-    with contextlib.suppress(DeviceError):  # the work says so where it needs one
-        runtime_version()
-    loaded()
-
-
-Step = Callable[[], Sequence[str]]
-"""Writes one kind of result, and returns lines to print about it."""
-
-
 def finish(text: RenderableType, steps: Iterable[Step], quiet: bool, output: str = "") -> None:
-    """Write the results of a command, then print them: what a reader of standard output does must not cost a file.
+    """Write the results of a command, then print them.
 
-    A step that fails keeps no other from its work.
+    The text comes last, so that a reader of standard output who leaves early costs no file. A step that fails does not
+    keep the others from their work.
 
     Args:
         text: what is printed.
@@ -71,28 +71,27 @@ def finish(text: RenderableType, steps: Iterable[Step], quiet: bool, output: str
         ResultError: something could not be written or logged; a line for each.
     """
     lines: list[str] = []
-    failed: list[str] = []
+    failures: list[str] = []
     ending = f"; {output} is written" if output else ""
 
-    def done(step: Step) -> Sequence[str]:
+    def attempt(step: Step) -> None:
         try:
-            return step()
-        except TrackingError as error:  # which says what is written
-            failed.append(str(error))
+            lines.extend(step())
+        except TrackingError as error:  # its message says what is written
+            failures.append(str(error))
         except TnaError as error:
-            failed.append(f"{error}{ending}")
-        return ()
+            failures.append(f"{error}{ending}")
 
-    def shown() -> Sequence[str]:
-        if not quiet:
-            say(Group(text, *map(Text, lines)))
+    def print_text() -> Sequence[str]:
+        say(Group(text, *map(Text, lines)))
         return ()
 
     for step in steps:
-        lines += done(step)
-    done(shown)
-    if failed:
-        raise ResultError("\n".join(failed))
+        attempt(step)
+    if not quiet:
+        attempt(print_text)
+    if failures:
+        raise ResultError("\n".join(failures))
 
 
 def say(text: RenderableType) -> None:
@@ -105,29 +104,20 @@ def say(text: RenderableType) -> None:
         show(_Console(), text)
 
 
-class _Console(Console):
-    def on_broken_pipe(self) -> None:
-        raise  # noqa: PLE0704 - rich calls this while it handles the error, and would exit with 1
-
-
 def json_step(path: str | None, result: Any, *, details: bool = False) -> Step:
-    """Write a result as JSON, with the numbers behind the figures if asked; without a path do nothing."""
+    """Return a step that writes a result as JSON, with the numbers behind the figures if asked."""
     return page_step(path, lambda: to_json(result, details=details))
 
 
 def page_step(path: str | None, make: Callable[[], str]) -> Step:
-    """Write a text that is made only then; without a path do nothing."""
+    """Return a step that makes a text and writes it to a file; without a path it does nothing."""
 
     def step() -> Sequence[str]:
         if path is None:
             return ()
-        text = make()
+        text = make()  # outside the try: an OSError in here would be a bug
         try:
-            if _is_standard_output(path):
-                sys.stdout.buffer.write(text.encode())
-                sys.stdout.flush()
-            else:
-                Path(path).write_text(text, encoding="utf-8")
+            _write(path, text)
         except OSError as error:
             raise ResultError(f"{path}: cannot be written: {error.strerror}") from error
         return ()
@@ -135,77 +125,28 @@ def page_step(path: str | None, make: Callable[[], str]) -> Step:
     return step
 
 
+def command_line() -> str:
+    """Return the command as the user typed it, for the HTML pages."""
+    return shlex.join(["tna-onnx", *sys.argv[1:]])
+
+
+def _write(path: str, text: str) -> None:
+    if _is_standard_output(path):
+        # Opened twice, the file would keep two positions, and the printed text would overwrite this one.
+        sys.stdout.buffer.write(text.encode())
+        sys.stdout.flush()
+    else:
+        Path(path).write_text(text, encoding="utf-8")
+
+
 def _is_standard_output(path: str) -> bool:
-    """Whether a path leads to the file that standard output goes to; opened twice, one text would cover the other."""
+    """Whether a path leads to the file that standard output goes to."""
     try:
         return Path(path).is_file() and os.path.samestat(Path(path).stat(), os.fstat(sys.stdout.fileno()))
-    except (AttributeError, OSError):  # closed, or no file
+    except (AttributeError, OSError):  # standard output is closed, or is no file
         return False
 
 
-@dataclass(frozen=True)
-class Extras:
-    """What becomes of a report beside text, JSON and HTML: figures in a folder, a run of MLflow.
-
-    Attributes:
-        figures: folder, None for no figures.
-        formats: of the figures.
-        mlflow: whether to log to MLflow.
-        experiment: of MLflow.
-    """
-
-    figures: str | None
-    formats: tuple[str, ...]
-    mlflow: bool
-    experiment: str | None
-
-    def check(self, *files: str | None) -> None:
-        """Refuse what cannot work before the work.
-
-        Args:
-            files: other files of the command.
-
-        Raises:
-            UsageError: a missing library, or a folder that cannot be.
-        """
-        if self.figures is not None:
-            _check_folder(self.figures, files)
-            require_matplotlib()
-        if self.mlflow:
-            require_mlflow()
-
-    def steps(self, report: Report, html: str | None) -> Sequence[Step]:
-        """Steps that draw the figures, and log the run with what was written.
-
-        Args:
-            report: of the run.
-            html: page of it.
-        """
-        drawn: list[Path] = []
-
-        def draw(folder: str) -> Sequence[str]:
-            drawn.extend(write_figures(report, Path(folder), self.formats))
-            names = ", ".join(dict.fromkeys(path.stem for path in drawn))
-            return [f"figures  {folder}: {names} ({', '.join(self.formats)})"]
-
-        def log() -> Sequence[str]:
-            pages = [html] if html and Path(html).is_file() else []
-            files: dict[str, Sequence[str | Path]] = {"": pages, "figures": drawn}
-            with contextlib.redirect_stdout(sys.stderr):  # stdout is for results; MLflow greets there
-                return [f"mlflow   {log_report(report, self.experiment, files)}"]
-
-        steps: list[Step] = []
-        if self.figures is not None:
-            steps.append(functools.partial(draw, self.figures))
-        if self.mlflow:
-            steps.append(log)
-        return steps
-
-
-def _check_folder(path: str, files: tuple[str | None, ...]) -> None:
-    folder = Path(path).absolute()
-    if any(file is not None and folder.resolve() == Path(file).resolve() for file in files):
-        raise UsageError(f"{path}: is one of the other files of this command; choose another folder for the figures")
-    there = next(parent for parent in (folder, *folder.parents) if parent.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK):
-        raise UsageError(f"{path}: cannot be written; expected the name of a folder for the figures")
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        raise  # noqa: PLE0704 - rich calls this while it handles the error, and would exit with 1

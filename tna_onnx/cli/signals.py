@@ -15,15 +15,16 @@ __all__ = ["loaded", "loading"]
 
 
 def loading() -> None:
-    """Let Ctrl-C end the process by the signal itself; and SIGTERM and SIGHUP end it like an error.
+    """Let Ctrl-C end the process by the signal itself, and SIGTERM and SIGHUP end it like an error.
 
     Signals that the parent has told us to ignore (`nohup`, jobs in the background) stay ignored.
     """
+    # Python lets only the main thread set handlers; a program that calls `main` in another one keeps its own.
     if threading.current_thread() is not threading.main_thread():
         return
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    for name in ("SIGTERM", "SIGHUP"):  # the second is not there on Windows
+    for name in ("SIGTERM", "SIGHUP"):  # Windows has no SIGHUP
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, _stop)
@@ -31,9 +32,12 @@ def loading() -> None:
 
 def loaded() -> None:
     """Make Ctrl-C a KeyboardInterrupt again, if `loading` took that away."""
-    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+    if threading.current_thread() is not threading.main_thread():
+        return
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _stop(number: int, _: FrameType | None) -> None:
+    # SystemExit unwinds the stack, so that files half written are removed; 128 + signal is what a shell shows.
     sys.exit(128 + number)

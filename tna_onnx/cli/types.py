@@ -11,7 +11,7 @@ __all__ = ["Number", "Words", "batch_size", "flat", "members", "numbers", "size"
 
 
 class Number(click.FloatRange):
-    """A number in a range; NaN, which is in every range, is none."""
+    """A number in a range. NaN is refused, although every comparison with the ends of the range lets it pass."""
 
     name = "number"
 
@@ -24,16 +24,17 @@ class Number(click.FloatRange):
 
 
 class Words(click.Choice):  # type: ignore[type-arg]  # a generic only from click 8.2 on
-    """One word of several, or several with commas between them; `flat` puts those of all occurrences together."""
+    """One word of a choice, or several separated by commas; `flat` joins those of a repeated option."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Parse."""
+        # click converts a default again, which is a tuple by then.
         words = value if isinstance(value, tuple) else value.split(",")
         return tuple(super(Words, self).convert(word, param, ctx) for word in words)
 
 
 def flat(_ctx: click.Context, _param: click.Parameter, groups: tuple[tuple[str, ...], ...]) -> tuple[str, ...]:
-    """Return the words of all groups, each once."""
+    """Return the words of all groups, each once, in the order of their first occurrence."""
     return tuple(dict.fromkeys(word for group in groups for word in group))
 
 
@@ -50,25 +51,25 @@ def numbers(_ctx: click.Context, _param: click.Parameter, text: str | None) -> t
 
 
 def batch_size(_ctx: click.Context, _param: click.Parameter, text: str) -> int | str:
-    """Parse a number of samples or auto."""
+    """Parse a number of samples, or auto."""
     if text == "auto":
         return text
-    if text.isdecimal() and int(text) > 0:
+    if _is_positive(text):
         return int(text)
     raise click.BadParameter(f"expected a positive number or auto, got '{text}'")
 
 
 def members(_ctx: click.Context, _param: click.Parameter, text: str) -> int | str:
-    """Parse a number of members, inf or auto."""
+    """Parse a number of ensemble members, inf or auto."""
     if text in ("inf", "auto"):
         return text
-    if text.isdecimal() and int(text) > 0:
+    if _is_positive(text):
         return int(text)
     raise click.BadParameter(f"expected a positive number, inf or auto, got '{text}'")
 
 
 def size(_ctx: click.Context, _param: click.Parameter, text: str | None) -> int | tuple[int, int] | None:
-    """Parse pixels: 256, or height and width as 224,320."""
+    """Parse a size in pixels: 256, or height and width as 224,320."""
     if text is None:
         return None
     try:
@@ -80,3 +81,8 @@ def size(_ctx: click.Context, _param: click.Parameter, text: str | None) -> int 
     if len(sides) == 2:
         return sides[0], sides[1]
     raise click.BadParameter(f"expected pixels such as 224, or HEIGHT,WIDTH such as 224,320, got '{text}'")
+
+
+def _is_positive(text: str) -> bool:
+    # Not int(text): that also takes " 7", "1_0" and "+3".
+    return text.isdecimal() and int(text) > 0

@@ -13,29 +13,38 @@ _META = "tna_onnx.written"
 
 
 def watch(paths: Iterable[str | Path | None], cache: str | None = None) -> None:
-    """Remember how files look before the work of the current command.
+    """Remember the state of files before the work of the current command.
 
     Args:
-        paths: files that the command may write; None is none.
+        paths: files that the command may write; None stands for no file.
         cache: folder of its feature stores.
     """
-    files = [path for path in paths if path is not None]
-    click.get_current_context().meta[_META] = {str(path): _state(path) for path in files}, cache
+    states = {str(path): _state(path) for path in paths if path is not None}
+    click.get_current_context().meta[_META] = (states, cache)
 
 
 def interruption(ctx: click.Context) -> str:
     """Say that a command was interrupted, what it has written and what it keeps."""
-    files, cache = ctx.meta.get(_META, ({}, None))
-    written = [path for path, state in files.items() if _state(path) != state]
-    are = f"{', '.join(written)} {'is' if len(written) == 1 else 'are'} written" if written else "no file was written"
-    kept = " The features computed so far are kept in the cache." if cache else ""
-    return f"Interrupted; {are}.{kept}"
+    states, cache = ctx.meta.get(_META, ({}, None))
+    # A file that looks as it did before is an older one, so only changed files count as written.
+    written = [path for path, before in states.items() if _state(path) != before]
+    message = f"Interrupted; {_listed(written)}."
+    if cache:
+        message += " The features computed so far are kept in the cache."
+    return message
+
+
+def _listed(written: list[str]) -> str:
+    if not written:
+        return "no file was written"
+    verb = "is" if len(written) == 1 else "are"
+    return f"{', '.join(written)} {verb} written"
 
 
 def _state(path: str | Path) -> tuple[int, int, int] | None:
-    """Return what changes when a file is written or replaced; None if there is none."""
+    """Return what changes when a file is written or replaced; None if there is no file."""
     try:
-        found = Path(path).stat()
+        status = Path(path).stat()
     except OSError:
         return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    return status.st_ino, status.st_mtime_ns, status.st_size

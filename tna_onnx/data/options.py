@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tna_onnx.data.formats import Format
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.images.recipes import read_recipe
-from tna_onnx.data.names import metadata_class_names
+from tna_onnx.data.names import metadata_class_names, read_class_names
 from tna_onnx.data.opening import open_source
 from tna_onnx.data.source import InputSpec, Source
 from tna_onnx.data.suspicion import below_expectation, label_suspicion

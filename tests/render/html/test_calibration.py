@@ -26,7 +26,7 @@ import tna_onnx
 from tests.conftest import Demo, Small
 from tna_onnx.calibration.details import angle_counts, class_sums, worst_rows
 from tna_onnx.calibration.thumbnail import png, thumbnails
-from tna_onnx.cli.commands import group
+from tna_onnx.cli.group import group
 from tna_onnx.data.source import Source
 from tna_onnx.numerics.metrics import ece
 from tna_onnx.numerics.stats import SampleScores

@@ -1,0 +1,37 @@
+"""Signal handlers; what signals do to the real program is in `test_channels.py`."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+import pytest
+
+from tna_onnx.cli.signals import loaded, loading
+
+
+def test_ctrl_c_ends_the_process_while_modules_load() -> None:
+    numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    before = {number: signal.getsignal(number) for number in numbers}
+    try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        loading()
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+        loaded()
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        loading()
+        with pytest.raises(SystemExit) as caught:
+            signal.raise_signal(signal.SIGTERM)
+        assert caught.value.code == 128 + signal.SIGTERM
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def test_another_thread_changes_no_handler() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    thread = threading.Thread(target=lambda: (loading(), loaded()))
+    thread.start()
+    thread.join()
+    assert signal.getsignal(signal.SIGINT) is before

@@ -1,0 +1,38 @@
+"""How tests run the command line: in this process, which is fast, or as the real program in a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+from click.testing import CliRunner, Result
+
+from tna_onnx.cli.group import group
+
+__all__ = ["cli", "program", "run"]
+
+
+def cli(*words: object) -> Result:
+    """Run `tna-onnx WORDS` in this process; an exception other than an exit fails the test.
+
+    >>> cli("--version").exit_code
+    0
+    """
+    result = CliRunner().invoke(group, [str(word) for word in words])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def program(*words: object, code: str = "") -> list[str]:
+    """Return the words that start the real program, after some code that may change the package."""
+    start = f"import sys; sys.argv[0] = 'tna-onnx'\n{code}\nfrom tna_onnx.cli import main; main()"
+    return [sys.executable, "-c", start, *map(str, words)]
+
+
+def run(*words: object, code: str = "", **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run `tna-onnx WORDS` in a process of its own; its outputs are captured unless `options` say otherwise."""
+    if not {"stdout", "stderr"} & options.keys():
+        options["capture_output"] = True
+    return subprocess.run(program(*words, code=code), text=True, check=False, **options)

@@ -1,0 +1,147 @@
+"""`tna-onnx calibrate`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tna_onnx.cli.channels import complain
+from tna_onnx.cli.command import Command
+from tna_onnx.cli.config import config_options, setting_sources
+from tna_onnx.cli.extras import Extras, extra_options
+from tna_onnx.cli.gates import change_options, limit_options, run_gated
+from tna_onnx.cli.options import (
+    bins_option,
+    confidence_option,
+    data_options,
+    model_argument,
+    model_options,
+    run_options,
+    together,
+)
+from tna_onnx.cli.paths import check_result_file, default_output
+from tna_onnx.cli.preprocessing import preprocessing_options, take_recipe
+from tna_onnx.cli.search_options import search_options
+from tna_onnx.cli.written import watch
+from tna_onnx.errors import CheckFailed, ResultError
+
+__all__ = ["calibrate"]
+
+_file_options = together(
+    click.option("--calib", required=True, type=click.Path(), help="Labelled calibration data: file, folder or URL."),
+    click.option(
+        "--eval", type=click.Path(), help="Held-out data for the report. Without them the report is cross-fitted."
+    ),
+    click.option("--labels", type=click.Path(), help="File with the labels of --calib, if they are stored separately."),
+    click.option(
+        "--eval-labels", type=click.Path(), help="File with the labels of --eval, if they are stored separately."
+    ),
+    click.option(
+        "--cache", type=click.Path(), help="Folder that keeps the features, so that an interrupted run can resume."
+    ),
+    click.option(
+        "-o", "--output", type=click.Path(), help="File to write.  [default: MODEL.tna.onnx beside the model]"
+    ),
+    # An earlier output is replaced without asking; only the model itself needs this.
+    click.option("--overwrite", is_flag=True, help="Allow the output to replace the input model."),
+)
+
+_result_options = together(
+    click.option(
+        "--dry-run",
+        is_flag=True,
+        help="Do everything, checks and gates included, but write no model; say what would be written. --json, "
+        "--report and --cache still work.",
+    ),
+    # Named like the argument of `tna_onnx.calibrate` that it turns on.
+    click.option(
+        "--report", "details", metavar="FILE", type=click.Path(), help="Write an HTML report with figures, in one file."
+    ),
+    extra_options,
+)
+
+
+@click.command(cls=Command)
+@model_argument
+@_file_options
+@search_options
+@limit_options
+@change_options
+@confidence_option
+@_result_options
+@data_options
+@preprocessing_options
+@bins_option
+@model_options
+@run_options
+@config_options
+def calibrate(
+    preset: str | None,
+    json_file: str | None,
+    details: str | None,
+    plot: bool,
+    figures: str | None,
+    figure_formats: tuple[str, ...],
+    mlflow: bool,
+    mlflow_experiment: str | None,
+    quiet: bool,
+    **arguments: Any,
+) -> None:
+    """Write a recalibrated copy of MODEL.
+
+    Gates check the metrics after recalibration, on --eval or cross-fitted. If one is missed, no model is written and
+    the exit code is 1; each missed gate is an error on a line of its own. --json and --report are written all the same
+    and give the reason.
+
+    \b
+    Example:
+      tna-onnx calibrate model.onnx --calib data/ --eval heldout/ -o model.tna.onnx
+    """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
+    from tna_onnx.api.calibrate import calibrate as run  # noqa: PLC0415 - NumPy loads only when a command runs
+    from tna_onnx.cli.show import finish, json_step, page_step, progress_bars, ready  # noqa: PLC0415
+    from tna_onnx.render.text import report_text  # noqa: PLC0415
+
+    extras = Extras(figures, figure_formats, mlflow or mlflow_experiment is not None, mlflow_experiment)
+    _check_paths(json_file, details, extras, arguments)
+    # Only the drawings need the details, which make the JSON much larger.
+    needs_details = details is not None or figures is not None
+    recipe = take_recipe(preset, arguments)
+    ready()
+    output = Path(arguments["output"]) if arguments["output"] else default_output(arguments["model"])
+    # Looked at before the work: afterwards it could not be told from a file that this run wrote.
+    earlier = output is not None and output.is_file() and not arguments["dry_run"]
+    watch([output, json_file, details], arguments["cache"])
+    with progress_bars(quiet) as progress:
+        report, missed = run_gated(run, preprocessing=recipe, details=needs_details, progress=progress, **arguments)
+    # MLflow comes last: it takes the files that the other steps have written.
+    steps = [
+        json_step(json_file, report, details=needs_details),
+        page_step(details, lambda: _page(report)),
+        *extras.steps(report, details),
+    ]
+    try:
+        finish(report_text(report, plot=plot), steps, quiet, report.output)
+    except ResultError as error:
+        if not missed:
+            raise
+        complain(f"Error: {error}")  # the missed gate is raised below: it decides on the exit code
+    if missed and earlier:
+        raise CheckFailed(f"{missed}; the earlier {output} is unchanged")
+    if missed:
+        raise missed
+
+
+def _check_paths(json_file: str | None, page: str | None, extras: Extras, arguments: dict[str, Any]) -> None:
+    others = [arguments[name] for name in ("model", "calib", "eval", "output")]
+    check_result_file(json_file, *others, page)
+    check_result_file(page, *others, kind="HTML")
+    extras.check(*others, json_file, page)
+
+
+def _page(report: Any) -> str:
+    from tna_onnx.cli.show import command_line  # noqa: PLC0415 - NumPy loads only when a command runs
+    from tna_onnx.render.html.calibration import to_html  # noqa: PLC0415
+
+    return to_html(report, command_line(), sources=setting_sources())

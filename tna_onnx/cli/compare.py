@@ -1,0 +1,72 @@
+"""`tna-onnx compare`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from tna_onnx.cli.command import Command
+from tna_onnx.cli.config import config_options
+from tna_onnx.cli.options import (
+    bins_option,
+    confidence_option,
+    data_options,
+    labelled_data_options,
+    model_options,
+    run_options,
+)
+from tna_onnx.cli.paths import check_result_file
+from tna_onnx.cli.preprocessing import preprocessing_options, take_recipe
+from tna_onnx.cli.written import watch
+
+__all__ = ["compare"]
+
+
+@click.command(cls=Command)
+@click.argument("models", metavar="MODEL MODEL...", nargs=-1, required=True, type=click.Path())
+@labelled_data_options
+@click.option(
+    "--baseline",
+    metavar="NAME|INDEX",
+    default="1",
+    show_default=True,
+    help="Model that the others are compared with: its file name, or its position counted from 1.",
+)
+@confidence_option
+@click.option("--report", "page", metavar="FILE", type=click.Path(), help="Write an HTML report, in one file.")
+@data_options
+@preprocessing_options
+@bins_option
+@model_options
+@run_options
+@config_options
+def compare(preset: str | None, json_file: str | None, page: str | None, quiet: bool, **arguments: Any) -> None:
+    """Measure several models on the same labelled data, with paired differences to one of them.
+
+    --head, --output-name and --output-kind apply to all models, --expect-accuracy to the baseline.
+
+    \b
+    Example:
+      tna-onnx compare model.onnx model.tna.onnx other.onnx --data heldout/ --report comparison.html
+    """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
+    from tna_onnx.api.compare import compare as run  # noqa: PLC0415 - NumPy loads only when a command runs
+    from tna_onnx.cli.show import command_line, finish, json_step, page_step, progress_bars, ready  # noqa: PLC0415
+    from tna_onnx.render.comparison_text import model_comparison_text  # noqa: PLC0415
+
+    inputs = [*arguments["models"], arguments["data"]]
+    check_result_file(json_file, *inputs, page)
+    check_result_file(page, *inputs, kind="HTML")
+    recipe = take_recipe(preset, arguments)
+    ready()
+    watch([json_file, page])
+    with progress_bars(quiet) as progress:
+        comparison = run(preprocessing=recipe, progress=progress, **arguments)
+
+    def html() -> str:
+        from tna_onnx.render.html.comparison import comparison_page  # noqa: PLC0415 - only if it is asked for
+
+        return comparison_page(comparison, command_line())
+
+    steps = [json_step(json_file, comparison), page_step(page, html)]
+    finish(model_comparison_text(comparison), steps, quiet)

@@ -1,0 +1,53 @@
+"""`tna-onnx evaluate`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from tna_onnx.cli.command import Command
+from tna_onnx.cli.config import config_options
+from tna_onnx.cli.gates import limit_options, run_gated
+from tna_onnx.cli.options import (
+    bins_option,
+    data_options,
+    labelled_data_options,
+    model_argument,
+    model_options,
+    run_options,
+)
+from tna_onnx.cli.paths import check_result_file
+from tna_onnx.cli.preprocessing import preprocessing_options, take_recipe
+from tna_onnx.cli.written import watch
+
+__all__ = ["evaluate"]
+
+
+@click.command(cls=Command)
+@model_argument
+@labelled_data_options
+@limit_options
+@click.option("--plot", is_flag=True, help="Print a reliability diagram.")
+@data_options
+@preprocessing_options
+@bins_option
+@model_options
+@run_options
+@config_options
+def evaluate(preset: str | None, json_file: str | None, plot: bool, quiet: bool, **arguments: Any) -> None:
+    """Measure MODEL on labelled data: accuracy, ECE, AdaECE, NLL, Brier score."""
+    from tna_onnx.api.evaluate import evaluate as run  # noqa: PLC0415 - NumPy loads only when a command runs
+    from tna_onnx.cli.show import finish, json_step, progress_bars, ready  # noqa: PLC0415
+    from tna_onnx.render.text import evaluation_text  # noqa: PLC0415
+
+    check_result_file(json_file, arguments["model"], arguments["data"])
+    recipe = take_recipe(preset, arguments)
+    ready()
+    watch([json_file])
+    with progress_bars(quiet) as progress:
+        evaluation, missed = run_gated(run, preprocessing=recipe, progress=progress, **arguments)
+    finish(evaluation_text(evaluation, plot=plot), [json_step(json_file, evaluation)], quiet)
+    # The numbers are shown first: whoever misses a gate wants to know by how much.
+    if missed:
+        raise missed

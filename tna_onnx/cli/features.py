@@ -1,0 +1,48 @@
+"""`tna-onnx features`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from tna_onnx.cli.command import Command
+from tna_onnx.cli.config import config_options
+from tna_onnx.cli.options import data_options, labelled_data_options, model_argument, model_options, run_options
+from tna_onnx.cli.paths import check_result_file
+from tna_onnx.cli.preprocessing import preprocessing_options, take_recipe
+from tna_onnx.cli.written import watch
+
+__all__ = ["features"]
+
+
+@click.command(cls=Command)
+@model_argument
+@labelled_data_options
+@click.option("--cache", required=True, type=click.Path(), help="Folder of feature stores; created if missing.")
+@data_options
+@preprocessing_options
+@model_options  # and no --bins: no metric is computed
+@run_options
+@config_options
+def features(preset: str | None, json_file: str | None, quiet: bool, **arguments: Any) -> None:
+    """Store the features, logits and labels of data, for `calibrate --calib CACHE`.
+
+    An interrupted run resumes where it stopped.
+
+    \b
+    Example:
+      tna-onnx features model.onnx --data data/ --cache features/
+      tna-onnx calibrate model.onnx --calib features/
+    """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
+    from tna_onnx.api.features import features as run  # noqa: PLC0415 - NumPy loads only when a command runs
+    from tna_onnx.cli.show import finish, json_step, progress_bars, ready  # noqa: PLC0415
+    from tna_onnx.render.text import collection_text  # noqa: PLC0415
+
+    check_result_file(json_file, arguments["model"], arguments["data"])
+    recipe = take_recipe(preset, arguments)
+    ready()
+    watch([json_file], arguments["cache"])
+    with progress_bars(quiet) as progress:
+        collection = run(preprocessing=recipe, progress=progress, **arguments)
+    finish(collection_text(collection), [json_step(json_file, collection)], quiet)

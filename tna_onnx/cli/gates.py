@@ -1,0 +1,59 @@
+"""Gates: their options, and a run whose result is shown even if it misses one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tna_onnx.cli.options import together
+from tna_onnx.cli.types import Number
+
+if TYPE_CHECKING:
+    from tna_onnx.errors import CheckFailed
+
+__all__ = ["change_options", "limit_options", "run_gated"]
+
+limit_options = together(
+    click.option(
+        "--max-ece",
+        metavar="PERCENT",
+        type=Number(0, 100),
+        help="Gate: fail with exit code 1 if the ECE is above this.",
+    ),
+    click.option("--max-nll", metavar="NATS", type=Number(0), help="Gate: fail if the NLL is above this."),
+    click.option(
+        "--min-accuracy", metavar="PERCENT", type=Number(0, 100), help="Gate: fail if the accuracy is below this."
+    ),
+)
+
+change_options = together(
+    click.option(
+        "--require-improvement/--no-require-improvement",
+        default=False,
+        show_default=True,
+        help="Gate: fail unless the objective improves, judged by its whole confidence interval.",
+    ),
+    click.option(
+        "--fail-if-worse/--no-fail-if-worse",
+        default=True,
+        show_default=True,
+        help="Gate: fail if the objective gets worse, judged by its whole confidence interval; or if the NLL does and "
+        "the objective does not improve.",
+    ),
+)
+
+
+def run_gated(function: Callable[..., Any], **arguments: Any) -> tuple[Any, CheckFailed | None]:
+    """Call a function of the API.
+
+    Returns:
+        Its result, and the error to raise once the result is shown if a gate is missed.
+    """
+    from tna_onnx.results.gates import GateMissed  # noqa: PLC0415 - NumPy loads only when a command runs
+
+    try:
+        return function(**arguments), None
+    except GateMissed as missed:
+        return missed.result, missed

@@ -1,0 +1,67 @@
+"""Paths of results, checked before the work: a mistyped one must not cost an hour of computing."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tna_onnx.errors import UsageError
+
+__all__ = ["check_figure_folder", "check_result_file", "default_output"]
+
+
+def default_output(model: str) -> Path | None:
+    """Return the path beside the model that `calibrate` writes to; None where the model's path names no file."""
+    path = Path(model)
+    return path.with_suffix(".tna.onnx") if path.name else None
+
+
+def check_result_file(path: str | None, *others: str | None, kind: str = "JSON") -> None:
+    """Check that a result can be written to `path`.
+
+    Args:
+        path: of the result; None is not checked.
+        others: files that the command reads or writes besides.
+        kind: of the result, for the message.
+
+    Raises:
+        UsageError: `path` is in a missing folder, cannot be written, or is one of the other files.
+    """
+    if path is None:
+        return
+    # Other programs take - for standard output. Here it would be a file with a name that is hard to remove.
+    if path == "-":
+        raise UsageError(f"-: expected the name of a file for the {kind}")
+    file = Path(path).absolute()
+    if not file.parent.is_dir():
+        raise UsageError(f"{path}: folder {file.parent} does not exist; create it or choose another")
+    # A file that does not exist yet needs a folder that can be written.
+    if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
+        raise UsageError(f"{path}: cannot be written; expected the name of a file for the {kind}")
+    # Pipes and character devices are fine: --json /dev/stdout is common in scripts.
+    if file.is_socket() or file.is_block_device():
+        raise UsageError(f"{path}: is not a regular file; expected the name of a file for the {kind}")
+    if _is_one_of(file, others):
+        raise UsageError(f"{path}: is one of the other files of this command; choose another name for the {kind} file")
+
+
+def check_figure_folder(path: str, *files: str | None) -> None:
+    """Check that figures can be written into a folder, which need not exist yet.
+
+    Args:
+        path: of the folder.
+        files: that the command reads or writes besides.
+
+    Raises:
+        UsageError: the folder cannot be made or written, or is one of the files.
+    """
+    folder = Path(path).absolute()
+    if _is_one_of(folder, files):
+        raise UsageError(f"{path}: is one of the other files of this command; choose another folder for the figures")
+    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        raise UsageError(f"{path}: cannot be written; expected the name of a folder for the figures")
+
+
+def _is_one_of(path: Path, others: tuple[str | None, ...]) -> bool:
+    return any(other is not None and path.resolve() == Path(other).resolve() for other in others)

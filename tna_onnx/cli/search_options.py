@@ -1,0 +1,142 @@
+"""Options of `calibrate` on the search and the map; their defaults and choices are those of `Settings`."""
+
+from __future__ import annotations
+
+import click
+
+from tna_onnx.calibration.settings import ETS_LOSSES, MAP_CHOICES, QUANTIZED_HEADS, SEARCHES, Settings
+from tna_onnx.cli.options import together
+from tna_onnx.cli.types import Number, members
+from tna_onnx.numerics.metric import OBJECTIVES
+
+__all__ = ["search_options"]
+
+_what_options = together(
+    click.option(
+        "--search",
+        type=click.Choice(SEARCHES),
+        default=Settings.search,
+        show_default=True,
+        help="sparse: tilt and average the class vectors, then fit the map; complete: try every pair of both; "
+        "none: keep the vectors.",
+    ),
+    click.option(
+        "--map",
+        type=click.Choice(MAP_CHOICES),
+        default=Settings.map,
+        show_default=True,
+        help="Calibration map: none, temperature (ts), ensemble temperature (ets), isotonic one-vs-all (irova), "
+        "atypicality-aware (aar), or auto: the one with the lowest cross-validated NLL.",
+    ),
+    click.option(
+        "--fold/--no-fold",
+        default=Settings.fold,
+        show_default=True,
+        help="Fold TS into weight and bias, or append a node for it.",
+    ),
+    click.option(
+        "--ets-loss",
+        type=click.Choice(ETS_LOSSES),
+        default=Settings.ets_loss,
+        show_default=True,
+        help="Loss that the weights of ETS minimise.",
+    ),
+    click.option(
+        "--objective",
+        # The metrics' usual names are capitals: ECE, NLL.
+        type=click.Choice(OBJECTIVES, case_sensitive=False),
+        default=Settings.objective,
+        show_default=True,
+        help="Metric that the search minimises.",
+    ),
+    click.option(
+        "--max-accuracy-drop",
+        type=Number(0, 100),
+        default=Settings.max_accuracy_drop,
+        show_default=True,
+        help="Largest loss of accuracy on the calibration data that the search accepts, in percentage points. "
+        "Also a gate: fail if the whole confidence interval of the loss lies above it.",
+    ),
+)
+
+_weight_options = together(
+    click.option(
+        "--ensemble-size",
+        metavar="N|inf|auto",
+        callback=members,
+        default=str(Settings.ensemble_size),  # a text, because the callback reads texts
+        show_default=True,
+        help="Number of tilted weights averaged (n_e). auto: the paper's 10, and more if accuracy requires it "
+        "(always 10 in a complete search); inf: the limit of infinitely many.",
+    ),
+    click.option(
+        "--max-ensemble-size",
+        type=click.IntRange(1),
+        default=Settings.max_ensemble_size,
+        show_default=True,
+        help="Largest ensemble size that auto may choose.",
+    ),
+    click.option(
+        "--antithetic",
+        is_flag=True,
+        default=Settings.antithetic,
+        help="Average pairs of a rotation and its transpose.",
+    ),
+    click.option(
+        "--angle-step",
+        type=click.FloatRange(0, 90, min_open=True, max_open=True),
+        default=Settings.angle_step,
+        show_default=True,
+        help="Step of the angle grid, in degrees.",
+    ),
+    click.option(
+        "--adaptive/--full-grid",
+        default=Settings.adaptive,
+        show_default=True,
+        help="Try the angles from coarse to fine, or the whole grid first.",
+    ),
+    click.option(
+        "--alpha",
+        type=float,
+        default=Settings.alpha,
+        show_default=True,
+        help="First shape parameter of the Beta distribution of the angles.",
+    ),
+    click.option(
+        "--beta",
+        type=float,
+        default=Settings.beta,
+        show_default=True,
+        help="Second shape parameter of the Beta distribution of the angles.",
+    ),
+    click.option(
+        "--theta-s",
+        type=float,
+        default=Settings.theta_s,
+        show_default=True,
+        help="Largest angle of a rotation, in radians.",
+    ),
+    click.option(
+        "--n-t",
+        type=click.IntRange(1),
+        default=Settings.n_t,
+        show_default=True,
+        help="Rotations drawn at a time; affects speed only.",
+    ),
+    click.option(
+        "--quantized-head",
+        type=click.Choice(QUANTIZED_HEADS),
+        default=Settings.quantized_head,
+        show_default=True,
+        help="If the weight is stored quantised (QDQ): quantise the new one too, or store it as float.",
+    ),
+    click.option(
+        "--seed",
+        type=click.IntRange(0),
+        default=Settings.seed,
+        show_default=True,
+        help="Seed of all random draws.",
+    ),
+)
+
+search_options = together(_what_options, _weight_options)
