@@ -91,7 +91,9 @@ def steps_of(details: Details, candidates: Sequence[Step], size: int, *, first: 
         first: the line begins at angle 0, the original weight, which belongs to all lines.
     """
     steps = sorted((step for step in candidates if step.angle and step.members == size), key=lambda step: step.angle)
-    return [details.steps[0], *steps] if first else steps
+    if first:
+        steps.insert(0, details.steps[0])
+    return steps
 
 
 def _many_last(size: int) -> float:

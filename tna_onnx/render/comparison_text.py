@@ -32,7 +32,9 @@ def _metrics_table(comparison: ModelComparison) -> Table:
     table.add_column("agree, %", justify="right", no_wrap=True)
     for model in comparison.models:
         values = (metric.number(getattr(model.metrics, name)) for name, metric in METRICS.items())
-        agreement = "baseline" if model.name == comparison.baseline else f"{100 * model.agreement:.2f}"
+        agreement = f"{100 * model.agreement:.2f}"
+        if model.name == comparison.baseline:
+            agreement = "baseline"
         table.add_row(model.name, *values, agreement)
     return table
 

@@ -15,15 +15,7 @@ from typing import Any
 from tna_onnx.data.optional import optional
 from tna_onnx.errors import UsageError
 from tna_onnx.numerics.metric import METRICS
-from tna_onnx.render.candidates import (
-    allowed_accuracy,
-    drawn_kinds,
-    highest,
-    looks,
-    near,
-    shares_last_look,
-    steps_of,
-)
+from tna_onnx.render import candidates
 from tna_onnx.render.reliability import Bar, bars
 from tna_onnx.results.details import Details, Scored
 from tna_onnx.results.report import Report
@@ -221,12 +213,12 @@ def _search(figure: Any, report: Report, details: Details) -> None:
     panels = figure.subplots(1, 2)
     _curves(panels[0], details, objective)
     _curves(panels[1], details, lambda scored: 100 * scored.accuracy)
-    allowed = allowed_accuracy(details, report.settings)
+    allowed = candidates.allowed_accuracy(details, report.settings)
     panels[1].axhline(allowed, color="#333333", linestyle=":", linewidth=1, label="allowed on calibration data")
     for axes, label in zip(panels, (metric.title, METRICS["accuracy"].title), strict=True):
         axes.axvline(chosen.angle, color="#333333", linestyle="-.", linewidth=0.9, label=f"chosen: {chosen.angle:g}°")
         axes.set(xlabel="angle, degrees", ylabel=label)
-    panels[0].set_ylim(0, highest(details, objective))
+    panels[0].set_ylim(0, candidates.highest(details, objective))
     handles, labels = panels[1].get_legend_handles_labels()
     columns = 3 if max(map(len, labels)) < _LONG_LABEL else 2
     lines = -(-len(labels) // columns)
@@ -236,16 +228,18 @@ def _search(figure: Any, report: Report, details: Details) -> None:
 
 def _curves(axes: Any, details: Details, value: Callable[[Scored], float]) -> None:
     """One line for each number of members and each kind of data; a ring around the choice."""
-    ranks = looks(details, len(_MARKERS))
+    ranks = candidates.looks(details, len(_MARKERS))
     first = next(iter(ranks))
     labels = _labels(ranks)
     chosen = details.steps[details.chosen]
     named = set()
-    for kind, scored_of in reversed(drawn_kinds(details)):
-        look = _SECOND if kind == "calibration" and details.held_out else _FIRST
+    for kind, scored_of in reversed(candidates.drawn_kinds(details)):
+        look = _FIRST
+        if kind == "calibration" and details.held_out:
+            look = _SECOND
         # Those that share the last look are the last in the legend.
         for size, k in sorted(ranks.items(), key=lambda item: item[1]):
-            steps = steps_of(details, near(details), size, first=size == first)
+            steps = candidates.steps_of(details, candidates.near(details), size, first=size == first)
             label = f"{kind}, {labels[size]}"
             if label in named:
                 # matplotlib leaves it out: no second entry in the legend
@@ -260,7 +254,7 @@ def _curves(axes: Any, details: Details, value: Callable[[Scored], float]) -> No
 def _labels(ranks: dict[int, int]) -> dict[int, str]:
     """Name each number of members; those that share the last look have one name."""
     labels = {size: f"{size} members" if size else "limit of many" for size in ranks}
-    if shares_last_look(ranks, len(_MARKERS)):
+    if candidates.shares_last_look(ranks, len(_MARKERS)):
         shared = [size for size, k in ranks.items() if k == len(_MARKERS) - 1]
         labels |= dict.fromkeys(shared, "other numbers of members")
     return labels

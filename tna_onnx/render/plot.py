@@ -46,7 +46,9 @@ class ReliabilityPlot:
         self._diagrams = [(title, bars(diagram, self._per_row)) for title, diagram in diagrams]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        marks = _BLOCKS if _can_encode(options.encoding, "".join(_BLOCKS)) else _ASCII
+        marks = _BLOCKS
+        if not _can_encode(options.encoding, "".join(_BLOCKS)):
+            marks = _ASCII
         room = options.max_width - _LABEL
         abreast = max(1, room // (_NUMBERS + _MAX_BAR))
         width = max(_MIN_BAR, min(_MAX_BAR, room - _NUMBERS))

@@ -26,6 +26,8 @@ _MIN_WIDTH = 100
 _MAX_LINES = 40
 # Values of a fitted parameter that are listed.
 _MAX_VALUES = 4
+# Where a map went, by whether it was folded.
+_PLACES = {True: "folded into weight and bias", False: "appended as nodes"}
 # Colours of a difference by its standing: significantly better, open, worse.
 _STYLES = {1: "green", 0: "", -1: "red"}
 
@@ -55,69 +57,6 @@ def report_text(report: Report, *, plot: bool = False) -> RenderableType:
     ]
     verdict = Text(report.verdict, style="bold")
     return Group(*_comparison_table(report.comparison), *diagrams, Text(), Text("\n".join(lines)), verdict)
-
-
-def _head_text(report: Report) -> str:
-    if not report.head:
-        return "none"
-    return f"{report.head}: weight ({report.classes}, {report.features})"
-
-
-def _weight_text(report: Report) -> str:
-    if report.angle == 0:
-        return "original weight"
-    rotation = f"mRC {report.reached:.3g} degrees"
-    if not report.ensemble_size:
-        return f"{rotation}, the limit of many members"
-    return f"{rotation}, {report.ensemble_size} members, {report.rotations:.0f} rotations each"
-
-
-def _map_text(report: Report) -> str:
-    text = report.map
-    if report.map != "none":
-        text += ", folded into weight and bias" if report.folded else ", appended as nodes"
-    fitted = ", ".join(f"{name} {_parameter(value)}" for name, value in report.parameters.items())
-    return f"{text} ({fitted})" if fitted else text
-
-
-def _parameter(value: float | list[float]) -> str:
-    if not isinstance(value, list):
-        return f"{value:.4g}"
-    if len(value) > _MAX_VALUES:
-        return f"of {len(value)} values"
-    return ", ".join(f"{v:.4g}" for v in value)
-
-
-def _note_lines(notes: Sequence[str]) -> list[str]:
-    return [f"note     {note}" for note in notes]
-
-
-def _comparison_table(c: Comparison) -> tuple[Text, Table]:
-    """Title, and a table of before, after and the paired difference with its interval."""
-    level = c.differences["ece"].level
-    title = f"{c.data}, {c.how}: N = {c.before.n:,}, {c.before.bins} bins"
-    table = _Table(pad_edge=False)
-    table.add_column("", justify="left", no_wrap=True)
-    for head in ("before", "after", f"difference ({100 * level:g}% interval)"):
-        table.add_column(head, justify="right", no_wrap=True)
-    for name, metric in METRICS.items():
-        d = c.differences[name]
-        change = f"{metric.change(d.difference)} ({metric.change(d.low)} to {metric.change(d.high)})"
-        table.add_row(
-            metric.title,
-            metric.number(getattr(c.before, name)),
-            metric.number(getattr(c.after, name)),
-            Text(change, style=_STYLES[metric.standing(d.low, d.high)]),
-        )
-    return Text(title), table
-
-
-class _Table(Table):
-    """A table with a rule below its head on a terminal; never squeezed, since half a number misleads."""
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        self.box = box.SIMPLE_HEAD if console.is_terminal else None
-        yield from super().__rich_console__(console, options.update_width(max(options.max_width, _MIN_WIDTH)))
 
 
 def evaluation_text(evaluation: Evaluation, *, plot: bool = False) -> RenderableType:
@@ -169,18 +108,6 @@ def inspection_text(inspection: Inspection) -> RenderableType:
     return Text("\n".join(lines))
 
 
-def _head_lines(head: HeadInfo) -> list[str]:
-    return [
-        f"head     {head.node} ({head.op_type})",
-        f"weight   {head.weight} ({head.classes}, {head.n_features}), {head.weight_type}",
-        f"bias     {head.bias or 'none'}",
-        f"features {head.features}",
-        f"logits   {head.logits}, {head.logits_type}",
-        f"follows  {', '.join(head.follows) or 'nothing'}",
-        f"output   {head.output}",
-    ]
-
-
 def difference_text(result: ModelDifference) -> RenderableType:
     """What differs between two files, explained or not, how far the outputs moved, verdict."""
     lines = [
@@ -195,6 +122,81 @@ def difference_text(result: ModelDifference) -> RenderableType:
         lines += _output_lines(result.outputs)
     lines += _note_lines(result.notes)
     return Group(Text("\n".join(lines)), Text(result.verdict, style="bold"))
+
+
+def _comparison_table(c: Comparison) -> tuple[Text, Table]:
+    """Title, and a table of before, after and the paired difference with its interval."""
+    level = c.differences["ece"].level
+    title = f"{c.data}, {c.how}: N = {c.before.n:,}, {c.before.bins} bins"
+    table = _Table(pad_edge=False)
+    table.add_column("", justify="left", no_wrap=True)
+    for head in ("before", "after", f"difference ({100 * level:g}% interval)"):
+        table.add_column(head, justify="right", no_wrap=True)
+    for name, metric in METRICS.items():
+        d = c.differences[name]
+        change = f"{metric.change(d.difference)} ({metric.change(d.low)} to {metric.change(d.high)})"
+        table.add_row(
+            metric.title,
+            metric.number(getattr(c.before, name)),
+            metric.number(getattr(c.after, name)),
+            Text(change, style=_STYLES[metric.standing(d.low, d.high)]),
+        )
+    return Text(title), table
+
+
+class _Table(Table):
+    """A table with a rule below its head on a terminal; never squeezed, since half a number misleads."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        self.box = box.SIMPLE_HEAD if console.is_terminal else None
+        yield from super().__rich_console__(console, options.update_width(max(options.max_width, _MIN_WIDTH)))
+
+
+def _head_text(report: Report) -> str:
+    if not report.head:
+        return "none"
+    return f"{report.head}: weight ({report.classes}, {report.features})"
+
+
+def _weight_text(report: Report) -> str:
+    if report.angle == 0:
+        return "original weight"
+    rotation = f"mRC {report.reached:.3g} degrees"
+    if not report.ensemble_size:
+        return f"{rotation}, the limit of many members"
+    return f"{rotation}, {report.ensemble_size} members, {report.rotations:.0f} rotations each"
+
+
+def _map_text(report: Report) -> str:
+    text = report.map
+    if report.map != "none":
+        text += f", {_PLACES[report.folded]}"
+    fitted = ", ".join(f"{name} {_parameter(value)}" for name, value in report.parameters.items())
+    return f"{text} ({fitted})" if fitted else text
+
+
+def _parameter(value: float | list[float]) -> str:
+    if not isinstance(value, list):
+        return f"{value:.4g}"
+    if len(value) > _MAX_VALUES:
+        return f"of {len(value)} values"
+    return ", ".join(f"{v:.4g}" for v in value)
+
+
+def _note_lines(notes: Sequence[str]) -> list[str]:
+    return [f"note     {note}" for note in notes]
+
+
+def _head_lines(head: HeadInfo) -> list[str]:
+    return [
+        f"head     {head.node} ({head.op_type})",
+        f"weight   {head.weight} ({head.classes}, {head.n_features}), {head.weight_type}",
+        f"bias     {head.bias or 'none'}",
+        f"features {head.features}",
+        f"logits   {head.logits}, {head.logits_type}",
+        f"follows  {', '.join(head.follows) or 'nothing'}",
+        f"output   {head.output}",
+    ]
 
 
 def _explained_lines(result: ModelDifference) -> list[str]:
@@ -216,24 +218,21 @@ def _unexplained_lines(result: ModelDifference) -> list[str]:
     return lines
 
 
+def _untouched(result: ModelDifference, part: str, total: int) -> str:
+    changed = {d.name for d in result.differences if d.part == part and d.change != "added"}
+    return f"{max(0, total - len(changed)):,} of {_count(total, part)}"
+
+
 def _difference_line(d: Difference) -> str:
     size = ""
     if d.largest is not None:
         size = f"largest change {d.largest:.3g}"
     if d.relative is not None:
         size += f", {d.relative:.3g} of the largest value"
-    role = f" [{d.explained}]" if d.explained else ""
-    remarks = "".join(f" ({text})" for text in (d.detail, size) if text)
-    return f"{d.part} {d.name}: {d.change}{role}{remarks}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
-def _untouched(result: ModelDifference, part: str, total: int) -> str:
-    changed = {d.name for d in result.differences if d.part == part and d.change != "added"}
-    return f"{max(0, total - len(changed)):,} of {_count(total, part)}"
+    text = f"{d.part} {d.name}: {d.change}"
+    if d.explained:
+        text += f" [{d.explained}]"
+    return text + "".join(f" ({remark})" for remark in (d.detail, size) if remark)
 
 
 def _output_lines(o: OutputDifference) -> list[str]:
@@ -254,5 +253,11 @@ def _other_output_line(other: OtherOutput) -> str:
         name += " (does not depend on the head)"
     if not other.differing:
         return f"{name}: the same"
-    size = "" if other.largest is None else f", largest change {other.largest:.2e}"
-    return f"{name}: {other.differing:,} of {_count(other.values, 'value')} differ{size}"
+    text = f"{name}: {other.differing:,} of {_count(other.values, 'value')} differ"
+    if other.largest is not None:
+        text += f", largest change {other.largest:.2e}"
+    return text
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -7,13 +7,11 @@ from xml.etree import ElementTree
 import pytest
 
 from tna_onnx.numerics.reliability import Bins
-from tna_onnx.render.html.charts import (
+from tna_onnx.render.html.charts import LineChart, Series, line_chart
+from tna_onnx.render.html.diagrams import (
     Histogram,
-    LineChart,
     ReliabilityDiagram,
-    Series,
     confidence_histogram,
-    line_chart,
     reliability_diagram,
 )
 from tna_onnx.render.html.page import environment

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tna_onnx.render.html.charts import Histogram, LineChart, ReliabilityDiagram
+from tna_onnx.render.html.charts import LineChart
+from tna_onnx.render.html.diagrams import Histogram, ReliabilityDiagram
 from tna_onnx.render.html.svg import IntervalBar, marker_path
 
 __all__ = ["Column", "Figure", "Key", "Table", "Term", "area_key", "line_key", "table"]
@@ -49,8 +50,14 @@ def table(
     chosen: int | None = None,
 ) -> Table:
     """Return a table; a column can be given as the text of its head."""
-    heads = tuple(Column(column) if isinstance(column, str) else column for column in columns)
+    heads = tuple(map(_column, columns))
     return Table(heads, tuple(map(tuple, rows)), caption, look, chosen)
+
+
+def _column(head: str | Column) -> Column:
+    if isinstance(head, str):
+        return Column(head)
+    return head
 
 
 @dataclass(frozen=True)
@@ -85,9 +92,10 @@ def area_key(look: str, text: str) -> Key:
 
 def line_key(look: str, text: str, marker: str = "") -> Key:
     """Explain a line, and the marker of its points: one of `svg.MARKERS`."""
+    if not marker:
+        return Key(look, text, line=True)
     # The entry's drawing is 28 by 12 pixels, the marker in its middle.
-    path = marker_path(marker, 14, 6) if marker else ""
-    return Key(look, text, line=True, marker=path)
+    return Key(look, text, line=True, marker=marker_path(marker, 14, 6))
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.render.html.blocks import Column, Figure, Key, Table, Term, line_key, table
-from tna_onnx.render.html.charts import Series, line_chart, reliability_diagram
+from tna_onnx.render.html.charts import Series, line_chart
+from tna_onnx.render.html.diagrams import reliability_diagram
 from tna_onnx.render.html.page import Section, render_page
 from tna_onnx.render.html.svg import MARKERS, IntervalBar
 from tna_onnx.render.html.words import (
@@ -58,11 +59,12 @@ class Differences:
 
 @dataclass(frozen=True)
 class Reliability:
-    """Diagrams of every model, and the first ones as lines; `left_out` says how many if there are more."""
+    """Diagrams of every model, and the first ones as lines; `left_out` models have no line."""
 
     keys: tuple[Key, ...]
     figures: tuple[Figure, ...]
     min_samples: int
+    overlaid: int
     left_out: int
     overlay_keys: tuple[Key, ...]
     overlay: Figure
@@ -111,16 +113,20 @@ def _result(comparison: ModelComparison) -> Result:
 
 def _metrics_row(model: ComparedModel, baseline: str) -> tuple[str, ...]:
     values = (metric.number(getattr(model.metrics, name)) for name, metric in METRICS.items())
-    agreement = "baseline" if model.name == baseline else f"{100 * model.agreement:.2f}"
+    agreement = f"{100 * model.agreement:.2f}"
+    if model.name == baseline:
+        agreement = "baseline"
     return model.name, *values, agreement
 
 
 def _look(model: ComparedModel) -> str:
     """Colour a verdict only where all that is significant points the same way."""
     sides = {METRICS[name].standing(d.low, d.high) for name, d in model.differences.items()} - {0}
-    if len(sides) != 1:
-        return "open"
-    return "better" if 1 in sides else "worse"
+    if sides == {1}:
+        return "better"
+    if sides == {-1}:
+        return "worse"
+    return "open"
 
 
 def _differences(comparison: ModelComparison) -> Differences:
@@ -148,6 +154,7 @@ def _difference_row(name: str, model: ComparedModel, reach: float) -> tuple[str 
 
 def _reliability(comparison: ModelComparison) -> Reliability:
     drawn = comparison.models[: 2 * _COLOURS]
+    left_out = len(comparison.models) - len(drawn)
     lines = [line for k, model in enumerate(drawn) if (line := _line(k, model)).points]
     diagonal = Series("confidence is accuracy", ((0.0, 0.0), (1.0, 1.0)), "key dashed")
     overlay = line_chart(
@@ -162,7 +169,8 @@ def _reliability(comparison: ModelComparison) -> Reliability:
         GAP_KEYS,
         tuple(map(_diagram, comparison.models)),
         _MIN_SAMPLES,
-        len(drawn) if len(drawn) < len(comparison.models) else 0,
+        len(drawn),
+        left_out,
         tuple(line_key(line.look, line.name) for line in (*lines, diagonal)),
         Figure(overlay),
         tuple(bins_table(model.reliability, f"Bins of {model.name}") for model in comparison.models),

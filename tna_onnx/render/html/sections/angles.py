@@ -20,10 +20,10 @@ _MIN_SHARE = 0.002
 
 @dataclass(frozen=True)
 class Angles:
-    """What the section shows; `tilted_by` is the chosen angle in degrees, empty for the original weight."""
+    """What the section shows; `tilted_by` is the chosen angle in degrees, 0 for the original weight."""
 
     samples: str
-    tilted_by: str
+    tilted_by: float
     shown_data: str
     keys: tuple[Key, ...]
     figures: tuple[Figure, Figure]
@@ -44,7 +44,7 @@ def angles(report: Report, details: Details) -> Angles | None:
     ]
     return Angles(
         f"{details.angle_samples:,}",
-        f"{report.angle:g}" if report.angle else "",
+        report.angle,
         data_text(details),
         tuple(line_key(weight, _WEIGHTS[weight]) for weight in predicted),
         (

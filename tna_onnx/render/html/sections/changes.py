@@ -16,6 +16,8 @@ __all__ = ["Changes", "changes"]
 
 # Kinds of added nodes that a row names.
 _MAX_KINDS = 6
+# Where a map went, by whether it was folded.
+_PLACES = {True: "folded into weight and bias", False: "appended as nodes"}
 # Longer tables are folded away until they are asked for.
 _MAX_ROWS = 12
 
@@ -33,6 +35,9 @@ class Changes:
 def changes(report: Report, details: Details) -> Changes:
     """Return the values of the section."""
     rows = _rows(details.changes)
+    summary = ""
+    if len(rows) > _MAX_ROWS:
+        summary = f"All {len(rows):,}"
     heads = (
         "part",
         Column("name", wraps=True),
@@ -45,7 +50,7 @@ def changes(report: Report, details: Details) -> Changes:
         _verdict(details.changes),
         _terms(report),
         table(heads, rows, "Differences between the files"),
-        f"All {len(rows):,}" if len(rows) > _MAX_ROWS else "",
+        summary,
     )
 
 
@@ -88,7 +93,7 @@ def _weight_text(report: Report) -> str:
 def _map_text(report: Report) -> str:
     text = report.map
     if report.map != "none":
-        text += ", folded into weight and bias" if report.folded else ", appended as nodes"
+        text += f", {_PLACES[report.folded]}"
     fitted = ", ".join(f"{name} {plain(value)}" for name, value in report.parameters.items())
     return f"{text} ({fitted})" if fitted else text
 
@@ -112,7 +117,9 @@ def _rows(differences: Sequence[Difference]) -> list[tuple[str, ...]]:
         if d.change == "added" and d.explained:
             added.setdefault((d.part, d.explained), []).append(d)
             continue
-        largest = "" if d.largest is None else f"{d.largest:.3g}"
+        largest = ""
+        if d.largest is not None:
+            largest = f"{d.largest:.3g}"
         detail = d.detail.replace(" -> ", " → ")
         rows.append((d.part, d.name, d.change, detail, largest, d.explained or "not explained"))
     rows += [_added_row(part, reason, group) for (part, reason), group in added.items()]
@@ -124,7 +131,13 @@ def _added_row(part: str, reason: str, group: Sequence[Difference]) -> tuple[str
     if len(group) > 1:
         name = f"{name} to {group[-1].name}"
     kinds = Counter(d.detail for d in group).most_common()
-    texts = [f"{count} x {kind}" if count > 1 else kind for kind, count in kinds[:_MAX_KINDS]]
+    texts = [_counted(count, kind) for kind, count in kinds[:_MAX_KINDS]]
     if len(kinds) > _MAX_KINDS:
         texts.append("...")
     return part, name, f"{len(group):,} added", ", ".join(texts), "", reason
+
+
+def _counted(count: int, kind: str) -> str:
+    if count == 1:
+        return kind
+    return f"{count} x {kind}"

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.render.html.blocks import Figure, Key, Table, area_key, line_key, table
-from tna_onnx.render.html.charts import Series, confidence_histogram, line_chart
+from tna_onnx.render.html.charts import Series, line_chart
+from tna_onnx.render.html.diagrams import confidence_histogram
 from tna_onnx.results.details import Details, RiskCoverage
 
 __all__ = ["Confidence", "confidence"]

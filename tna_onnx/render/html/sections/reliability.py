@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.render.html.blocks import Figure, Key, Table, table
-from tna_onnx.render.html.charts import reliability_diagram
+from tna_onnx.render.html.diagrams import reliability_diagram
 from tna_onnx.render.html.sections.phrases import data_text
 from tna_onnx.render.html.words import GAP_KEYS, bins_table
 from tna_onnx.results.details import ClassBins, Details

@@ -31,11 +31,11 @@ def run(report: Report, details: Details, command: str, sources: Mapping[str, st
         Term("Reported on", f"{report.comparison.data} ({report.comparison.how})"),
         Term("Preprocessing", recipe_text(report.preprocessing)),
     ]
-    if command:
-        terms.insert(0, Term("Command", command, code=True))
     if sources:
         values = ", ".join(f"{flag} {value}" for flag, value in sources.items())
-        terms.insert(1 if command else 0, Term("From files and the environment", values))
+        terms.insert(0, Term("From files and the environment", values))
+    if command:
+        terms.insert(0, Term("Command", command, code=True))
     if details.preprocessing != report.preprocessing:
         terms.append(Term("Preprocessing, held-out", recipe_text(details.preprocessing)))
     terms += [

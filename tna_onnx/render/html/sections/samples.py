@@ -46,14 +46,18 @@ def samples(details: Details) -> Samples | None:
         ("Right, and unsure", "Right predictions with the lowest confidence after.", details.underconfident),
     )
     groups = tuple(Group(title, text, tuple(map(_card, worst))) for title, text, worst in kinds if worst)
-    return Samples(data_text(details), groups) if groups else None
+    if not groups:
+        return None
+    return Samples(data_text(details), groups)
 
 
 def _card(sample: Sample) -> Card:
     name = f"row {sample.row}"
     if sample.file:
         name = f"{name}, {sample.file}"
-    truth = "" if sample.label == sample.predicted else sample.label
+    truth = ""
+    if sample.label != sample.predicted:
+        truth = sample.label
     before = f"{100 * sample.before:.1f}"
     after = f"{100 * sample.after:.1f}"
     return Card(name, sample.thumbnail, sample.predicted, truth, before, after)

@@ -19,7 +19,8 @@ from tna_onnx.render.candidates import (
     steps_of,
 )
 from tna_onnx.render.html.blocks import Figure, Key, Table, line_key, table
-from tna_onnx.render.html.charts import ReliabilityDiagram, Series, chart_x, line_chart, reliability_diagram
+from tna_onnx.render.html.charts import Series, chart_x, line_chart
+from tna_onnx.render.html.diagrams import ReliabilityDiagram, reliability_diagram
 from tna_onnx.render.html.sections.phrases import data_text, members_text
 from tna_onnx.render.html.svg import MARKERS
 from tna_onnx.results.details import Details, Scored, Step
