@@ -11,10 +11,11 @@ import pytest
 import tna_onnx
 from tna_onnx.calibration.settings import Settings
 from tna_onnx.cli.group import group
-from tna_onnx.cli.options import FORMATS, together
-from tna_onnx.cli.preprocessing import PRESETS
-from tna_onnx.data import FORMATS as DATA_FORMATS
-from tna_onnx.data import PRESETS as DATA_PRESETS
+from tna_onnx.cli.options import together
+from tna_onnx.data import FORMATS, PRESETS
+from tna_onnx.data.options import Data
+from tna_onnx.graph.options import ModelOptions
+from tna_onnx.results.gates import Gates
 
 
 def defaults(name: str) -> dict[str, object]:
@@ -35,9 +36,10 @@ def test_options_are_in_the_order_of_the_help() -> None:
     assert [param.name for param in command.params] == ["a", "b", "c", "d"]
 
 
-def test_words_that_are_written_twice_agree() -> None:
-    assert tuple(FORMATS) == DATA_FORMATS
-    assert set(PRESETS) == set(DATA_PRESETS)
+def test_choices_are_those_of_the_data_layer() -> None:
+    choices = {p.name: p.type.choices for p in group.commands["evaluate"].params if isinstance(p.type, click.Choice)}
+    assert tuple(choices["format"]) == FORMATS
+    assert set(choices["preset"]) == set(PRESETS)
 
 
 def test_every_setting_is_an_option_with_its_default() -> None:
@@ -46,12 +48,16 @@ def test_every_setting_is_an_option_with_its_default() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in group.commands if name != "inspect"])
-def test_defaults_are_those_of_the_function(name: str) -> None:
+def test_defaults_are_those_of_the_function_and_its_values(name: str) -> None:
     parameters = inspect.signature(getattr(tna_onnx, name)).parameters
+    expected = {
+        field.name: field.default for value in (Gates, ModelOptions, Data) for field in dataclasses.fields(value)
+    }
+    expected["max_accuracy_drop"] = Settings.max_accuracy_drop
+    expected |= {option: parameter.default for option, parameter in parameters.items()}
     other_types = ("details", "baseline")  # a path here and a truth value there; a text here and a number there
-    shared = [option for option in defaults(name) if option in parameters and option not in other_types]
-    options = {option: defaults(name)[option] for option in shared}
-    assert options == {option: parameters[option].default for option in options}
+    shared = [option for option in defaults(name) if option in expected and option not in other_types]
+    assert {option: defaults(name)[option] for option in shared} == {option: expected[option] for option in shared}
 
 
 @pytest.mark.parametrize("name", ["features", "verify"])

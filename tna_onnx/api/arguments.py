@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 from tna_onnx.calibration.settings import EtsLoss, MapChoice, QuantizedHead, Search, Settings
 from tna_onnx.data import Format, Recipe
 from tna_onnx.data.options import Data
-from tna_onnx.graph.options import ModelOptions
+from tna_onnx.graph.options import ModelOptions, OutputKind
 from tna_onnx.numerics.checks import check_numbers
 from tna_onnx.numerics.metric import Objective
 from tna_onnx.results.gates import Gates
@@ -56,7 +56,7 @@ class ModelWords(TypedDict, total=False):
 
     head: str | None
     output_name: str | None
-    output_kind: Literal["logits", "probabilities"] | None
+    output_kind: OutputKind | None
 
 
 class DataModelWords(DataWords, ModelWords, total=False):

@@ -9,6 +9,8 @@ import click
 
 from tna_onnx.calibration.settings import Settings
 from tna_onnx.cli.types import Number, batch_size
+from tna_onnx.data.formats import FORMATS
+from tna_onnx.graph.options import OUTPUT_KINDS
 from tna_onnx.numerics.checks import MAX_LEVEL
 
 __all__ = [
@@ -23,9 +25,6 @@ __all__ = [
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-# Written here, not taken from tna_onnx.data, which loads NumPy; a test compares the two.
-FORMATS = ("folder", "manifest", "npz", "npy", "webdataset", "table", "hdf5", "loader")
 
 
 def together(*options: Callable[[Any], Any]) -> Callable[[F], F]:
@@ -65,7 +64,7 @@ model_options = together(
     click.option("--output-name", metavar="NAME", help="Graph output to use, for a model with several."),
     click.option(
         "--output-kind",
-        type=click.Choice(["logits", "probabilities"]),
+        type=click.Choice(OUTPUT_KINDS),
         help="What that output holds, if the graph does not show it.",
     ),
 )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 from tna_onnx.cli.options import together
 from tna_onnx.cli.types import numbers, size
+from tna_onnx.data.images.choices import PRESET_FIELDS, Color, Interpolation, Layout
 from tna_onnx.errors import UsageError
 
 if TYPE_CHECKING:
@@ -16,15 +17,14 @@ if TYPE_CHECKING:
 
 __all__ = ["preprocessing_options", "take_recipe"]
 
-# Written here, not taken from tna_onnx.data, which loads NumPy; a test compares the two.
-PRESETS = ("imagenet", "imagenet-inception", "clip", "cifar10", "cifar100", "mnist")
-
 # Fields of Recipe that have an option of the same name.
 _PARTS = ("resize", "crop", "crop_pct", "scale", "mean", "std", "layout", "color", "interpolation")
 
 preprocessing_options = together(
     click.option(
-        "--preset", type=click.Choice(PRESETS), help="Named preprocessing; the flags below override parts of it."
+        "--preset",
+        type=click.Choice(tuple(PRESET_FIELDS)),
+        help="Named preprocessing; the flags below override parts of it.",
     ),
     click.option(
         "--preprocessing",
@@ -47,11 +47,11 @@ preprocessing_options = together(
         callback=numbers,
         help="Then divide each channel by this, such as 0.229,0.224,0.225.",
     ),
-    click.option("--layout", type=click.Choice(["NCHW", "NHWC"]), help="Order of the axes.  [default: from the model]"),
-    click.option("--color", type=click.Choice(["RGB", "BGR", "L"]), help="Colour channels.  [default: from the model]"),
+    click.option("--layout", type=click.Choice(get_args(Layout)), help="Order of the axes.  [default: from the model]"),
+    click.option("--color", type=click.Choice(get_args(Color)), help="Colour channels.  [default: from the model]"),
     click.option(
         "--interpolation",
-        type=click.Choice(["bilinear", "bicubic", "nearest", "lanczos"]),
+        type=click.Choice(get_args(Interpolation)),
         help="Filter for --resize.  [default: bilinear]",
     ),
 )

@@ -1,20 +1,28 @@
-"""What a user says about a model where its graph leaves a choice."""
+"""What a user says about a model where its graph leaves a choice. Light to import, for the command line."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias, get_args
+
+__all__ = ["OUTPUT_KINDS", "ModelOptions", "OutputKind"]
+
+OutputKind: TypeAlias = Literal["logits", "probabilities"]
+
+OUTPUT_KINDS: tuple[OutputKind, ...] = get_args(OutputKind)
+"""What a user may say that an output holds."""
 
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """
-    Which head, which output, and what it holds, where a model has several or the graph
-    does not tell.
+    """Which head, which output, and what it holds. None leaves the choice to the graph.
 
-    `None` leaves the choice to the graph.
+    Attributes:
+        head: label of the head's node, where a model has several.
+        output_name: graph output, where a model has several.
+        output_kind: what that output holds, where the graph does not tell.
     """
 
     head: str | None = None
     output_name: str | None = None
-    output_kind: Literal["logits", "probabilities"] | None = None
+    output_kind: OutputKind | None = None

@@ -24,7 +24,6 @@ from tna_onnx.graph.walk import Walked, walk_back
 from tna_onnx.numerics.ops import softmax
 
 __all__ = [
-    "OUTPUT_KINDS",
     "ClassOutput",
     "choose_readout",
     "class_output",
@@ -32,9 +31,6 @@ __all__ = [
     "output_of",
     "tensor_outputs",
 ]
-
-OUTPUT_KINDS = ("logits", "probabilities")
-"""What a user may say that an output holds."""
 
 _KINDS = {
     "none": "logits",
@@ -126,7 +122,7 @@ def class_output(
         model: the model.
         head: label of the linear node, where there are several.
         output: graph output, where there are several.
-        kind: one of `OUTPUT_KINDS`, where the graph does not tell.
+        kind: `logits` or `probabilities`, where the graph does not tell.
 
     Raises:
         UnsupportedModel: the graph does not tell.
@@ -167,7 +163,7 @@ def find_readout(model: Model, head: str | None = None, output: str | None = Non
         model: the model.
         head: label of the linear node; then nothing else will do.
         output: graph output, where there are several.
-        kind: one of `OUTPUT_KINDS`: what that output holds, whatever computes it.
+        kind: `logits` or `probabilities`: what that output holds, whatever computes it.
 
     Raises:
         UnsupportedModel: neither.
@@ -188,7 +184,7 @@ def choose_readout(model: Model, output: str | None = None, kind: str | None = N
     Args:
         model: the model.
         output: graph output, where there are several that may hold scores.
-        kind: one of `OUTPUT_KINDS`, where the graph does not tell.
+        kind: `logits` or `probabilities`, where the graph does not tell.
 
     Raises:
         UnsupportedModel: no such output, several, or the graph does not tell what it holds.

@@ -3,47 +3,99 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tna_onnx.results.details import Details, Scored, Step
 
-__all__ = ["MOST_TIMES", "SHOWN_DROP", "drawn_kinds", "highest", "looks", "near"]
+__all__ = [
+    "MAX_DROP",
+    "MAX_TIMES",
+    "allowed_accuracy",
+    "drawn_kinds",
+    "highest",
+    "looks",
+    "near",
+    "shares_last_look",
+    "steps_of",
+]
 
-SHOWN_DROP = 0.1
+MAX_DROP = 0.1
 """Accuracy that the figures show a loss of; beyond it, errors grow so much that nothing else can be seen."""
 
-MOST_TIMES = 2
-"""What is worse than so many times the original weight's objective is cut off."""
+MAX_TIMES = 2
+"""Objectives that are more than so many times the original weight's are cut off."""
+
+# Paper between the highest point and the end of the axis.
+_ROOM = 1.15
 
 
 def near(details: Details) -> list[Step]:
-    """Candidates that the figures show."""
-    least = details.steps[0].calibration.accuracy - SHOWN_DROP
-    return [s for s in details.steps if s.calibration.accuracy >= least]
+    """Return the candidates that the figures show."""
+    lowest = details.steps[0].calibration.accuracy - MAX_DROP
+    return [step for step in details.steps if step.calibration.accuracy >= lowest]
 
 
 def drawn_kinds(details: Details) -> list[tuple[str, Callable[[Step], Scored]]]:
     """Name the data that lines are drawn for, and what takes their scores from a candidate."""
-    shown = [("held-out", lambda s: s.shown)] if details.held_out else []
-    return [("calibration", lambda s: s.calibration), *shown]
+    kinds: list[tuple[str, Callable[[Step], Scored]]] = [("calibration", lambda step: step.calibration)]
+    if details.held_out:
+        kinds.append(("held-out", lambda step: step.shown))
+    return kinds
 
 
 def highest(details: Details, value: Callable[[Scored], float]) -> float:
-    """Upper end of the objective's axis: all that is near, but not what is much worse than the original weight."""
-    kinds = [of for _, of in drawn_kinds(details)]
-    most = MOST_TIMES * max(value(of(details.steps[0])) for of in kinds)
-    chosen = [value(of(details.steps[details.chosen])) for of in kinds]
-    return 1.15 * max([*chosen, *(v for s in near(details) for of in kinds if (v := value(of(s))) <= most)]) or 1.0
+    """Return the upper end of the objective's axis: all that is near, but not what is much worse than the original.
+
+    The choice is always inside; 1 if all of it is zero.
+    """
+    kinds = [scored_of for _, scored_of in drawn_kinds(details)]
+    limit = MAX_TIMES * max(value(scored_of(details.steps[0])) for scored_of in kinds)
+    chosen = [value(scored_of(details.steps[details.chosen])) for scored_of in kinds]
+    values = [value(scored_of(step)) for step in near(details) for scored_of in kinds]
+    return _ROOM * max(*chosen, *(v for v in values if v <= limit)) or 1.0
 
 
-def looks(details: Details, most: int) -> dict[int, int]:
-    """Number of members -> colour and marker, from 0, the limit of many last.
+def allowed_accuracy(details: Details, settings: dict[str, object]) -> float:
+    """Return the lowest accuracy on the calibration data that the search allowed, in per cent."""
+    return 100 * (details.steps[0].calibration.accuracy - float(str(settings["max_accuracy_drop"])))
+
+
+def looks(details: Details, max_looks: int) -> dict[int, int]:
+    """Return the colour and marker of each number of members, from 0; the limit of many comes last.
 
     If there are more numbers than looks, that of the choice and those with the most candidates have their own; the rest
     share the last one.
     """
-    found = Counter(s.members for s in details.steps[1:])
-    chosen, sizes = details.steps[details.chosen].members, sorted(found, key=lambda m: m or 10**9)
-    own = sizes if len(sizes) <= most else sorted(sizes, key=lambda m: (m != chosen, -found[m]))[: most - 1]
-    ranks = {size: k for k, size in enumerate(m for m in sizes if m in own)}
-    return {size: ranks.get(size, most - 1) for size in sizes}
+    counts = Counter(step.members for step in details.steps[1:])
+    chosen = details.steps[details.chosen].members
+    sizes = sorted(counts, key=_many_last)
+    own = sizes
+    if len(sizes) > max_looks:
+        own = sorted(sizes, key=lambda size: (size != chosen, -counts[size]))[: max_looks - 1]
+    ranks = {size: k for k, size in enumerate(size for size in sizes if size in own)}
+    return {size: ranks.get(size, max_looks - 1) for size in sizes}
+
+
+def shares_last_look(ranks: dict[int, int], max_looks: int) -> bool:
+    """Return whether several numbers of members have the last look."""
+    return list(ranks.values()).count(max_looks - 1) > 1
+
+
+def steps_of(details: Details, candidates: Sequence[Step], size: int, *, first: bool) -> list[Step]:
+    """Return the candidates of one line over the angle, in its order.
+
+    Args:
+        details: of the search.
+        candidates: to choose from.
+        size: members of the line.
+        first: the line begins at angle 0, the original weight, which belongs to all lines.
+    """
+    steps = sorted((step for step in candidates if step.angle and step.members == size), key=lambda step: step.angle)
+    if first:
+        steps.insert(0, details.steps[0])
+    return steps
+
+
+def _many_last(size: int) -> float:
+    """Sort numbers of members; 0 is the limit of many."""
+    return size or float("inf")

@@ -7,41 +7,48 @@ from rich.table import Table
 from rich.text import Text
 
 from tna_onnx.numerics.metric import METRICS
-from tna_onnx.results.comparison import ComparedModel, ModelComparison, label, number
+from tna_onnx.results.comparison import ComparedModel, ModelComparison
 
 __all__ = ["model_comparison_text"]
 
 
-def model_comparison_text(found: ModelComparison) -> RenderableType:
+def model_comparison_text(comparison: ModelComparison) -> RenderableType:
     """Metrics of every model, paired differences to the baseline, notes, one verdict a model."""
-    blocks: list[RenderableType] = [_metrics_table(found)]
-    for model in found.others:
-        blocks += [Text(), _difference_table(model, found)]
-    notes = [f"note     {note}" for note in found.notes]
-    verdicts = Text("\n".join(f"{model.name}: {model.verdict}" for model in found.others), style="bold")
-    return Group(*blocks, Text(), *([Text("\n".join(notes))] if notes else []), verdicts)
+    blocks: list[RenderableType] = [_metrics_table(comparison)]
+    for model in comparison.others:
+        blocks += [Text(), _difference_table(model, comparison)]
+    blocks.append(Text())
+    blocks += [Text(f"note     {note}") for note in comparison.notes]
+    verdicts = "\n".join(f"{model.name}: {model.verdict}" for model in comparison.others)
+    return Group(*blocks, Text(verdicts, style="bold"))
 
 
-def _metrics_table(found: ModelComparison) -> Table:
-    m = found.models[0].metrics
-    title = f"{found.data}: N = {m.n:,}, {m.bins} bins"
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+def _metrics_table(comparison: ModelComparison) -> Table:
+    metrics = comparison.models[0].metrics
+    table = _table(f"{comparison.data}: N = {metrics.n:,}, {metrics.bins} bins")
     table.add_column("", overflow="fold")
-    for head in (*map(label, METRICS), "agree, %"):
+    for metric in METRICS.values():
+        table.add_column(metric.title, justify="right", no_wrap=True)
+    table.add_column("agree, %", justify="right", no_wrap=True)
+    for model in comparison.models:
+        values = (metric.number(getattr(model.metrics, name)) for name, metric in METRICS.items())
+        agreement = f"{100 * model.agreement:.2f}"
+        if model.name == comparison.baseline:
+            agreement = "baseline"
+        table.add_row(model.name, *values, agreement)
+    return table
+
+
+def _difference_table(model: ComparedModel, comparison: ModelComparison) -> Table:
+    table = _table(f"{model.name} minus {comparison.baseline}")
+    table.add_column("", justify="left", no_wrap=True)
+    for head in ("difference", f"{comparison.confidence_level:g}% interval"):
         table.add_column(head, justify="right", no_wrap=True)
-    for model in found.models:
-        same = "baseline" if model.name == found.baseline else f"{100 * model.agreement:.2f}"
-        table.add_row(model.name, *(number(metric, getattr(model.metrics, metric)) for metric in METRICS), same)
+    for name, metric in METRICS.items():
+        d = model.differences[name]
+        table.add_row(metric.title, metric.change(d.difference), f"{metric.change(d.low)} to {metric.change(d.high)}")
     return table
 
 
-def _difference_table(model: ComparedModel, found: ModelComparison) -> Table:
-    title = f"{model.name} minus {found.baseline}"
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    for head in ("", "difference", f"{found.confidence_level:g}% interval"):
-        table.add_column(head, justify="right" if head else "left", no_wrap=True)
-    for metric in METRICS:
-        d = model.differences[metric]
-        difference, low, high = (number(metric, value, "+") for value in (d.difference, d.low, d.high))
-        table.add_row(label(metric), difference, f"{low} to {high}")
-    return table
+def _table(title: str) -> Table:
+    return Table(title=title, title_justify="left", box=None, pad_edge=False)

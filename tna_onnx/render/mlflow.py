@@ -26,12 +26,20 @@ from tna_onnx.results.report import Comparison, Report
 
 __all__ = ["TrackingError", "log_report", "require_mlflow"]
 
-# MLflow's limits: characters of a parameter, metrics and parameters in one request.
-_MOST_CHARACTERS, _MOST_METRICS, _MOST_PARAMETERS = 500, 1000, 100
+# MLflow's limits. Some servers refuse longer parameters; report.json has what is left out here.
+_MAX_CHARACTERS = 500
+# Metrics and parameters in one request.
+_MAX_METRICS = 1000
+_MAX_PARAMETERS = 100
+# Fields of a report that are logged as parameters under their own names.
+_FIELDS = (
+    "model", "model_sha256", "output", "head", "classes", "features", "search", "map", "folded", "angle", "reached",
+    "ensemble_size", "rotations", "objective", "provider",
+)  # fmt: skip
 
 
 class TrackingError(TnaError):
-    """The run could not be logged; what it wrote is there."""
+    """The run could not be logged; the files it wrote are kept."""
 
     exit_code = 6
 
@@ -48,7 +56,7 @@ def require_mlflow() -> None:
 def log_report(
     report: Report, experiment: str | None = None, artifacts: Mapping[str, Sequence[str | Path]] | None = None
 ) -> str:
-    """Log a report as a run, and return where it is.
+    """Log a report as a run, and return the run's id and the tracking URI in one line.
 
     Args:
         report: of a calibration; its model file is logged if one was written.
@@ -60,54 +68,62 @@ def log_report(
         TrackingError: MLflow or its server did not take the run.
     """
     mlflow = optional("mlflow", "mlflow", "logging to MLflow")
-    for speaker in ("alembic", "mlflow.store.db.utils"):  # they speak of every table of a new database
-        logging.getLogger(speaker).setLevel(logging.WARNING)
+    # Both report every table of a new database at level INFO.
+    for name in ("alembic", "mlflow.store.db.utils"):
+        logging.getLogger(name).setLevel(logging.WARNING)
     try:
-        where = None if experiment is None else _experiment(mlflow, experiment)
-        with mlflow.start_run(experiment_id=where, run_name=Path(report.model).stem) as run:
-            _log(mlflow, run.info.run_id, report)
-            for folder, files in {**(artifacts or {}), "model": _model_files(report)}.items():
-                for file in files:
-                    mlflow.log_artifact(str(file), folder or None)
+        experiment_id = _experiment_id(mlflow, experiment)
+        with mlflow.start_run(experiment_id=experiment_id, run_name=Path(report.model).stem) as run:
+            _log_values(mlflow, run.info.run_id, report)
+            _log_files(mlflow, {**(artifacts or {}), "model": _model_files(report)})
         return f"run {run.info.run_id} in {mlflow.get_tracking_uri()}"
-    except Exception as error:  # whatever MLflow and its stores raise must not look like a lost model
-        written = f"; {report.output} is written" if report.output else ""
-        raise TrackingError(f"MLflow did not take the run: {_first_line(error)}{written}") from error
+    except Exception as error:
+        # MLflow and its stores raise exceptions of many libraries. The message says that the model is safe.
+        message = f"MLflow did not take the run: {_first_line(error)}"
+        if report.output:
+            message += f"; {report.output} is written"
+        raise TrackingError(message) from error
 
 
-def _experiment(mlflow: Any, name: str) -> str:
-    """Return the id of an experiment, which is made if there is none of that name."""
-    found = mlflow.get_experiment_by_name(name)
-    return str(mlflow.create_experiment(name) if found is None else found.experiment_id)
+def _experiment_id(mlflow: Any, name: str | None) -> str | None:
+    """Return the id of an experiment, which is created if there is none of that name; None leaves it to MLflow."""
+    if name is None:
+        return None
+    experiment = mlflow.get_experiment_by_name(name)
+    if experiment is None:
+        return str(mlflow.create_experiment(name))
+    return str(experiment.experiment_id)
 
 
-def _log(mlflow: Any, run: str, report: Report) -> None:
-    entities, client = mlflow.entities, mlflow.MlflowClient()
+def _log_values(mlflow: Any, run_id: str, report: Report) -> None:
+    """Log tags, parameters and metrics in as few requests as MLflow allows, and the report as JSON."""
+    entities = mlflow.entities
+    client = mlflow.MlflowClient()
     now = mlflow.utils.time.get_current_time_millis()
-    parameters = [entities.Param(name, value) for name, value in _parameters(report) if len(value) <= _MOST_CHARACTERS]
+    tags = [entities.RunTag(name, value) for name, value in _tags(report).items()]
+    parameters = [entities.Param(name, value) for name, value in _parameters(report) if len(value) <= _MAX_CHARACTERS]
     metrics = [entities.Metric(name, value, now, step) for name, value, step in _metrics(report)]
-    tags = {
-        "tna_onnx.verdict": report.verdict,
-        **({"tna_onnx.missed": "\n".join(report.missed)} if report.missed else {}),
-        **{f"tna_onnx.version.{package}": version for package, version in report.versions.items()},
-    }
-    client.log_batch(run, tags=[entities.RunTag(name, value) for name, value in tags.items()])
-    for start in range(0, len(parameters), _MOST_PARAMETERS):
-        client.log_batch(run, params=parameters[start : start + _MOST_PARAMETERS])
-    for start in range(0, len(metrics), _MOST_METRICS):
-        client.log_batch(run, metrics=metrics[start : start + _MOST_METRICS])
+    client.log_batch(run_id, tags=tags)
+    for start in range(0, len(parameters), _MAX_PARAMETERS):
+        client.log_batch(run_id, params=parameters[start : start + _MAX_PARAMETERS])
+    for start in range(0, len(metrics), _MAX_METRICS):
+        client.log_batch(run_id, metrics=metrics[start : start + _MAX_METRICS])
     mlflow.log_text(to_json(report, details=True), "report.json")
 
 
-_WORDS = (
-    "model", "model_sha256", "output", "head", "classes", "features", "search", "map", "folded", "angle", "reached",
-    "ensemble_size", "rotations", "objective", "provider",
-)  # fmt: skip
+def _tags(report: Report) -> dict[str, str]:
+    tags = {"tna_onnx.verdict": report.verdict}
+    if report.missed:
+        tags["tna_onnx.missed"] = "\n".join(report.missed)
+    for package, version in report.versions.items():
+        tags[f"tna_onnx.version.{package}"] = version
+    return tags
 
 
 def _parameters(report: Report) -> Iterator[tuple[str, str]]:
+    """Name and value as text; what is not a string as JSON."""
     values = {
-        **{name: getattr(report, name) for name in _WORDS},
+        **{name: getattr(report, name) for name in _FIELDS},
         "data": report.comparison.data,
         "how": report.comparison.how,
         "calibration_data": report.calibration.data,
@@ -116,38 +132,55 @@ def _parameters(report: Report) -> Iterator[tuple[str, str]]:
         **_flat("preprocessing", report.preprocessing or {}),
     }
     for name, value in values.items():
-        yield name, value if isinstance(value, str) else json.dumps(value)
+        text = value
+        if not isinstance(value, str):
+            text = json.dumps(value)
+        yield name, text
 
 
 def _flat(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested names -> dotted ones."""
-    found: dict[str, Any] = {}
+    """Join nested names with dots.
+
+    >>> _flat("settings", {"seed": 3, "tilt": {"theta_s": 0.9}})
+    {'settings.seed': 3, 'settings.tilt.theta_s': 0.9}
+    """
+    flat: dict[str, Any] = {}
     for name, value in values.items():
-        found |= _flat(f"{prefix}.{name}", value) if isinstance(value, Mapping) else {f"{prefix}.{name}": value}
-    return found
+        if isinstance(value, Mapping):
+            flat |= _flat(f"{prefix}.{name}", value)
+        else:
+            flat[f"{prefix}.{name}"] = value
+    return flat
 
 
 def _metrics(report: Report) -> Iterator[tuple[str, float, int]]:
     """Name, value, step."""
     for prefix, comparison in (("", report.comparison), ("calibration.", report.calibration)):
-        for name, value in _compared(comparison):
+        for name, value in _comparison_metrics(comparison):
             yield prefix + name, value, 0
-    for k, point in enumerate(report.curve):
-        members = float(point.ensemble_size)
-        values = {"angle": point.angle, "reached": point.reached, "members": members}
-        for name, value in {**values, "objective": point.objective, "accuracy": point.accuracy}.items():
-            yield f"curve.{name}", value, k
+    for step, point in enumerate(report.curve):
+        yield "curve.angle", point.angle, step
+        yield "curve.reached", point.reached, step
+        yield "curve.members", float(point.ensemble_size), step
+        yield "curve.objective", point.objective, step
+        yield "curve.accuracy", point.accuracy, step
 
 
-def _compared(c: Comparison) -> Iterator[tuple[str, float]]:
+def _comparison_metrics(c: Comparison) -> Iterator[tuple[str, float]]:
     yield "samples", float(c.before.n)
     for name in METRICS:
+        d = c.differences[name]
         yield f"before.{name}", getattr(c.before, name)
         yield f"after.{name}", getattr(c.after, name)
-        d = c.differences[name]
         yield f"difference.{name}", d.difference
         yield f"difference.{name}.low", d.low
         yield f"difference.{name}.high", d.high
+
+
+def _log_files(mlflow: Any, artifacts: Mapping[str, Sequence[str | Path]]) -> None:
+    for folder, files in artifacts.items():
+        for file in files:
+            mlflow.log_artifact(str(file), folder or None)
 
 
 def _model_files(report: Report) -> list[Path]:
@@ -159,4 +192,5 @@ def _model_files(report: Report) -> list[Path]:
 
 
 def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no message'}"
+    lines = str(error).strip().splitlines() or ["no message"]
+    return f"{type(error).__name__}: {lines[0]}"

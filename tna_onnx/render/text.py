@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich import box
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
@@ -9,20 +11,25 @@ from rich.text import Text
 
 from tna_onnx.graph.difference import Difference
 from tna_onnx.numerics.metric import METRICS
-from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.render.plot import ReliabilityPlot
 from tna_onnx.results.collection import Collection
-from tna_onnx.results.difference import ModelDifference, OutputDifference
+from tna_onnx.results.difference import ModelDifference, OtherOutput, OutputDifference
 from tna_onnx.results.evaluation import Evaluation
 from tna_onnx.results.inspection import HeadInfo, Inspection
 from tna_onnx.results.report import Comparison, Report
 
-__all__ = ["difference_text", "evaluation_text", "inspection_text", "report_text", "show"]
+__all__ = ["collection_text", "difference_text", "evaluation_text", "inspection_text", "report_text", "show"]
 
-_LABELS = {"accuracy": "accuracy, %", "ece": "ECE, %", "adaece": "AdaECE, %", "nll": "NLL, nats", "brier": "Brier"}
-_PERCENT = ("accuracy", "ece", "adaece")
 # Columns that every table fits into.
-_WIDEST = 100
+_MIN_WIDTH = 100
+# Unexplained differences that are listed; another model altogether has thousands.
+_MAX_LINES = 40
+# Values of a fitted parameter that are listed.
+_MAX_VALUES = 4
+# Where a map went, by whether it was folded.
+_PLACES = {True: "folded into weight and bias", False: "appended as nodes"}
+# Colours of a difference by its standing: significantly better, open, worse.
+_STYLES = {1: "green", 0: "", -1: "red"}
 
 
 def show(console: Console, content: RenderableType) -> None:
@@ -34,86 +41,52 @@ def show(console: Console, content: RenderableType) -> None:
 
 def report_text(report: Report, *, plot: bool = False) -> RenderableType:
     """Table, reliability diagrams if asked, what was chosen, how it was checked, verdict."""
-    c = report.comparison
-    weight = (
-        "original weight"
-        if report.angle == 0
-        else (
-            f"mRC {report.reached:.3g} degrees, "
-            + (
-                f"{report.ensemble_size} members, {report.rotations:.0f} rotations each"
-                if report.ensemble_size
-                else "the limit of many members"
-            )
-        )
-    )
-    fitted = ", ".join(f"{k} {_short(v)}" for k, v in report.parameters.items())
-    how = "" if report.map == "none" else (", folded into weight and bias" if report.folded else ", appended as nodes")
-    v = report.verification
-    lines = [
-        f"head     {report.head}: weight ({report.classes}, {report.features})" if report.head else "head     none",
-        f"weight   {weight}",
-        f"map      {report.map}{how}{f' ({fitted})' if fitted else ''}",
-        f"checked  {v.samples:,} samples: largest |p - p'| {v.max_difference:.1e} (bound {v.bound:.1e}) on "
-        f"{report.provider}",
-        *(f"note     {note}" for note in report.notes),
-        f"wrote    {report.output or 'nothing'}",
-    ]
-    body = Text("\n".join(lines))
     diagrams: list[RenderableType] = []
     if plot:
         sides = [("before", report.reliability.before), ("after", report.reliability.after)]
         diagrams = [Text(), ReliabilityPlot(sides)]
-    return Group(*comparison_table(c), *diagrams, Text(), body, Text(report.verdict, style="bold"))
-
-
-def comparison_table(c: Comparison) -> tuple[Text, Table]:
-    """Title, and a table of before, after and the paired difference with its interval."""
-    level = c.differences["ece"].level
-    title = f"{c.data}, {c.how}: N = {c.before.n:,}, {c.before.bins} bins"
-    table = _Table(pad_edge=False)
-    for name in ("", "before", "after", f"difference ({100 * level:g}% interval)"):
-        table.add_column(name, justify="left" if not name else "right", no_wrap=True)
-    for name in METRICS:
-        scale, digits = (100, 2) if name in _PERCENT else (1, 4)
-        d = c.differences[name]
-        values = [f"{scale * getattr(m, name):.{digits}f}" for m in (c.before, c.after)]
-        interval = f"{scale * d.low:+.{digits}f} to {scale * d.high:+.{digits}f}"
-        better = c.changed(name) * (1 if name == "accuracy" else -1)
-        difference = Text(f"{scale * d.difference:+.{digits}f} ({interval})", style=("", "green", "red")[better])
-        table.add_row(_LABELS[name], *values, difference)
-    return Text(title), table
-
-
-class _Table(Table):
-    """A table with a rule below its head on a terminal; never squeezed, since half a number misleads."""
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        self.box = box.SIMPLE_HEAD if console.is_terminal else None
-        yield from super().__rich_console__(console, options.update_width(max(options.max_width, _WIDEST)))
+    checked = report.verification
+    lines = [
+        f"head     {_head_text(report)}",
+        f"weight   {_weight_text(report)}",
+        f"map      {_map_text(report)}",
+        f"checked  {checked.samples:,} samples: largest |p - p'| {checked.max_difference:.1e} "
+        f"(bound {checked.bound:.1e}) on {report.provider}",
+        *_note_lines(report.notes),
+        f"wrote    {report.output or 'nothing'}",
+    ]
+    verdict = Text(report.verdict, style="bold")
+    return Group(*_comparison_table(report.comparison), *diagrams, Text(), Text("\n".join(lines)), verdict)
 
 
 def evaluation_text(evaluation: Evaluation, *, plot: bool = False) -> RenderableType:
     """Metrics of one model, and its reliability diagram if asked."""
-    m = evaluation.metrics
-    title = f"{evaluation.model} on {evaluation.data}: N = {m.n:,}, {m.bins} bins"
+    metrics = evaluation.metrics
+    title = Text(f"{evaluation.model} on {evaluation.data}: N = {metrics.n:,}, {metrics.bins} bins")
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
-    for name in METRICS:
-        table.add_row(_LABELS[name], _value(m, name))
-    diagram: list[RenderableType] = [Text(), ReliabilityPlot([("", evaluation.reliability)])] if plot else []
-    return Group(Text(title), table, *diagram, *(Text(f"note     {note}") for note in evaluation.notes))
+    for name, metric in METRICS.items():
+        table.add_row(metric.title, metric.number(getattr(metrics, name)))
+    diagram: list[RenderableType] = []
+    if plot:
+        diagram = [Text(), ReliabilityPlot([("", evaluation.reliability)])]
+    return Group(title, table, *diagram, *map(Text, _note_lines(evaluation.notes)))
 
 
 def collection_text(collection: Collection) -> RenderableType:
     """What a feature store holds, and where it lies."""
-    kind = f"features '{collection.tensor}'" if collection.head else f"logits '{collection.tensor}'"
+    source = f"output   {collection.tensor}"
+    kind = "logits"
+    if collection.head:
+        source = f"head     {collection.head}"
+        kind = "features"
     lines = [
         f"data     {collection.data}",
-        f"{'head' if collection.head else 'output':8} {collection.head or collection.tensor}",
-        f"kept     {kind} {collection.shape}, {collection.dtype}, computed on {collection.provider}",
-        *(f"note     {note}" for note in collection.notes),
+        source,
+        f"kept     {kind} '{collection.tensor}' {collection.shape}, {collection.dtype}, "
+        f"computed on {collection.provider}",
+        *_note_lines(collection.notes),
         f"store    {collection.folder}",
     ]
     return Text("\n".join(lines))
@@ -135,60 +108,83 @@ def inspection_text(inspection: Inspection) -> RenderableType:
     return Text("\n".join(lines))
 
 
-def difference_text(found: ModelDifference) -> RenderableType:
+def difference_text(result: ModelDifference) -> RenderableType:
     """What differs between two files, explained or not, how far the outputs moved, verdict."""
-    unexplained, block = found.unexplained, [d for d in found.differences if d.explained == "appended block"]
-    changed = [d for d in found.differences if d.explained and d not in block]
-    counts = [sum(d.part == part for d in block) for part in ("node", "tensor")]
     lines = [
-        f"original {found.original}",
-        f"new file {found.recalibrated}",
-        f"head     {found.head or 'none'}",
-        *(f"changed  {_difference_line(d)}" for d in changed),
-        *([f"appended {_count(counts[0], 'node')}, {_count(counts[1], 'tensor')}"] if block else []),
-        f"the same {_untouched(found, 'node', found.nodes)}, {_untouched(found, 'tensor', found.tensors)}",
-        *(f"DIFFERS  {_difference_line(d)}" for d in unexplained[:_MOST_LINES]),
-        *([f"DIFFERS  {len(unexplained) - _MOST_LINES:,} more: --json"] if len(unexplained) > _MOST_LINES else []),
-        *(_output_lines(found.outputs) if found.outputs else []),
-        *(f"note     {note}" for note in found.notes),
+        f"original {result.original}",
+        f"new file {result.recalibrated}",
+        f"head     {result.head or 'none'}",
+        *_explained_lines(result),
+        f"the same {_untouched(result, 'node', result.nodes)}, {_untouched(result, 'tensor', result.tensors)}",
+        *_unexplained_lines(result),
     ]
-    return Group(Text("\n".join(lines)), Text(found.verdict, style="bold"))
+    if result.outputs:
+        lines += _output_lines(result.outputs)
+    lines += _note_lines(result.notes)
+    return Group(Text("\n".join(lines)), Text(result.verdict, style="bold"))
 
 
-# Unexplained differences that are listed; another model altogether has thousands.
-_MOST_LINES = 40
+def _comparison_table(c: Comparison) -> tuple[Text, Table]:
+    """Title, and a table of before, after and the paired difference with its interval."""
+    level = c.differences["ece"].level
+    title = f"{c.data}, {c.how}: N = {c.before.n:,}, {c.before.bins} bins"
+    table = _Table(pad_edge=False)
+    table.add_column("", justify="left", no_wrap=True)
+    for head in ("before", "after", f"difference ({100 * level:g}% interval)"):
+        table.add_column(head, justify="right", no_wrap=True)
+    for name, metric in METRICS.items():
+        d = c.differences[name]
+        change = f"{metric.change(d.difference)} ({metric.change(d.low)} to {metric.change(d.high)})"
+        table.add_row(
+            metric.title,
+            metric.number(getattr(c.before, name)),
+            metric.number(getattr(c.after, name)),
+            Text(change, style=_STYLES[metric.standing(d.low, d.high)]),
+        )
+    return Text(title), table
 
 
-def _difference_line(d: Difference) -> str:
-    size = "" if d.largest is None else f"largest change {d.largest:.3g}"
-    size += "" if d.relative is None else f", {d.relative:.3g} of the largest value"
-    role = f" [{d.explained}]" if d.explained else ""
-    return f"{d.part} {d.name}: {d.change}{role}{''.join(f' ({text})' for text in (d.detail, size) if text)}"
+class _Table(Table):
+    """A table with a rule below its head on a terminal; never squeezed, since half a number misleads."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        self.box = box.SIMPLE_HEAD if console.is_terminal else None
+        yield from super().__rich_console__(console, options.update_width(max(options.max_width, _MIN_WIDTH)))
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+def _head_text(report: Report) -> str:
+    if not report.head:
+        return "none"
+    return f"{report.head}: weight ({report.classes}, {report.features})"
 
 
-def _untouched(found: ModelDifference, part: str, total: int) -> str:
-    changed = {d.name for d in found.differences if d.part == part and d.change != "added"}
-    return f"{max(0, total - len(changed)):,} of {_count(total, part)}"
+def _weight_text(report: Report) -> str:
+    if report.angle == 0:
+        return "original weight"
+    rotation = f"mRC {report.reached:.3g} degrees"
+    if not report.ensemble_size:
+        return f"{rotation}, the limit of many members"
+    return f"{rotation}, {report.ensemble_size} members, {report.rotations:.0f} rotations each"
 
 
-def _output_lines(o: OutputDifference) -> list[str]:
-    lines = [
-        f"data     {o.data}, output '{o.output}' ({o.output_kind}) on {o.provider}",
-        f"moved    largest |p - p'| {o.largest:.2e}, mean {o.mean:.2e}",
-        f"class    the same for {o.same_class:,} of {_count(o.samples, 'sample')} ({o.agreement:.2%})",
-        f"before   mean confidence {o.confidence_before:.2%}, accuracy {o.accuracy_before:.2%}",
-        f"after    mean confidence {o.confidence_after:.2%}, accuracy {o.accuracy_after:.2%}",
-    ]
-    for other in o.others:
-        size = "" if other.largest is None else f", largest change {other.largest:.2e}"
-        what = f"{other.differing:,} of {_count(other.values, 'value')} differ{size}" if other.differing else "the same"
-        expected = "" if other.depends_on_head else " (does not depend on the head)"
-        lines.append(f"output   '{other.name}'{expected}: {what}")
-    return lines
+def _map_text(report: Report) -> str:
+    text = report.map
+    if report.map != "none":
+        text += f", {_PLACES[report.folded]}"
+    fitted = ", ".join(f"{name} {_parameter(value)}" for name, value in report.parameters.items())
+    return f"{text} ({fitted})" if fitted else text
+
+
+def _parameter(value: float | list[float]) -> str:
+    if not isinstance(value, list):
+        return f"{value:.4g}"
+    if len(value) > _MAX_VALUES:
+        return f"of {len(value)} values"
+    return ", ".join(f"{v:.4g}" for v in value)
+
+
+def _note_lines(notes: Sequence[str]) -> list[str]:
+    return [f"note     {note}" for note in notes]
 
 
 def _head_lines(head: HeadInfo) -> list[str]:
@@ -203,12 +199,65 @@ def _head_lines(head: HeadInfo) -> list[str]:
     ]
 
 
-def _value(metrics: Metrics, name: str) -> str:
-    value = float(getattr(metrics, name))
-    return f"{100 * value:.2f}" if name in _PERCENT else f"{value:.4f}"
+def _explained_lines(result: ModelDifference) -> list[str]:
+    """Each explained difference; the nodes and tensors of the appended block as counts."""
+    block = [d for d in result.differences if d.explained == "appended block"]
+    lines = [f"changed  {_difference_line(d)}" for d in result.differences if d.explained and d not in block]
+    if block:
+        nodes = sum(d.part == "node" for d in block)
+        tensors = sum(d.part == "tensor" for d in block)
+        lines.append(f"appended {_count(nodes, 'node')}, {_count(tensors, 'tensor')}")
+    return lines
 
 
-def _short(value: float | list[float]) -> str:
-    if isinstance(value, list) and len(value) > 4:
-        return f"of {len(value)} values"
-    return ", ".join(f"{v:.4g}" for v in value) if isinstance(value, list) else f"{value:.4g}"
+def _unexplained_lines(result: ModelDifference) -> list[str]:
+    lines = [f"DIFFERS  {_difference_line(d)}" for d in result.unexplained[:_MAX_LINES]]
+    more = len(result.unexplained) - _MAX_LINES
+    if more > 0:
+        lines.append(f"DIFFERS  {more:,} more: --json")
+    return lines
+
+
+def _untouched(result: ModelDifference, part: str, total: int) -> str:
+    changed = {d.name for d in result.differences if d.part == part and d.change != "added"}
+    return f"{max(0, total - len(changed)):,} of {_count(total, part)}"
+
+
+def _difference_line(d: Difference) -> str:
+    size = ""
+    if d.largest is not None:
+        size = f"largest change {d.largest:.3g}"
+    if d.relative is not None:
+        size += f", {d.relative:.3g} of the largest value"
+    text = f"{d.part} {d.name}: {d.change}"
+    if d.explained:
+        text += f" [{d.explained}]"
+    return text + "".join(f" ({remark})" for remark in (d.detail, size) if remark)
+
+
+def _output_lines(o: OutputDifference) -> list[str]:
+    return [
+        f"data     {o.data}, output '{o.output}' ({o.output_kind}) on {o.provider}",
+        f"moved    largest |p - p'| {o.largest:.2e}, mean {o.mean:.2e}",
+        f"class    the same for {o.same_class:,} of {_count(o.samples, 'sample')} ({o.agreement:.2%})",
+        f"before   mean confidence {o.confidence_before:.2%}, accuracy {o.accuracy_before:.2%}",
+        f"after    mean confidence {o.confidence_after:.2%}, accuracy {o.accuracy_after:.2%}",
+        *map(_other_output_line, o.others),
+    ]
+
+
+def _other_output_line(other: OtherOutput) -> str:
+    """Say how an output that does not classify differs."""
+    name = f"output   '{other.name}'"
+    if not other.depends_on_head:
+        name += " (does not depend on the head)"
+    if not other.differing:
+        return f"{name}: the same"
+    text = f"{name}: {other.differing:,} of {_count(other.values, 'value')} differ"
+    if other.largest is not None:
+        text += f", largest change {other.largest:.2e}"
+    return text
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

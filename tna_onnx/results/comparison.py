@@ -9,9 +9,7 @@ from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Interval, Metrics
 from tna_onnx.results.details import Bins
 
-__all__ = ["ComparedModel", "ModelComparison", "label", "number", "standing", "verdict_text"]
-
-_WORDS = {"accuracy": "accuracy", "ece": "ECE", "adaece": "AdaECE", "nll": "NLL", "brier": "Brier"}
+__all__ = ["ComparedModel", "ModelComparison", "verdict_text"]
 
 
 @dataclass(frozen=True)
@@ -73,32 +71,6 @@ class ModelComparison:
         return tuple(model for model in self.models if model.name != self.baseline)
 
 
-def label(metric: str) -> str:
-    """Name of a metric with its unit.
-
-    >>> label("ece"), label("brier")
-    ('ECE, %', 'Brier')
-    """
-    unit = {"nll": ", nats", "brier": ""}.get(metric, ", %")
-    return _WORDS[metric] + unit
-
-
-def number(metric: str, value: float, sign: str = "") -> str:
-    """Write a value of a metric, or with sign "+" a difference, in its unit.
-
-    >>> number("ece", 0.0123), number("nll", -0.5, "+")
-    ('1.23', '-0.5000')
-    """
-    scale, digits = (1, 4) if metric in ("nll", "brier") else (100, 2)
-    return f"{scale * value:{sign}.{digits}f}"
-
-
-def standing(metric: str, interval: Interval) -> int:
-    """1 if a difference is significantly better than zero, -1 if it is worse, 0 if its interval holds zero."""
-    side = (interval.low > 0) - (interval.high < 0)
-    return side if metric == "accuracy" else -side
-
-
 def verdict_text(baseline: str, differences: Mapping[str, Interval], agreement: float) -> str:
     """Say in words how a model differs from the baseline.
 
@@ -107,8 +79,10 @@ def verdict_text(baseline: str, differences: Mapping[str, Interval], agreement: 
     'worse than a.onnx in ECE, NLL; no significant difference in accuracy; the same class for 98.70 % of samples'
     """
     names: dict[int, list[str]] = {1: [], -1: [], 0: []}
-    for metric in (name for name in METRICS if name in differences):
-        names[standing(metric, differences[metric])].append(_WORDS[metric])
+    for name, metric in METRICS.items():
+        if name in differences:
+            d = differences[name]
+            names[metric.standing(d.low, d.high)].append(metric.label)
     same = f"the same class for {100 * agreement:.2f} % of samples"
     if not names[1] and not names[-1]:
         return f"no significant difference from {baseline}; {same}"

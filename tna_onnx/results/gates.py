@@ -21,17 +21,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tna_onnx.errors import CheckFailed, UsageError
+from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Interval, Metrics
 
 __all__ = ["GateMissed", "Gates", "changed", "difference_text", "worse_in"]
-
-# Label, factor to the unit that is shown, and that unit for values and for differences.
-_SHOWN = {
-    "accuracy": ("accuracy", 100, " %", " points"),
-    "ece": ("ECE", 100, " %", " points"),
-    "adaece": ("AdaECE", 100, " %", " points"),
-    "nll": ("NLL", 1, " nats", " nats"),
-}
 
 
 class GateMissed(CheckFailed):
@@ -90,10 +83,11 @@ class Gates:
         )
         lines = []
         for flag, limit, name, sign in limits:
-            label, factor, unit, _ = _SHOWN[name]
+            metric = METRICS[name]
             value = getattr(metrics, name)
-            if limit is not None and sign * value > sign * limit / factor:
-                lines.append(f"{flag} {limit:g} missed: {label} is {factor * value:.6g}{unit} on {_n(metrics, kind)}")
+            if limit is not None and sign * value > sign * limit / metric.factor:
+                text = f"{metric.label} is {metric.factor * value:.6g} {metric.unit}"
+                lines.append(f"{flag} {limit:g} missed: {text} on {_n(metrics, kind)}")
         return tuple(lines)
 
     def changes_missed(
@@ -152,9 +146,9 @@ def difference_text(name: str, d: Interval) -> str:
     >>> difference_text("ece", Interval(-0.0303, -0.0461, -0.0215, 0.95))
     'ECE changes by -3.03 points (95% interval -4.61 to -2.15)'
     """
-    label, factor, _, unit = _SHOWN[name]
-    change, low, high = (f"{factor * value:+.4g}" for value in (d.difference, d.low, d.high))
-    return f"{label} changes by {change}{unit} ({100 * d.level:g}% interval {low} to {high})"
+    metric = METRICS[name]
+    change, low, high = (f"{metric.factor * value:+.4g}" for value in (d.difference, d.low, d.high))
+    return f"{metric.label} changes by {change} {metric.change_unit} ({100 * d.level:g}% interval {low} to {high})"
 
 
 def _n(metrics: Metrics, kind: str) -> str:

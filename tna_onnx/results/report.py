@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Interval, Metrics, paired_differences
 from tna_onnx.numerics.reliability import Reliability
 from tna_onnx.numerics.stats import SampleScores
@@ -155,13 +156,16 @@ class Report:
     @property
     def verdict(self) -> str:
         """One sentence on the objective, with N and interval."""
-        c, name = self.comparison, self.objective
-        before, after, d = getattr(c.before, name), getattr(c.after, name), c.differences[name]
-        word = {-1: "improved", 0: "no significant change", 1: "worse"}[c.changed(name)]
-        unit, scale, digits = ("", 1, 4) if name == "nll" else (" %", 100, 2)  # as in the table
-        label = {"ece": "ECE", "adaece": "AdaECE", "nll": "NLL"}[name]
+        c = self.comparison
+        metric = METRICS[self.objective]
+        d = c.differences[self.objective]
+        word = {1: "improved", 0: "no significant change", -1: "worse"}[metric.standing(d.low, d.high)]
+        # The sentence leaves nats out; values of other objectives are in per cent, differences in points.
+        unit = " %" if metric.unit == "%" else ""
+        points = " points" if metric.unit == "%" else ""
+        before = metric.number(getattr(c.before, self.objective))
+        after = metric.number(getattr(c.after, self.objective))
         return (
-            f"{word}: {label} {scale * before:.{digits}f}{unit} -> {scale * after:.{digits}f}{unit} on {c.before.n:,} "
-            f"{c.how} samples ({100 * d.level:g}% interval of the difference {scale * d.low:+.{digits}f} to "
-            f"{scale * d.high:+.{digits}f}{' points' if unit else ''})"
+            f"{word}: {metric.label} {before}{unit} -> {after}{unit} on {c.before.n:,} {c.how} samples "
+            f"({100 * d.level:g}% interval of the difference {metric.change(d.low)} to {metric.change(d.high)}{points})"
         )

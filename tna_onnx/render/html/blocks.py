@@ -1,150 +1,107 @@
-"""Building blocks of a page as HTML text: the document, tables, figures, lists. Text is escaped unless it is `Raw`."""
+"""Building blocks of a page as plain values: tables, figures, legends, lists of terms.
+
+`templates/blocks.html` has a macro of the same name for each.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from html import escape
-from importlib.resources import files
+from dataclasses import dataclass
 
-from tna_onnx.render.html.svg import marker_path
+from tna_onnx.render.html.charts import LineChart
+from tna_onnx.render.html.diagrams import Histogram, ReliabilityDiagram
+from tna_onnx.render.html.svg import IntervalBar, marker_path
 
-__all__ = [
-    "Code",
-    "Raw",
-    "Text",
-    "bullets",
-    "dash",
-    "document",
-    "figure",
-    "key",
-    "legend",
-    "more",
-    "plain",
-    "table",
-    "terms",
-]
+__all__ = ["Column", "Figure", "Key", "Table", "Term", "area_key", "line_key", "table"]
 
 
-class Raw(str):
-    """HTML that is not to be escaped."""
+@dataclass(frozen=True)
+class Column:
+    """Head of a column; `wraps` for text, which stands at the left and may take several lines."""
+
+    title: str
+    wraps: bool = False
 
 
-class Code(str):
-    """Text in the font of code."""
+@dataclass(frozen=True)
+class Table:
+    """A table whose first column names the rows; it scrolls sideways on its own.
 
-
-class Text(str):
-    """Text of a cell that may wrap, and stands at the left."""
-
-
-def document(title: str, sections: Sequence[tuple[str, str, str]], footer: str) -> str:
-    """Write a whole page, style and script inside.
-
-    Args:
-        title: of the page, plain text.
-        sections: (id, title, body as HTML); one without a body is left out. The first is the result.
-        footer: HTML.
+    Attributes:
+        columns: their heads.
+        rows: cells of each row, as text or as an interval.
+        caption: also the name of the region that scrolls.
+        look: class of the style sheet.
+        chosen: index of the row that stands out; None for none.
     """
-    shown = [(name, escape(head), body) for name, head, body in sections if body]
-    links = "".join(f'<li><a href="#{name}">{head}</a></li>' for name, head, _ in shown)
-    bodies = "".join(
-        f'<section id="{name}" aria-labelledby="{name}-title"><h2 id="{name}-title">{head}</h2>{body}</section>\n'
-        for name, head, body in shown
-    )
-    style, script = (
-        files("tna_onnx.render.html").joinpath(f"page.{kind}").read_text("utf-8") for kind in ("css", "js")
-    )
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<link rel="icon" href="data:,"><title>{escape(title)}</title><style>\n{style}</style></head><body>'
-        f'<a class="skip" href="#{shown[0][0]}">Skip to the result</a><header><h1>{escape(title)}</h1>'
-        f'<nav aria-label="Contents"><ul>{links}</ul></nav></header>\n<main>{bodies}</main>\n'
-        f'<footer class="soft">{footer}</footer>'
-        f"<script>\n{script}</script></body></html>\n"
-    )
+
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[str | IntervalBar, ...], ...]
+    caption: str
+    look: str = ""
+    chosen: int | None = None
 
 
 def table(
-    heads: Sequence[str], rows: Iterable[Sequence[str]], caption: str, look: str = "", chosen: int | None = None
-) -> str:
-    """Return a table whose first column names the rows; it scrolls sideways on its own.
+    columns: Sequence[str | Column],
+    rows: Iterable[Sequence[str | IntervalBar]],
+    caption: str,
+    look: str = "",
+    chosen: int | None = None,
+) -> Table:
+    """Return a table; a column can be given as the text of its head."""
+    heads = tuple(map(_column, columns))
+    return Table(heads, tuple(map(tuple, rows)), caption, look, chosen)
 
-    Args:
-        heads: of the columns.
-        rows: cells; `Raw` and `Text` are told apart.
-        caption: also the name of the region that scrolls.
+
+def _column(head: str | Column) -> Column:
+    if isinstance(head, str):
+        return Column(head)
+    return head
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A drawing with a caption above; empty for none."""
+
+    drawing: ReliabilityDiagram | Histogram | LineChart
+    caption: str = ""
+
+
+@dataclass(frozen=True)
+class Key:
+    """An entry of a legend: an area, or a line and the marker of its points.
+
+    Attributes:
         look: class of the style sheet.
-        chosen: row to stand out.
+        text: that explains it.
+        line: whether it is a line.
+        marker: path data; empty for none.
     """
-    head = "".join(map(_head, heads))
-    body = []
-    for k, (first, *rest) in enumerate(rows):
-        row = '<tr class="chosen">' if k == chosen else "<tr>"
-        body.append(f'{row}<th scope="row">{escape(first)}</th>{"".join(map(_cell, rest))}</tr>')
-    return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}"><table class="{look}">'
-        f"<caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table></div>"
-    )
+
+    look: str
+    text: str
+    line: bool
+    marker: str = ""
 
 
-def _head(text: str) -> str:
-    look = ' class="text"' if isinstance(text, Text) else ""
-    return f'<th scope="col"{look}>{escape(text)}</th>' if text else "<td></td>"
-
-
-def _cell(text: str) -> str:
-    if isinstance(text, Raw):
-        return f"<td>{text}</td>"
-    return f'<td class="text">{escape(text)}</td>' if isinstance(text, Text) else f"<td>{escape(text)}</td>"
-
-
-def figure(drawing: str, caption: str = "") -> str:
-    """Put a caption above a drawing."""
-    return f"<figure>{f'<figcaption>{escape(caption)}</figcaption>' if caption else ''}{drawing}</figure>"
-
-
-def more(summary: str, body: str) -> str:
-    """Hide HTML until it is asked for."""
-    return f"<details><summary>{escape(summary)}</summary>{body}</details>"
-
-
-def terms(pairs: Iterable[tuple[str, str]]) -> str:
-    """List names and what they stand for; `Code` is told apart."""
-    items = (
-        f"<dt>{escape(name)}</dt><dd>{f'<code>{escape(text)}</code>' if isinstance(text, Code) else escape(text)}</dd>"
-        for name, text in pairs
-    )
-    return f"<dl>{''.join(items)}</dl>"
-
-
-def bullets(texts: Iterable[str]) -> str:
-    """List texts; nothing for none."""
-    items = "".join(f"<li>{escape(text)}</li>" for text in texts)
-    return f"<ul>{items}</ul>" if items else ""
-
-
-def legend(*items: str) -> str:
-    """List what `key` and `dash` give."""
-    return f'<ul class="legend">{"".join(f"<li>{item}</li>" for item in items)}</ul>'
-
-
-def key(look: str, text: str) -> str:
+def area_key(look: str, text: str) -> Key:
     """Explain an area."""
-    return (
-        f'<svg viewBox="0 0 28 12" aria-hidden="true"><rect class="{look}" width="28" height="12"/></svg>{escape(text)}'
-    )
+    return Key(look, text, line=False)
 
 
-def dash(look: str, text: str, marker: str = "") -> str:
-    """Explain a line, and the marker of its points."""
-    line = f'<line class="line {look}" x1="0" x2="28" y1="6" y2="6"/>'
-    line += f'<path class="dot {look}" d="{marker_path(marker, 14, 6)}"/>' if marker else ""
-    return f'<svg viewBox="0 0 28 12" aria-hidden="true">{line}</svg>{escape(text)}'
+def line_key(look: str, text: str, marker: str = "") -> Key:
+    """Explain a line, and the marker of its points: one of `svg.MARKERS`."""
+    if not marker:
+        return Key(look, text, line=True)
+    # The entry's drawing is 28 by 12 pixels, the marker in its middle.
+    return Key(look, text, line=True, marker=marker_path(marker, 14, 6))
 
 
-def plain(value: object) -> str:
-    """Write a setting: 0.485, (224, 224)."""
-    if isinstance(value, (list, tuple)):
-        return "(" + ", ".join(map(plain, value)) + ")"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+@dataclass(frozen=True)
+class Term:
+    """A name and what it stands for; in the font of code if it is that."""
+
+    name: str
+    text: str
+    code: bool = False

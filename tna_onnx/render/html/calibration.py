@@ -1,16 +1,15 @@
 """The report of a recalibration as one HTML file: style, script, drawings and pictures are inside, nothing is loaded.
 
 Without JavaScript all of it can be read: the diagrams of the slider stand side by side, and figures have their numbers
-in tables. Text from outside (names, paths, notes) is escaped.
+in tables. The templates escape text from outside (names, paths, notes).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from html import escape
 from pathlib import PurePath
 
-from tna_onnx.render.html.blocks import document
+from tna_onnx.render.html.page import Section, render_page
 from tna_onnx.render.html.sections.angles import angles
 from tna_onnx.render.html.sections.changes import changes
 from tna_onnx.render.html.sections.confidence import confidence
@@ -38,20 +37,16 @@ def to_html(report: Report, command: str = "", sources: Mapping[str, str] | None
     details = report.details
     if details is None:
         raise ValueError("the report has no details; call calibrate with details=True")
-    sections = [
+    changes_title = "What changed in the file" if report.output else "What the new file changes"
+    parts = (
         ("result", "Result", result(report)),
         ("reliability", "Reliability", reliability(report, details)),
         ("confidence", "Confidence", confidence(details)),
         ("search", "Search over the angle", search(report, details)),
         ("angles", "Angles between features and class vectors", angles(report, details)),
         ("samples", "Samples to look at", samples(details)),
-        (
-            "changes",
-            "What changed in the file" if report.output else "What the new file changes",
-            changes(report, details),
-        ),
+        ("changes", changes_title, changes(report, details)),
         ("run", "How it was made", run(report, details, command, sources)),
-    ]
-    version = escape(report.versions.get("tna-onnx", ""))
-    footer = f"Written by tna-onnx {version}. Bins hold j/B &lt; confidence &le; (j+1)/B."
-    return document(f"Calibration of {PurePath(report.model).name}", sections, footer)
+    )
+    sections = [Section(name, title, f"calibration/{name}.html", values) for name, title, values in parts]
+    return render_page(f"Calibration of {PurePath(report.model).name}", sections, report.versions.get("tna-onnx", ""))

@@ -2,58 +2,77 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from tna_onnx.render.html.blocks import dash, figure, legend, table
-from tna_onnx.render.html.sections.words import data_of
-from tna_onnx.render.html.svg import Series, line_chart
-from tna_onnx.results.details import Angles, Details
+from tna_onnx.render.html.blocks import Figure, Key, Table, line_key, table
+from tna_onnx.render.html.charts import Series, line_chart
+from tna_onnx.render.html.sections.phrases import data_text
+from tna_onnx.results.details import Details
 from tna_onnx.results.report import Report
 
-__all__ = ["angles"]
+__all__ = ["Angles", "angles"]
 
 _WEIGHTS = {"original": "original weight", "tilted": "one tilted weight", "averaged": "average of the tilted weights"}
 # Share of a bin below which it is left out at the ends.
-_SHOWN = 0.002
+_MIN_SHARE = 0.002
 
 
-def angles(report: Report, details: Details) -> str:
-    """Write the section; nothing without a plain head."""
+@dataclass(frozen=True)
+class Angles:
+    """What the section shows; `tilted_by` is the chosen angle in degrees, 0 for the original weight."""
+
+    samples: str
+    tilted_by: float
+    shown_data: str
+    keys: tuple[Key, ...]
+    figures: tuple[Figure, Figure]
+    means: Table
+
+
+def angles(report: Report, details: Details) -> Angles | None:
+    """Return the values of the section; None without a plain head."""
     if not details.angles:
-        return ""
-    charts = (
-        ("Predicted class", lambda a: a.predicted),
-        ("False classes: all the others", lambda a: a.others),
-    )
+        return None
+    predicted = {a.weight: a.predicted for a in details.angles}
+    others = {a.weight: a.others for a in details.angles}
+    # Both charts show the same angles.
+    sides = _filled([*predicted.values(), *others.values()])
     rows = [
-        [_WEIGHTS[a.weight], f"{_mean_angle(a.predicted):.1f}", f"{_mean_angle(a.others):.1f}", f"{a.length:.2f}"]
+        (_WEIGHTS[a.weight], f"{_mean_angle(a.predicted):.1f}", f"{_mean_angle(a.others):.1f}", f"{a.length:.2f}")
         for a in details.angles
     ]
-    tilt = (
-        f" Tilting, here by {report.angle:g}°, tends to move the angles towards 90°, where classes cannot be told "
-        "apart: confidence falls. Averaging brings the directions back and leaves shorter vectors."
-        if report.angle
-        else ""
-    )
-    keys = [dash(a.weight, _WEIGHTS[a.weight]) for a in details.angles]
-    drawings = "".join(figure(_chart(details.angles, title, of), title) for title, of in charts)
-    return (
-        f"<p>Angles between the features of {details.angle_samples:,} samples and the class vectors.{tilt} "
-        f'{data_of(details)}</p>{legend(*keys)}<div class="pair">{drawings}</div>'
-        + table(["", "predicted, °", "false, °", "length"], rows, "Mean angles; mean length, the original's is 1")
+    return Angles(
+        f"{details.angle_samples:,}",
+        report.angle,
+        data_text(details),
+        tuple(line_key(weight, _WEIGHTS[weight]) for weight in predicted),
+        (
+            _figure("Predicted class", predicted, sides),
+            _figure("False classes: all the others", others, sides),
+        ),
+        table(("", "predicted, °", "false, °", "length"), rows, "Mean angles; mean length, the original's is 1"),
     )
 
 
-def _chart(found: Sequence[Angles], title: str, of: Callable[[Angles], Sequence[float]]) -> str:
-    bins = len(found[0].predicted)
+def _filled(distributions: Sequence[Sequence[float]]) -> tuple[int, int]:
+    """Return the bins that hold something in any distribution, and one more on each side, as a half-open range."""
+    bins = len(distributions[0])
+    filled = [j for shares in distributions for j, share in enumerate(shares) if share > _MIN_SHARE]
+    low = max(0, min(filled, default=0) - 1)
+    high = min(bins, max(filled, default=bins) + 2)
+    return low, high
+
+
+def _figure(title: str, distributions: dict[str, tuple[float, ...]], sides: tuple[int, int]) -> Figure:
+    bins = len(next(iter(distributions.values())))
     width = 180 / bins
-    filled = [j for a in found for part in (a.predicted, a.others) for j, share in enumerate(part) if share > _SHOWN]
-    low, high = max(0, min(filled, default=0) - 1), min(bins, max(filled, default=bins) + 2)
-    series = [
-        Series(_WEIGHTS[a.weight], tuple(((j + 0.5) * width, 100 * of(a)[j]) for j in range(low, high)), a.weight)
-        for a in found
-    ]
-    return line_chart(series, title, "angle, degrees", f"share per {width:g}°, %", x_range=(low * width, high * width))
+    series = []
+    for weight, shares in distributions.items():
+        points = tuple(((j + 0.5) * width, 100 * shares[j]) for j in range(*sides))
+        series.append(Series(_WEIGHTS[weight], points, weight))
+    x_range = (sides[0] * width, sides[1] * width)
+    return Figure(line_chart(series, title, "angle, degrees", f"share per {width:g}°, %", x_range=x_range), title)
 
 
 def _mean_angle(shares: Sequence[float]) -> float:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from html import escape
+from dataclasses import dataclass
 
 from tna_onnx.numerics.metric import METRICS
-from tna_onnx.render.html.blocks import Raw, bullets, table
-from tna_onnx.render.html.sections.words import LABELS, PERCENT
-from tna_onnx.render.html.svg import interval_bar
-from tna_onnx.results.report import Report
+from tna_onnx.render.html.blocks import Table, table
+from tna_onnx.render.html.svg import IntervalBar
+from tna_onnx.render.html.words import capital, interval_cell, metric_title, reach_of
+from tna_onnx.results.report import Comparison, Report
 
-__all__ = ["result"]
+__all__ = ["Result", "result"]
 
 _HOW = {
     "held-out": "held-out samples, which neither the search nor the fit has seen",
@@ -18,57 +18,61 @@ _HOW = {
     "fitted": "the calibration samples, which were fitted",
     "unchanged": "the calibration samples; nothing was changed",
 }
+_LOOKS = {1: "better", 0: "open", -1: "worse"}
 
 
-def result(report: Report) -> str:
-    """Write the section."""
+@dataclass(frozen=True)
+class Result:
+    """What the section shows.
+
+    Attributes:
+        missed: a line for each gate that was missed; no file was written then.
+        dry_run: no file was written because none was asked for.
+        verdict: one sentence.
+        look: `better`, `worse` or `open`.
+        measured_on: the samples, in words.
+        metrics: before, after and differences.
+        notes: what the user should know.
+    """
+
+    missed: tuple[str, ...]
+    dry_run: bool
+    verdict: str
+    look: str
+    measured_on: str
+    metrics: Table
+    notes: tuple[str, ...]
+
+
+def result(report: Report) -> Result:
+    """Return the values of the section."""
     c = report.comparison
-    level = next(iter(c.differences.values())).level
-    heads = ["", "before", "after", f"difference ({100 * level:g}% interval)", "better | worse"]
-    caption = f"{c.data}: N = {c.before.n:,}, {c.before.bins} bins"
-    notes = bullets(report.notes)
-    return (
-        f"{_refusal(report)}{_verdict(report)}"
-        f"<p>Measured on {escape(_HOW[c.how])}. Differences are paired; an interval on one side of zero is a "
-        "significant change. ECE and AdaECE are the mean gap between confidence and accuracy, over bins of equal width "
-        "and of equal mass; even a perfectly calibrated model shows some on finite data.</p>"
-        f"{table(heads, [_row(report, name) for name in METRICS], caption, 'metrics')}"
-        f"{f'<h3>Notes</h3>{notes}' if notes else ''}"
+    d = c.differences[report.objective]
+    return Result(
+        tuple(map(capital, report.missed)),
+        report.dry_run,
+        capital(report.verdict.replace(" -> ", " → ")),
+        _LOOKS[METRICS[report.objective].standing(d.low, d.high)],
+        _HOW[c.how],
+        _metrics(c),
+        report.notes,
     )
 
 
-def _refusal(report: Report) -> str:
-    """Say that no file was written, and why; nothing if one was."""
-    if report.missed:
-        why = "a gate was" if len(report.missed) == 1 else f"{len(report.missed)} gates were"
-        return (
-            f'<div class="verdict worse"><p>Refused: no file was written, {why} missed.</p>'
-            f"{bullets(line[:1].upper() + line[1:] for line in report.missed)}</div>"
-        )
-    return '<p class="verdict">Dry run: no file was written.</p>' if report.dry_run else ""
+def _metrics(c: Comparison) -> Table:
+    level = next(iter(c.differences.values())).level
+    heads = ("", "before", "after", f"difference ({100 * level:g}% interval)", "better | worse")
+    caption = f"{c.data}: N = {c.before.n:,}, {c.before.bins} bins"
+    return table(heads, [_row(c, name) for name in METRICS], caption, "metrics")
 
 
-def _verdict(report: Report) -> str:
-    look = {-1: "better", 0: "open", 1: "worse"}[report.comparison.changed(report.objective)]
-    verdict = report.verdict.replace(" -> ", " → ")
-    return f'<p class="verdict {look}">{escape(verdict[:1].upper() + verdict[1:])}</p>'
-
-
-def _word(low: float, high: float) -> str:
-    """Say what the bar shows, of a difference whose better side is below zero."""
-    return "better" if high < 0 else "worse" if low > 0 else "no significant change"
-
-
-def _row(report: Report, name: str) -> list[str]:
-    scale, digits = (100, 2) if name in PERCENT else (1, 4)
-    c, d = report.comparison, report.comparison.differences[name]
-    sign = -1 if name == "accuracy" else 1  # so that left and green are better in every row
-    low, high = sorted((sign * d.low, sign * d.high))
-    reach = max(abs(d.low), abs(d.high), abs(d.difference), 1e-12) * 1.05
-    return [
-        LABELS[name],
-        f"{scale * getattr(c.before, name):.{digits}f}",
-        f"{scale * getattr(c.after, name):.{digits}f}",
-        f"{scale * d.difference:+.{digits}f} ({scale * d.low:+.{digits}f} to {scale * d.high:+.{digits}f})",
-        Raw(f'{interval_bar(sign * d.difference, low, high, reach)}<span class="unseen">{_word(low, high)}</span>'),
-    ]
+def _row(c: Comparison, name: str) -> tuple[str | IntervalBar, ...]:
+    metric = METRICS[name]
+    d = c.differences[name]
+    return (
+        metric_title(name),
+        metric.number(getattr(c.before, name)),
+        metric.number(getattr(c.after, name)),
+        f"{metric.change(d.difference)} ({metric.change(d.low)} to {metric.change(d.high)})",
+        interval_cell(name, d, reach_of(d), "no significant change"),
+    )

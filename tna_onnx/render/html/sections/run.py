@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tna_onnx.render.html.blocks import Code, plain, terms
+from tna_onnx.render.html.blocks import Term
+from tna_onnx.render.html.words import plain, recipe_text, versions_text
 from tna_onnx.results.details import Details
 from tna_onnx.results.report import Report
 
 __all__ = ["run"]
 
+# Settings that have a line of their own.
+_ELSEWHERE = ("seed", "search", "objective", "tilt", "gates", "device", "computed_on", "ensemble_size_asked")
 
-def run(report: Report, details: Details, command: str, sources: Mapping[str, str] | None = None) -> str:
-    """Write the section.
+
+def run(report: Report, details: Details, command: str, sources: Mapping[str, str] | None = None) -> tuple[Term, ...]:
+    """Return the terms of the section.
 
     Args:
         report: made with details.
@@ -20,51 +24,44 @@ def run(report: Report, details: Details, command: str, sources: Mapping[str, st
         command: command line that made it, if there was one.
         sources: settings that are not on it -> their values, and where these come from.
     """
-    recipe = report.preprocessing
-    listed = [
-        ("Model", report.model),
-        ("SHA-256", Code(report.model_sha256)),
-        ("Calibration data", f"{report.calibration.data} (N = {report.calibration.before.n:,})"),
-        ("Reported on", f"{report.comparison.data} ({report.comparison.how})"),
-        ("Preprocessing", _recipe_text(recipe)),
-        ("Search", f"{report.search}, objective {report.objective.upper()}, on {report.settings['computed_on']}"),
-        ("Seed", str(report.settings["seed"])),
-        ("Settings", _settings_text(report)),
-        ("Gates", _gates_text(report)),
-        ("Device asked for", details.device),
-        ("Provider obtained", report.provider),
-        ("Versions", ", ".join(f"{k} {v}" for k, v in report.versions.items())),
+    terms = [
+        Term("Model", report.model),
+        Term("SHA-256", report.model_sha256, code=True),
+        Term("Calibration data", f"{report.calibration.data} (N = {report.calibration.before.n:,})"),
+        Term("Reported on", f"{report.comparison.data} ({report.comparison.how})"),
+        Term("Preprocessing", recipe_text(report.preprocessing)),
     ]
-    if details.preprocessing != recipe:
-        listed.insert(5, ("Preprocessing, held-out", _recipe_text(details.preprocessing)))
+    if sources:
+        values = ", ".join(f"{flag} {value}" for flag, value in sources.items())
+        terms.insert(0, Term("From files and the environment", values))
+    if command:
+        terms.insert(0, Term("Command", command, code=True))
+    if details.preprocessing != report.preprocessing:
+        terms.append(Term("Preprocessing, held-out", recipe_text(details.preprocessing)))
+    terms += [
+        Term("Search", f"{report.search}, objective {report.objective.upper()}, on {report.settings['computed_on']}"),
+        Term("Seed", str(report.settings["seed"])),
+        Term("Settings", _settings_text(report)),
+        Term("Gates", _gates_text(report)),
+        Term("Device asked for", details.device),
+        Term("Provider obtained", report.provider),
+        Term("Versions", versions_text(report.versions)),
+    ]
     if report.map_nll:
         values = ", ".join(f"{name} {value:.4f}" for name, value in report.map_nll.items())
-        listed.append(("Maps compared", f"cross-validated NLL: {values}"))
-    if sources:
-        listed.insert(0, ("From files and the environment", ", ".join(f"{k} {v}" for k, v in sources.items())))
-    if command:
-        listed.insert(0, ("Command", Code(command)))
-    return terms(listed)
-
-
-# Settings that have a line of their own.
-_ELSEWHERE = ("seed", "search", "objective", "tilt", "gates", "device", "computed_on", "ensemble_size_asked")
+        terms.append(Term("Maps compared", f"cross-validated NLL: {values}"))
+    return tuple(terms)
 
 
 def _settings_text(report: Report) -> str:
     """Write the settings in the words of the command line, accuracy in percentage points as there."""
-    settings = {k: v for k, v in report.settings.items() if k not in _ELSEWHERE}
+    settings = {name: value for name, value in report.settings.items() if name not in _ELSEWHERE}
     if report.settings["ensemble_size_asked"] == "auto":
         settings["ensemble_size"] = f"auto (from {report.settings['ensemble_size']})"
     tilt = report.settings.get("tilt")
-    settings.update(tilt if isinstance(tilt, dict) else {})
+    if isinstance(tilt, dict):
+        settings.update(tilt)
     return ", ".join(f"{name.replace('_', '-')} {_setting(name, value)}" for name, value in settings.items())
-
-
-def _gates_text(report: Report) -> str:
-    gates = report.settings.get("gates")
-    given = {k: v for k, v in gates.items() if v is not None and v is not False} if isinstance(gates, dict) else {}
-    return ", ".join(k.replace("_", "-") + ("" if v is True else f" {plain(v)}") for k, v in given.items()) or "none"
 
 
 def _setting(name: str, value: object) -> str:
@@ -72,10 +69,21 @@ def _setting(name: str, value: object) -> str:
         return plain(100 * value)
     if name.endswith("ensemble_size") and value == 0:
         return "inf"
-    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else plain(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return plain(value)
 
 
-def _recipe_text(recipe: dict[str, object] | None) -> str:
-    if recipe is None:
-        return "none, used as stored"
-    return ", ".join(f"{name} {plain(value)}" for name, value in recipe.items() if value is not None)
+def _gates_text(report: Report) -> str:
+    """Write the gates that were set: flags alone, limits with their values."""
+    gates = report.settings.get("gates")
+    if not isinstance(gates, dict):
+        return "none"
+    texts = []
+    for name, value in gates.items():
+        flag = name.replace("_", "-")
+        if value is True:
+            texts.append(flag)
+        elif value is not None and value is not False:
+            texts.append(f"{flag} {plain(value)}")
+    return ", ".join(texts) or "none"

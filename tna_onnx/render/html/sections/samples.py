@@ -2,33 +2,62 @@
 
 from __future__ import annotations
 
-from html import escape
+from dataclasses import dataclass
 
-from tna_onnx.render.html.sections.words import data_of
+from tna_onnx.render.html.sections.phrases import data_text
 from tna_onnx.results.details import Details, Sample
 
-__all__ = ["samples"]
+__all__ = ["Samples", "samples"]
 
 
-def samples(details: Details) -> str:
-    """Write the section; nothing if there are none."""
-    parts = [
+@dataclass(frozen=True)
+class Card:
+    """One sample; `truth` is empty where the prediction is right, `thumbnail` where there is no picture."""
+
+    name: str
+    thumbnail: str
+    predicted: str
+    truth: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True)
+class Group:
+    """Samples of one kind."""
+
+    title: str
+    text: str
+    cards: tuple[Card, ...]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """What the section shows."""
+
+    shown_data: str
+    groups: tuple[Group, ...]
+
+
+def samples(details: Details) -> Samples | None:
+    """Return the values of the section; None if there are no such samples."""
+    kinds = (
         ("Wrong, and confident", "Wrong predictions with the highest confidence after.", details.overconfident),
         ("Right, and unsure", "Right predictions with the lowest confidence after.", details.underconfident),
-    ]
-    shown = "".join(
-        f'<h3>{title}</h3><p>{text}</p><ul class="samples">{"".join(map(_sample, found))}</ul>'
-        for title, text, found in parts
-        if found
     )
-    return f"<p>{data_of(details)} Rows count from 0.</p>{shown}" if shown else ""
+    groups = tuple(Group(title, text, tuple(map(_card, worst))) for title, text, worst in kinds if worst)
+    if not groups:
+        return None
+    return Samples(data_text(details), groups)
 
 
-def _sample(sample: Sample) -> str:
-    name = f"row {sample.row}" + (f", {sample.file}" if sample.file else "")
-    image = f'<img src="{sample.thumbnail}" alt="Sample of {escape(name)}">' if sample.thumbnail else ""
-    truth = "" if sample.label == sample.predicted else f", is <b>{escape(sample.label)}</b>"
-    return (
-        f"<li>{image}says <b>{escape(sample.predicted)}</b>{truth}<br>{100 * sample.before:.1f} % &rarr; "
-        f'{100 * sample.after:.1f} %<br><span class="soft">{escape(name)}</span></li>'
-    )
+def _card(sample: Sample) -> Card:
+    name = f"row {sample.row}"
+    if sample.file:
+        name = f"{name}, {sample.file}"
+    truth = ""
+    if sample.label != sample.predicted:
+        truth = sample.label
+    before = f"{100 * sample.before:.1f}"
+    after = f"{100 * sample.after:.1f}"
+    return Card(name, sample.thumbnail, sample.predicted, truth, before, after)

@@ -1,0 +1,105 @@
+"""Drawings of a page: their geometry against the numbers, and SVG that is well formed and escaped."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+import pytest
+
+from tna_onnx.numerics.reliability import Bins
+from tna_onnx.render.html.charts import LineChart, Series, line_chart
+from tna_onnx.render.html.diagrams import (
+    Histogram,
+    ReliabilityDiagram,
+    confidence_histogram,
+    reliability_diagram,
+)
+from tna_onnx.render.html.page import environment
+from tna_onnx.render.html.svg import Frame, interval_bar, range_from_zero, ticks
+
+MACROS = {ReliabilityDiagram: "reliability", Histogram: "histogram", LineChart: "chart"}
+
+
+def svg(drawing: ReliabilityDiagram | Histogram | LineChart) -> str:
+    """Write a drawing as the pages do."""
+    drawings = environment().get_template("drawings.html").module
+    return str(getattr(drawings, MACROS[type(drawing)])(drawing)).strip()
+
+
+@pytest.mark.parametrize(
+    "bins",
+    [Bins((0, 3), (0.0, 0.9), (0.0, 1.0)), Bins((1,), (1.0,), (0.0,)), Bins((0,) * 50, (0.0,) * 50, (0.0,) * 50)],
+)
+def test_diagrams_are_well_formed(bins: Bins) -> None:
+    for value in (reliability_diagram(bins, "<a & b>"), confidence_histogram(bins, "<a & b>", 100.0)):
+        drawing = ElementTree.fromstring(svg(value))
+        assert drawing.find("title").text == "<a & b>"
+        assert drawing.find("desc").text
+
+
+def test_heights_are_the_numbers() -> None:
+    drawing = ElementTree.fromstring(svg(reliability_diagram(Bins((10, 30), (0.4, 0.9), (0.3, 0.95)), "t")))
+    bars: dict[str, list[float]] = {}
+    for bar in drawing.iter("rect"):
+        bars.setdefault(bar.get("class", ""), []).append(float(bar.get("height", "nan")))
+    full = bars["accuracy"][0] / 0.3
+    assert bars["accuracy"][1] == pytest.approx(0.95 * full, abs=0.02)
+    assert bars["over"] == pytest.approx([0.1 * full], abs=0.02)
+    assert bars["under"] == pytest.approx([0.05 * full], abs=0.02)
+    assert bars["count"][0] == pytest.approx(bars["count"][1] / 3, abs=0.02)
+    assert "10 samples (25.0%)" in next(drawing.iter("g")).find("title").text
+
+
+@pytest.mark.parametrize("points", [((0.0, 0.0),), ((1.0, 5.0), (1.0, 5.0)), ((0.0, 1e-9), (90.0, 1e9))])
+def test_charts_of_odd_numbers(points: tuple[tuple[float, float], ...]) -> None:
+    text = svg(line_chart([Series("s", points, "before", marker="circle")], "t", "x", "y"))
+    assert "nan" not in text
+    assert "inf" not in text
+    ElementTree.fromstring(text)
+
+
+def test_values_have_their_pixels() -> None:
+    frame = Frame((0, 10), (0, 4), top=0, bottom=100, left=20, right=220)
+    assert [frame.at_x(value) for value in (0, 5, 10)] == [20, 120, 220]
+    assert [frame.at_y(value) for value in (0, 1, 4)] == [100, 75, 0]  # upwards
+    rect = frame.rect("count", (0, 5), 0, 2)
+    # bars leave 0.6 pixels on each side
+    assert (rect.x, rect.width, rect.y, rect.height) == ("20.60", "98.80", "50.00", "50.00")
+
+
+@pytest.mark.parametrize("low", [0.0, -3.7, 1e-9, 86.2])
+@pytest.mark.parametrize("length", [1e-6, 0.37, 1.0, 7.3, 9.9, 1e9])
+def test_ticks_are_few_and_inside(low: float, length: float) -> None:
+    found = ticks(low, low + length)
+    assert 2 <= len(found) <= 6  # a step is 1/5 of the range, or up to twice that
+    slack = 1e-8 * length
+    assert low - slack <= found[0]
+    assert found[-1] <= low + length + slack
+
+
+def test_an_axis_from_zero_has_a_length() -> None:
+    assert range_from_zero(0.0) == 1
+    assert range_from_zero(50.0) == pytest.approx(54)
+
+
+def test_an_interval_is_cut_off_at_the_ends_of_its_axis() -> None:
+    bar = interval_bar(0.0, -5.0, 0.5, 1.0, "open", "no significant change")
+    assert (bar.span.x1, bar.span.x2, bar.x, bar.zero.x1) == (2, 89, 60, 60)
+
+
+def test_lines_of_one_point_and_marked_values() -> None:
+    drawing = line_chart(
+        [Series("<s>", ((1.0, 2.0), (3.0, 4.0)), "m0", marker="square")],
+        "t",
+        "x",
+        "y",
+        vertical=(3.0, "chosen"),
+        horizontal=[(3.0, "<allowed>")],
+        rings=[(3.0, 4.0)],
+    )
+    vertical, horizontal = drawing.guides
+    assert (vertical.anchor, horizontal.anchor) == ("end", "start")  # on the side with more room
+    assert vertical.line.x1 == vertical.line.x2 == drawing.rings[0][0]
+    assert [dot.hover for dot in drawing.lines[0].dots] == ["<s>: x 1, y 2", "<s>: x 3, y 4"]
+    words = ["".join(node.itertext()) for node in ElementTree.fromstring(svg(drawing)).iter("text")]
+    assert {"chosen", "<allowed>"} <= set(words)

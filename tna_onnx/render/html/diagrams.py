@@ -1,0 +1,129 @@
+"""Drawings of bins: reliability diagrams, and histograms of the confidence.
+
+Each has a title and a description for screen readers; marks have a text that browsers show on hover.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tna_onnx.numerics.reliability import Bins
+from tna_onnx.render.html.svg import Axes, Frame, Mark, Segment, range_from_zero, ticks
+from tna_onnx.render.reliability import Bar, bars
+
+__all__ = ["Histogram", "ReliabilityDiagram", "confidence_histogram", "reliability_diagram"]
+
+_FIFTHS = (0, 0.2, 0.4, 0.6, 0.8, 1)
+# Narrower bars have no room for the digits of their count; page.js has the same limit, 25 bins.
+_MIN_COUNTED_WIDTH = 0.04
+
+
+@dataclass(frozen=True)
+class ReliabilityDiagram:
+    """Bars of accuracy per bin with their gaps, and a strip below that counts the samples.
+
+    `edges` tells the page's script where both are: left, right, top, bottom, top and bottom of the strip.
+    """
+
+    title: str
+    description: str
+    axes: Axes
+    strip: Axes
+    marks: tuple[Mark, ...]
+    diagonal: Segment
+    edges: str
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Stacked bars."""
+
+    title: str
+    description: str
+    axes: Axes
+    marks: tuple[Mark, ...]
+
+
+def reliability_diagram(
+    bins: Bins, title: str, what: str = "accuracy", against: str = "confidence"
+) -> ReliabilityDiagram:
+    """Share that came true against confidence, per bin, with the gap to the diagonal and the samples of each bin.
+
+    Args:
+        bins: to draw.
+        title: of the drawing.
+        what: name of the vertical axis.
+        against: name of the horizontal axis.
+    """
+    frame = Frame((0, 1), (0, 1), bottom=236)
+    # Without any samples the strip still needs a scale.
+    strip = Frame((0, 1), (0, max(bins.count) or 1), top=250, bottom=292)
+    filled = [bar for bar in bars(bins) if bar.count]
+    total = sum(bins.count)
+    listed = "; ".join(f"{_range(bar)}: {bar.count:,} samples, {what} {bar.height:.2f}" for bar in filled)
+    return ReliabilityDiagram(
+        title,
+        f"Bars of {what} per bin of {against}. {listed}.",
+        frame.axes("", what, y_ticks=_FIFTHS),
+        strip.axes(against, "", x_ticks=_FIFTHS),
+        tuple(_reliability_mark(frame, strip, bar, total, what, against) for bar in filled),
+        frame.segment("diagonal", (0, 0), (1, 1)),
+        f"{frame.left} {frame.right} {frame.top} {frame.bottom} {strip.top} {strip.bottom}",
+    )
+
+
+def _reliability_mark(frame: Frame, strip: Frame, bar: Bar, total: int, what: str, against: str) -> Mark:
+    sides = (bar.left, bar.right)
+    # The hit area comes first: it is as high as the axes, so that small bars can be hovered.
+    rects = (
+        frame.rect("hit-area", sides, 0, 1),
+        frame.rect("accuracy", sides, 0, bar.height),
+        frame.rect("over" if bar.sign > 0 else "under", sides, *bar.span),
+        strip.rect("count", sides, 0, bar.count),
+    )
+    hover = (
+        f"{against} {_range(bar)}: {bar.count:,} samples ({bar.count / total:.1%}), "
+        f"mean {against} {bar.confidence:.3f}, {what} {bar.height:.3f}"
+    )
+    if bar.width < _MIN_COUNTED_WIDTH:
+        return Mark(hover, rects)
+    # Upwards from the bottom of the strip; 3.5 pixels to the right is the middle of the digits.
+    place = f"translate({strip.at_x(bar.middle) + 3.5:.2f} {strip.bottom - 3}) rotate(-90)"
+    return Mark(hover, rects, f"{bar.count:,}", place)
+
+
+def confidence_histogram(bins: Bins, title: str, highest: float) -> Histogram:
+    """Share of the samples in each bin of confidence: right predictions below, wrong ones on top.
+
+    Args:
+        bins: to draw.
+        title: of the drawing.
+        highest: percentage up to which the axis goes, so that two drawings can have the same.
+    """
+    top = range_from_zero(highest)
+    frame = Frame((0, 1), (0, top))
+    total = sum(bins.count)
+    right = round(sum(bar.count * bar.height for bar in bars(bins)))
+    return Histogram(
+        title,
+        f"{total:,} samples, {right:,} of them right.",
+        frame.axes("confidence", "samples, %", x_ticks=_FIFTHS, y_ticks=ticks(0, top)),
+        tuple(_histogram_mark(frame, bar, total) for bar in bars(bins) if bar.count),
+    )
+
+
+def _histogram_mark(frame: Frame, bar: Bar, total: int) -> Mark:
+    sides = (bar.left, bar.right)
+    right = round(bar.count * bar.height)
+    share = 100 * bar.count / total
+    share_right = 100 * right / total
+    rects = (
+        frame.rect("hit-area", sides, *frame.y),
+        frame.rect("accuracy", sides, 0, share_right),
+        frame.rect("over", sides, share_right, share),
+    )
+    return Mark(f"confidence {_range(bar)}: {right:,} right, {bar.count - right:,} wrong", rects)
+
+
+def _range(bar: Bar) -> str:
+    return f"{bar.left:.2f} to {bar.right:.2f}"

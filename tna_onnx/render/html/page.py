@@ -1,0 +1,71 @@
+"""A page from its template: one HTML file with style, script, drawings and pictures inside.
+
+Nothing is loaded, and without JavaScript all of it can be read. Python makes plain values; markup is in `templates/`
+alone, where autoescape is on. The only text that is not escaped is this package's own style sheet and script.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+__all__ = ["Section", "environment", "render_page"]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section of a page.
+
+    Attributes:
+        name: its id, which links lead to.
+        title: its heading.
+        template: below `templates/`; it finds `values` under the name `it`.
+        values: what it shows; None leaves the section out.
+    """
+
+    name: str
+    title: str
+    template: str
+    values: object
+
+
+def render_page(title: str, sections: Sequence[Section], version: str) -> str:
+    """Return a whole page.
+
+    Args:
+        title: of the page.
+        sections: in their order; the first is the result.
+        version: of this package, for the last line.
+    """
+    folder = files("tna_onnx.render.html")
+    return (
+        environment()
+        .get_template("page.html")
+        .render(
+            title=title,
+            sections=[section for section in sections if section.values is not None],
+            version=version,
+            style=folder.joinpath("page.css").read_text("utf-8"),
+            script=folder.joinpath("page.js").read_text("utf-8"),
+        )
+    )
+
+
+@cache
+def environment() -> Environment:
+    """Return the environment of the templates; a name that a template gets wrong is an error."""
+    templates = Environment(
+        loader=PackageLoader("tna_onnx.render.html"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    # A page holds the bins of every class as JSON: spaces would be a fifth of it.
+    templates.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
+    return templates

@@ -1,0 +1,99 @@
+"""Words, tables and figures that both pages have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tna_onnx.numerics.metric import METRICS
+from tna_onnx.numerics.metrics import Interval
+from tna_onnx.numerics.reliability import Bins
+from tna_onnx.render.html.blocks import Table, area_key, table
+from tna_onnx.render.html.svg import IntervalBar, interval_bar
+from tna_onnx.render.reliability import bars
+
+__all__ = [
+    "GAP_KEYS",
+    "bins_table",
+    "capital",
+    "interval_cell",
+    "metric_title",
+    "plain",
+    "reach_of",
+    "recipe_text",
+    "versions_text",
+]
+
+GAP_KEYS = (area_key("accuracy", "accuracy"), area_key("over", "confidence too high"), area_key("under", "too low"))
+"""Legend of a reliability diagram."""
+
+
+def capital(text: str) -> str:
+    """Begin a text with a capital, and leave the rest as it is.
+
+    >>> capital("accuracy, %")
+    'Accuracy, %'
+    """
+    return text[:1].upper() + text[1:]
+
+
+def metric_title(name: str) -> str:
+    """Label and unit of a metric as the head of a row or column."""
+    return capital(METRICS[name].title)
+
+
+def bins_table(bins: Bins, caption: str) -> Table:
+    """Return the numbers of a reliability diagram."""
+    rows = []
+    for bar in bars(bins):
+        means = ("", "")
+        if bar.count:
+            means = (f"{bar.confidence:.4f}", f"{bar.height:.4f}")
+        rows.append((f"{bar.left:.3f} to {bar.right:.3f}", f"{bar.count:,}", *means))
+    return table(("bin", "samples", "mean confidence", "accuracy"), rows, caption)
+
+
+def interval_cell(name: str, d: Interval, reach: float, open_word: str) -> IntervalBar:
+    """Draw the interval of a metric's difference so that left and green are better, whatever the metric.
+
+    Args:
+        name: of the metric.
+        d: its difference.
+        reach: of the axis; see `reach_of`.
+        open_word: what to say of an interval that holds zero.
+    """
+    metric = METRICS[name]
+    sign = -metric.better
+    low, high = sorted((sign * d.low, sign * d.high))
+    looks = {1: "better", 0: "open", -1: "worse"}
+    words = {1: "better", 0: open_word, -1: "worse"}
+    standing = metric.standing(d.low, d.high)
+    return interval_bar(sign * d.difference, low, high, reach, looks[standing], words[standing])
+
+
+def reach_of(*differences: Interval) -> float:
+    """Return the ends of an axis around zero that holds all of these; 1e-12 where they are all zero."""
+    ends = (abs(value) for d in differences for value in (d.low, d.high, d.difference))
+    return 1.05 * max(1e-12, *ends)
+
+
+def plain(value: object) -> str:
+    """Write a setting.
+
+    >>> plain(0.485), plain([224, 224])
+    ('0.485', '(224, 224)')
+    """
+    if isinstance(value, (list, tuple)):
+        return "(" + ", ".join(map(plain, value)) + ")"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def recipe_text(recipe: Mapping[str, object] | None) -> str:
+    """Write the preprocessing of images; there is none for arrays."""
+    if recipe is None:
+        return "none, used as stored"
+    return ", ".join(f"{name} {plain(value)}" for name, value in recipe.items() if value is not None)
+
+
+def versions_text(versions: Mapping[str, str]) -> str:
+    """Write the versions of what took part."""
+    return ", ".join(f"{name} {version}" for name, version in versions.items())

@@ -1,0 +1,91 @@
+"""One reliability diagram as bars: what the terminal, the figure files and the pages draw.
+
+Bar j of B stands for j/B < confidence <= (j+1)/B, as the bins do. It is as high as the accuracy; its gap is mean
+confidence - accuracy, above zero where confidence is too high.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tna_onnx.numerics.reliability import Bins
+
+__all__ = ["Bar", "bars"]
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One bar of a reliability diagram; all but the count are fractions.
+
+    Attributes:
+        left: lower end of its confidences.
+        right: upper end of its confidences.
+        count: samples in it.
+        confidence: their mean confidence; 0 without samples.
+        height: their accuracy; 0 without samples.
+    """
+
+    left: float
+    right: float
+    count: int
+    confidence: float
+    height: float
+
+    @property
+    def width(self) -> float:
+        """Range of confidences."""
+        return self.right - self.left
+
+    @property
+    def middle(self) -> float:
+        """Centre of the bar."""
+        return (self.left + self.right) / 2
+
+    @property
+    def gap(self) -> float:
+        """Mean confidence - accuracy."""
+        return self.confidence - self.height
+
+    @property
+    def sign(self) -> int:
+        """1 if confidence is too high, -1 if it is too low, 0 if it is the accuracy.
+
+        >>> Bar(0.5, 1.0, 10, 0.9, 0.7).sign
+        1
+        """
+        return (self.confidence > self.height) - (self.confidence < self.height)
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """Ends of the gap, the lower one first."""
+        return min(self.confidence, self.height), max(self.confidence, self.height)
+
+
+def bars(bins: Bins, per_bar: int = 1) -> tuple[Bar, ...]:
+    """Return the bars of a diagram from low to high confidence, those without samples too.
+
+    Args:
+        bins: the diagram.
+        per_bar: neighbouring bins that a bar adds up; the last bar has the remainder.
+
+    >>> [(bar.left, bar.count, bar.height) for bar in bars(Bins((1, 3), (0.4, 0.8), (0.0, 1.0)))]
+    [(0.0, 1, 0.0), (0.5, 3, 1.0)]
+    >>> bars(Bins((1, 3), (0.4, 0.8), (0.0, 1.0)), 2)[0].height
+    0.75
+    """
+    total = len(bins.count)
+    if per_bar == 1:
+        # A sum over one bin, divided by its count again, would change the last digit.
+        rows = zip(bins.count, bins.confidence, bins.accuracy, strict=True)
+        return tuple(Bar(j / total, (j + 1) / total, *row) for j, row in enumerate(rows))
+    return tuple(_merged(bins, start, min(start + per_bar, total)) for start in range(0, total, per_bar))
+
+
+def _merged(bins: Bins, start: int, stop: int) -> Bar:
+    """Add up the bins from start to stop - 1."""
+    total = len(bins.count)
+    counts = bins.count[start:stop]
+    size = sum(counts)
+    confidence = sum(n * value for n, value in zip(counts, bins.confidence[start:stop], strict=True))
+    hits = sum(n * value for n, value in zip(counts, bins.accuracy[start:stop], strict=True))
+    return Bar(start / total, stop / total, size, confidence / max(1, size), hits / max(1, size))
