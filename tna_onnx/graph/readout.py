@@ -17,7 +17,14 @@ __all__ = ["Head", "Readout", "Refusal"]
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why the walk from a graph output found no head: at which node, and what followed that node."""
+    """Why the walk from a graph output found no head.
+
+    Attributes:
+        output: name of the graph output.
+        node: node at which the walk ended.
+        reason: why it ended there.
+        activation: what followed that node.
+    """
 
     output: str
     node: str
