@@ -34,7 +34,7 @@ def test_the_layers_are_those_of_the_contract() -> None:
     assert any(block.text.split("\n") == re.findall(r'"(.+)"', rules) + [""] for block in blocks(PAGE))
 
 
-def test_the_example_of_contributing_md_is_in_the_root() -> None:
+def test_the_root_points_to_the_page() -> None:
     assert "docs/contributing.md" in (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
 
@@ -92,19 +92,22 @@ def tool(folder: Path, line: str) -> str:
     return done.stdout
 
 
-@pytest.mark.skipif(
-    "MapName" not in (PACKAGE / "maps/__init__.py").read_text(encoding="utf-8"), reason="maps are no table of names"
-)
+def lists_maps(folder: str) -> bool:
+    """Whether a file there has a list of the maps of its own, which a new map is not in."""
+    return any('"irova", "aar", "auto"' in path.read_text(encoding="utf-8") for path in (PACKAGE / folder).glob("*.py"))
+
+
+@pytest.mark.skipif(lists_maps("cli"), reason="the command line does not follow from the registry yet")
 def test_a_new_map(copy: Path) -> None:
     commands = added(copy, "a map")
     printed = "".join(tool(copy, line) for line in commands)
     assert "shrinkage" in printed
     assert (copy / "shrunk.onnx").exists()
-    assert "shrinkage" in tool(copy, "tna-onnx inspect shrunk.onnx")
+    tool(copy, "tna-onnx verify models/digits/model.onnx shrunk.onnx")
     lint(copy)
 
 
-@pytest.mark.skipif(not (PACKAGE / "data/formats.py").exists(), reason="formats are no table of rows")
+@pytest.mark.skipif(not (PACKAGE / "data/formats.py").exists(), reason="formats are not a table of rows yet")
 def test_a_new_source(copy: Path, demo: Demo) -> None:
     commands = added(copy, "a source")
     savemat(copy / "test.mat", dict(np.load(demo.test)))
