@@ -17,7 +17,7 @@ from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.results.as_json import to_json
 
-FAST = {"angle_step": 6.0, "max_ensemble_size": 40, "device": "cpu"}
+FAST = {"angle_step": 15.0, "max_ensemble_size": 40, "device": "cpu"}
 
 
 def run(path: Path, data: Path, name: str) -> tuple[np.ndarray, np.ndarray]:

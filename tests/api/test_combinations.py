@@ -17,7 +17,7 @@ from tests.conftest import Demo, Small
 from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.numerics.stats import SampleScores
 
-FAST = {"angle_step": 10.0, "max_ensemble_size": 40, "device": "cpu"}
+FAST = {"angle_step": 15.0, "max_ensemble_size": 40, "device": "cpu"}
 MAPS = ["none", "ts", "ets", "irova", "aar"]
 
 
@@ -142,9 +142,7 @@ def binary(folder: Path, form: str) -> tuple[Path, Path, Path]:
 @pytest.mark.parametrize("form", ["sigmoid (N, 1)", "sigmoid (N,)", "softmax (N, 2)"])
 def test_binary_heads(tmp_path: Path, form: str, map_name: str) -> None:
     model, calib, test = binary(tmp_path, form)
-    report = tna_onnx.calibrate(
-        model, calib, eval=test, output=tmp_path / "o.onnx", map=map_name, device="cpu", angle_step=10
-    )
+    report = tna_onnx.calibrate(model, calib, eval=test, output=tmp_path / "o.onnx", map=map_name, **FAST)
     before, after = report.comparison.before, report.comparison.after
     assert report.classes == 2
     assert after.ece < 0.6 * before.ece

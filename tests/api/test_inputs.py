@@ -20,7 +20,7 @@ from tna_onnx.graph.load import load_model
 from tna_onnx.results.as_json import to_json
 
 FAST = {"search": "none", "device": "cpu"}
-SEARCHED = {"search": "sparse", "angle_step": 6.0, "max_ensemble_size": 40, "device": "cpu"}
+SEARCHED = {"search": "sparse", "angle_step": 15.0, "max_ensemble_size": 40, "device": "cpu"}
 SETTINGS = [SEARCHED, {**SEARCHED, "map": "ets"}, {**FAST, "fold": False}, {**FAST, "map": "irova"}]
 
 

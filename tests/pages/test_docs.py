@@ -29,13 +29,16 @@ from tests.pages.worlds import QUICK, WORLDS, World
 from tna_onnx.cli.group import group
 
 # Languages of blocks that hold nothing to run.
-SHOWN = ("text", "json", "yaml", "toml", "{toctree}", "{eval-rst}")
+SHOWN = ("text", "json", "yaml", "toml", "diff", "{toctree}", "{eval-rst}")
 
 # First line of a block that is a file.
 FILE = re.compile(r"# (\w+\.(?:py|toml))\n")
 
 # Forms of README.md's set-up commands: .ci/run executes them in a fresh environment.
 INSTALL = re.compile(r"python3 -m venv .venv && .venv/bin/pip install (-e )?'\.\[\w+\]' && ")
+
+# Page -> the page that shows the same output, of the same command with a report: one of them is run as it is shown.
+SAME_OUTPUT = {"README.md": "docs/tutorial.md"}
 
 NOT_RUN = {
     "README.md": ["python3 -m venv .venv && .venv/bin/pip install -e '.[test]' && .venv/bin/python -m pytest"],
@@ -167,9 +170,13 @@ def test_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     prepare: Callable[[], World] = WORLDS.get(name_of(page), World)
     run = Run(prepare())
     monkeypatch.setattr(tna_onnx, "calibrate", functools.partial(tna_onnx.calibrate, **QUICK))
-    found = [block for block in blocks(page) if block.remark_after("not run") is None]
+    found = [block for block in blocks(page) if not block.remark.startswith(("not run:", "adding "))]
+    twin = SAME_OUTPUT.get(name_of(page))
     for block, after in itertools.zip_longest(found, found[1:]):
-        run.block(block, shown=after is not None and after.remark.startswith("output"))
+        if twin and block.remark.startswith("output"):
+            assert block.text in [other.text for other in blocks(ROOT / twin)], f"{block.where}: {twin} shows another"
+            continue
+        run.block(block, shown=twin is None and after is not None and after.remark.startswith("output"))
 
 
 def test_what_is_not_run_is_listed() -> None:
@@ -187,7 +194,7 @@ def test_every_block_says_what_it_is() -> None:
         for block in blocks(page):
             assert block.language in (*SHELL, "python", *SHOWN), f"{block.where}: how is {block.language!r} to be run?"
             assert (
-                re.fullmatch(r"|output(, numbers within 5 %)?|not run: .+|exit code: \d+", block.remark)
+                re.fullmatch(r"|output(, numbers within 5 %)?|(not run|adding a \w+): .+|exit code: \d+", block.remark)
                 or "generated" in block.remark
             )
 
@@ -206,7 +213,7 @@ def test_every_flag_exists() -> None:
     options = [p for command in group.commands.values() for p in command.params if isinstance(p, click.Option)]
     known = {"--help", "--version", *(name for option in options for name in (*option.opts, *option.secondary_opts))}
     for page in PAGES:
-        if page.parent.name == "results" or page.name == "compatibility.md":
+        if page.parent.name == "results" or page.name in ("compatibility.md", "contributing.md"):
             continue  # these are about benchmarks and other programs
         text = page.read_text(encoding="utf-8")
         for block in blocks(page):

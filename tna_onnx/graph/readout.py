@@ -23,7 +23,14 @@ _PIECE = 4096
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why the walk from a graph output found no head: at which node, and what followed that node."""
+    """Why the walk from a graph output found no head.
+
+    Attributes:
+        output: name of the graph output.
+        node: node at which the walk ended.
+        reason: why it ended there.
+        activation: what followed that node.
+    """
 
     output: str
     node: str

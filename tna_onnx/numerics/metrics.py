@@ -43,7 +43,17 @@ _MAX_GROUPS = 20_000
 
 @dataclass(frozen=True)
 class Metrics:
-    """Metrics of N samples as fractions (not percent); NLL in nats; ECE and AdaECE with `bins` bins."""
+    """Metrics of N samples.
+
+    Attributes:
+        n: number of samples N, at least 1.
+        bins: bins of ECE, AdaECE and the diagrams, at least 1.
+        accuracy: share of the samples whose predicted class is the label, a fraction.
+        ece: expected calibration error over bins of equal width, a fraction (not per cent).
+        adaece: calibration error over bins of equal mass, a fraction (not per cent).
+        nll: mean negative log-likelihood of the label, nats.
+        brier: mean squared distance of the probabilities from the one-hot label, 0 to 2; no unit.
+    """
 
     n: int
     bins: int
@@ -66,7 +76,14 @@ class Metrics:
 
 @dataclass(frozen=True)
 class Interval:
-    """A paired difference `after - before` with its bootstrap interval."""
+    """A paired difference after - before with its bootstrap interval.
+
+    Attributes:
+        difference: after - before, in the unit of the metric.
+        low: lower end of the interval, in the unit of the metric.
+        high: upper end of the interval, in the unit of the metric.
+        level: level of the interval, a fraction: 0.95 is 95 %.
+    """
 
     difference: float
     low: float

@@ -18,7 +18,13 @@ __all__ = ["Bins", "Reliability", "bin_of"]
 
 @dataclass(frozen=True)
 class Bins:
-    """A reliability diagram: per bin the samples, their mean confidence and the share that came true (0 if empty)."""
+    """A reliability diagram of B bins: bin j holds j/B < confidence <= (j+1)/B, bin 0 holds 0 as well.
+
+    Attributes:
+        count: samples in each bin.
+        confidence: mean confidence in each bin, a fraction; 0 where it is empty.
+        accuracy: share of each bin that came true, a fraction; 0 where it is empty.
+    """
 
     count: tuple[int, ...]
     confidence: tuple[float, ...]
@@ -48,7 +54,12 @@ class Bins:
 
 @dataclass(frozen=True)
 class Reliability:
-    """Top-label diagrams before and after, of the same samples."""
+    """Top-label reliability diagrams before and after, of the same samples.
+
+    Attributes:
+        before: diagram of the input model.
+        after: diagram of the recalibrated model.
+    """
 
     before: Bins
     after: Bins

@@ -9,20 +9,20 @@ __all__ = ["Collection"]
 
 @dataclass(frozen=True)
 class Collection:
-    """A feature store that is complete.
+    """What `features` kept: a feature store that is complete.
 
     Attributes:
-        model: what the features were computed with.
-        model_sha256: digest of its file.
-        data: what the samples are.
-        head: label of the linear head's node; empty for a model without one, whose logits are kept.
-        tensor: what was kept.
-        shape: (N, ...) of it.
+        model: path of the model that the features were computed with.
+        model_sha256: SHA-256 of its file.
+        data: what the samples are, in one line.
+        head: node of the linear head; empty for a model without one, whose logits are kept.
+        tensor: tensor that was kept.
+        shape: its shape, (N, ...).
         dtype: NumPy's name of its dtype.
         folder: where the store lies: data for `calibrate --calib`.
-        notes: what was found in an earlier, unfinished store.
-        preprocessing: resolved recipe of the images, None for arrays.
-        provider: ONNX Runtime's execution provider.
+        notes: what the user should know, in sentences: what an earlier, unfinished store held.
+        preprocessing: what was done to the images; None where values are used as they are.
+        provider: execution provider of ONNX Runtime that was obtained.
     """
 
     model: str

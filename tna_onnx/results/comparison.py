@@ -14,21 +14,22 @@ __all__ = ["ComparedModel", "ModelComparison", "verdict_text"]
 
 @dataclass(frozen=True)
 class ComparedModel:
-    """One of the models.
+    """One of the compared models.
 
     Attributes:
         name: what reports call it: the file's name, with folders where two would be the same.
         model: path of the file.
-        model_sha256: digest of the file.
+        model_sha256: SHA-256 of the file.
         output: graph output that was read.
-        output_kind: what it holds.
-        metrics: on the samples.
-        reliability: top-label diagram, with the bins of the ECE.
-        agreement: share of samples for which it predicts the class that the baseline predicts.
-        differences: metric -> this model minus the baseline, paired, with a bootstrap interval; empty for the baseline.
+        output_kind: what that output holds.
+        metrics: metrics on the samples.
+        reliability: top-label reliability diagram, with the bins of the ECE.
+        agreement: share of samples for which it predicts the class that the baseline predicts, a fraction.
+        differences: this model minus the baseline for each metric, paired, with a bootstrap interval; empty for the
+            baseline.
         verdict: the differences in words; empty for the baseline.
-        preprocessing: resolved recipe of its images, None for samples that are used as stored.
-        provider: ONNX Runtime's execution provider.
+        preprocessing: what was done to its images; None where values are used as they are.
+        provider: execution provider of ONNX Runtime that was obtained.
     """
 
     name: str
@@ -47,15 +48,15 @@ class ComparedModel:
 
 @dataclass(frozen=True)
 class ModelComparison:
-    """Several models on the same samples.
+    """What `compare` measured: several models on the same samples.
 
     Attributes:
-        data: the samples, in one line.
+        data: what the samples are, in one line.
         baseline: name of the model that the others are compared with.
-        confidence_level: of every interval on its own, per cent.
-        models: in the order given.
-        versions: of what computed the numbers.
-        notes: what the user should know.
+        confidence_level: level of each interval on its own, per cent.
+        models: the models, in the order given.
+        versions: versions of what computed the numbers, by package.
+        notes: what the user should know, in sentences.
     """
 
     data: str

@@ -33,7 +33,13 @@ _POINTS = 200
 
 @dataclass(frozen=True)
 class Scored:
-    """A candidate on some data: the objective, accuracy as a fraction, its diagram."""
+    """A candidate on some data.
+
+    Attributes:
+        objective: value of the objective: a fraction for ECE and AdaECE, nats for NLL.
+        accuracy: accuracy as a fraction.
+        bins: its reliability diagram.
+    """
 
     objective: float
     accuracy: float
@@ -42,7 +48,15 @@ class Scored:
 
 @dataclass(frozen=True)
 class Step:
-    """A candidate of the search: angles in degrees, members, and how it did; `held_out` is None without such data."""
+    """A candidate of the search, on both kinds of data.
+
+    Attributes:
+        angle: target of mRC, degrees.
+        reached: mean mRC that the members reached, degrees.
+        members: members averaged; 0 is the limit of many.
+        calibration: scores on the calibration data.
+        held_out: scores on the held-out data; None without such data.
+    """
 
     angle: float
     reached: float
@@ -58,7 +72,12 @@ class Step:
 
 @dataclass(frozen=True)
 class Averaged:
-    """The average of some members at the chosen angle: its accuracy as a fraction, before any map."""
+    """The average of some members at the chosen angle.
+
+    Attributes:
+        members: members averaged, at least 1.
+        accuracy: its accuracy before any map, a fraction.
+    """
 
     members: int
     accuracy: float
@@ -66,7 +85,14 @@ class Averaged:
 
 @dataclass(frozen=True)
 class ClassBins:
-    """One class: its samples, and the probabilities that all samples give it against how often it is their label."""
+    """One class: the probability that all samples give it, against how often it is their label.
+
+    Attributes:
+        name: name of the class.
+        samples: samples whose label it is.
+        before: diagram of the input model.
+        after: diagram of the recalibrated model.
+    """
 
     name: str
     samples: int
@@ -80,8 +106,8 @@ class Angles:
 
     Attributes:
         weight: `original`, `tilted` (one member) or `averaged`.
-        predicted: with the vector of the predicted class.
-        others: with those of all other classes.
+        predicted: share of each bin, with the vector of the predicted class; fractions.
+        others: share of each bin, with the vectors of all other classes; fractions.
         length: mean length of the class vectors, in lengths of the original's.
     """
 
@@ -93,7 +119,13 @@ class Angles:
 
 @dataclass(frozen=True)
 class RiskCoverage:
-    """Error rate among the share `coverage` of samples with the highest confidence; `area` under the curve."""
+    """Error rate among the samples with the highest confidence.
+
+    Attributes:
+        coverage: shares of the samples, fractions.
+        risk: error rate among each share, fractions.
+        area: area under the curve: the mean error rate over all coverages, a fraction.
+    """
 
     coverage: tuple[float, ...]
     risk: tuple[float, ...]
@@ -113,7 +145,17 @@ class RiskCoverage:
 
 @dataclass(frozen=True)
 class Sample:
-    """One sample: its row and file, class names, confidence before and after, a PNG as a data URI or nothing."""
+    """One sample.
+
+    Attributes:
+        row: row in the data, from 0.
+        file: end of the path of its file; empty if it has none.
+        label: name of its class.
+        predicted: name of the predicted class.
+        before: confidence of the input model, a fraction.
+        after: confidence of the recalibrated model, a fraction.
+        thumbnail: PNG as a data URI; empty if the sample is not an image.
+    """
 
     row: int
     file: str
@@ -126,27 +168,28 @@ class Sample:
 
 @dataclass(frozen=True)
 class Details:
-    """What the figures show.
+    """The numbers behind the figures of a report.
 
     Attributes:
-        data: the shown data, in one line.
-        held_out: whether they are held out.
-        preprocessing: resolved recipe of their images, None for arrays.
+        data: the shown data, in one line: held-out samples if there are any, else the calibration samples.
+        held_out: whether they are held-out samples.
+        preprocessing: what was done to their images; None where values are used as they are.
         device: device that was asked for.
-        before: top-label diagram of the input, on the samples of `Report.comparison`.
-        after: the same of the result.
-        risk_before: risk-coverage curve on these.
-        risk_after: the same of the result.
+        before: top-label diagram of the input model, on the samples of `Report.comparison`.
+        after: top-label diagram of the recalibrated model, on the same samples.
+        risk_before: risk and coverage of the input model, on the same samples.
+        risk_after: risk and coverage of the recalibrated model, on the same samples.
         steps: candidates in the order of the search.
-        chosen: index of the chosen one.
+        chosen: index of the chosen one, from 0.
         averages: fewer and fewer members at the chosen angle, down to one, fewest first, on the shown data; empty
             without a tilted weight and in the limit of many.
         with_map: whether candidates were scored after a map of their own (complete search).
-        classes: diagrams per class, on the shown data.
-        angles: of features and class vectors on the shown data; empty where there is no plain head.
-        angle_samples: samples that they come from.
+        classes: diagrams of each class, on the shown data.
+        angles: angles of features and class vectors under the original weight, one tilted weight and their average, on
+            the shown data; empty where there is no plain head.
+        angle_samples: samples that these angles come from.
         overconfident: wrong predictions with the highest confidence after, on the shown data.
-        underconfident: right predictions with the lowest.
+        underconfident: right predictions with the lowest confidence after, on the shown data.
         changes: what differs between the two files.
     """
 

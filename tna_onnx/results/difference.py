@@ -14,12 +14,12 @@ class OtherOutput:
     """An output that does not classify, in both files.
 
     Attributes:
-        name: of the graph output.
-        depends_on_head: it is computed from the head's scores. Without that, nothing of it may move (on CUDA two runs
-            may differ in the last digits; the CPU settles it).
-        values: numbers (or strings) compared.
-        differing: how many are not the same.
-        largest: largest |new - old|; None if some are strings, not finite, or in another shape.
+        name: name of the graph output.
+        depends_on_head: whether it is computed from the head's scores. If it is not, nothing of it may move (on CUDA
+            two runs may differ in the last digits; the CPU settles it).
+        values: numbers (or strings) that were compared.
+        differing: how many of them are not the same.
+        largest: largest |new - old|, in units of the output; None if some are strings, not finite, or in another shape.
     """
 
     name: str
@@ -34,20 +34,20 @@ class OutputDifference:
     """How far the outputs moved on N samples, and how often the predicted class is the same.
 
     Attributes:
-        data: what the samples are.
-        samples: N.
-        output: the graph output that classifies.
-        output_kind: what it holds.
-        largest: largest |p - p'| over samples and classes.
-        mean: mean of |p - p'| over samples and classes.
+        data: what the samples are, in one line.
+        samples: number of samples N, at least 1.
+        output: graph output that classifies.
+        output_kind: what that output holds.
+        largest: largest |p - p'| over samples and classes, a probability as a fraction.
+        mean: mean of |p - p'| over samples and classes, a probability as a fraction.
         same_class: samples for which both files predict the same class.
-        confidence_before: mean probability of the predicted class, in the original.
-        confidence_after: the same in the recalibrated file.
-        accuracy_before: fraction of samples that the original classifies right.
-        accuracy_after: the same for the recalibrated file.
+        confidence_before: mean probability of the predicted class in the original, a fraction.
+        confidence_after: mean probability of the predicted class in the recalibrated file, a fraction.
+        accuracy_before: accuracy of the original, a fraction.
+        accuracy_after: accuracy of the recalibrated file, a fraction.
         others: the other outputs.
-        preprocessing: of images.
-        provider: the execution provider obtained.
+        preprocessing: what was done to the images; None where values are used as they are.
+        provider: execution provider of ONNX Runtime that was obtained.
     """
 
     data: str
@@ -73,21 +73,22 @@ class OutputDifference:
 
 @dataclass(frozen=True)
 class ModelDifference:
-    """What differs between two ONNX files.
+    """What `verify` found: in what two ONNX files differ.
 
     Attributes:
         original: path of the file before.
-        original_sha256: its digest.
+        original_sha256: SHA-256 of the file before.
         recalibrated: path of the file after.
-        recalibrated_sha256: its digest.
-        source_sha256: digest of the source that the recalibrated file names; empty if it names none.
+        recalibrated_sha256: SHA-256 of the file after.
+        source_sha256: SHA-256 of the source that the recalibrated file names; empty if it names none.
         head: node of the original's head; empty if it has none.
         nodes: number of nodes of the original.
-        tensors: number of its initializers.
+        tensors: number of initializers of the original.
         differences: everything that differs.
-        only_head_and_block: every difference is explained: the head's weight and bias, the appended block, provenance.
+        only_head_and_block: whether a recalibration explains every difference: the head's weight and bias, the appended
+            block, provenance.
         outputs: how far the outputs moved; None without data, or where they cannot be compared.
-        notes: what else the reader should know.
+        notes: what the user should know, in sentences.
     """
 
     original: str
@@ -121,7 +122,7 @@ class ModelDifference:
 
     @property
     def verdict(self) -> str:
-        """Say it in one sentence."""
+        """One sentence: whether anything changed that a recalibration does not change."""
         if not self.only_head_and_block:
             count = len(self.unexplained)
             return f"changed: {count} {'difference is' if count == 1 else 'differences are'} not of the head or its map"

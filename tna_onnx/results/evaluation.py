@@ -12,7 +12,21 @@ __all__ = ["Evaluation"]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Metrics and top-label diagram of one model on labelled data, and the gates that they missed, a line each."""
+    """What `evaluate` measured.
+
+    Attributes:
+        model: path of the model.
+        model_sha256: SHA-256 of its file.
+        output: graph output that classifies.
+        output_kind: what that output holds.
+        data: what the samples are, in one line.
+        metrics: metrics of the model on the data.
+        reliability: top-label reliability diagram on the data, with the bins of the ECE.
+        preprocessing: what was done to the images; None where values are used as they are.
+        provider: execution provider of ONNX Runtime that was obtained.
+        notes: what the user should know, in sentences.
+        missed: gates that the model missed, a line each.
+    """
 
     model: str
     model_sha256: str

@@ -46,13 +46,13 @@ class Gates:
     Attributes:
         max_ece: largest ECE, per cent.
         max_nll: largest negative log-likelihood, nats.
-        min_accuracy: least accuracy, per cent.
+        min_accuracy: smallest accuracy, per cent.
         max_accuracy_drop: largest loss of accuracy, percentage points.
-        require_improvement: the objective has to improve significantly.
-        fail_if_worse: the result must not be significantly worse.
+        require_improvement: whether the objective has to improve significantly.
+        fail_if_worse: whether the result must not be significantly worse.
 
     Raises:
-        UsageError: a limit that no result can miss or keep: not a number, or no percentage.
+        UsageError: a limit that is not a number, or outside its range.
     """
 
     max_ece: float | None = None

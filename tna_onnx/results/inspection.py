@@ -12,7 +12,23 @@ __all__ = ["HeadInfo", "Inspection"]
 
 @dataclass(frozen=True)
 class HeadInfo:
-    """A linear head as `inspect` shows it; tensors by name, dtypes by NumPy's names."""
+    """A linear head.
+
+    Attributes:
+        node: label of its node.
+        op_type: operator of that node.
+        weight: tensor of the weight.
+        weight_type: NumPy's name of the type in which the weight is stored.
+        classes: number of classes C, at least 1.
+        n_features: length n of the features, at least 1.
+        bias: tensor of the bias; None without one.
+        features: tensor of the features.
+        logits: tensor of the logits.
+        logits_type: NumPy's name of their dtype.
+        activation: what makes probabilities of the logits.
+        follows: operators between the layer and the output.
+        output: graph output behind the head.
+    """
 
     node: str
     op_type: str
@@ -34,9 +50,9 @@ class Inspection:
     """What `inspect` found.
 
     Attributes:
-        model: path.
-        sha256: digest of the file.
-        ir_version: of the file.
+        model: path of the model.
+        sha256: SHA-256 of the file.
+        ir_version: IR version of the file.
         opset: version of the default operator set.
         inputs: name, dtype and shape of each input, as text.
         heads: heads found, one per node.

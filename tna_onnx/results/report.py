@@ -23,12 +23,12 @@ class Comparison:
     """Metrics before and after on the same samples, with paired differences.
 
     Attributes:
-        data: what the samples are.
+        data: what the samples are, in one line.
         how: `held-out` (not seen by the fit), `cross-fitted` (each sample scored by a fit without it), `fitted`, or
             `unchanged` (nothing was chosen or fitted, so that any data will do).
         before: metrics of the input model.
-        after: metrics of the recalibrated one.
-        differences: after - before per metric, with bootstrap intervals.
+        after: metrics of the recalibrated model.
+        differences: after - before for each metric, with bootstrap intervals.
     """
 
     data: str
@@ -52,7 +52,17 @@ def compare_scores(
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """One candidate of the search: target and reached mRC in degrees, members, mean n_r, scores, what was fitted."""
+    """One candidate of the search, scored on the calibration data.
+
+    Attributes:
+        angle: target of the mean rotation of the class vectors (mRC), degrees; 0 is the original weight.
+        ensemble_size: members averaged; 0 is the limit of many.
+        rotations: mean number of rotations of a member.
+        objective: value of the objective: a fraction for ECE and AdaECE, nats for NLL.
+        accuracy: accuracy as a fraction.
+        parameters: parameters of the map that was fitted for this candidate in a complete search; empty otherwise.
+        reached: mean mRC that the members reached, degrees.
+    """
 
     angle: float
     ensemble_size: int
@@ -86,35 +96,36 @@ class Report:
 
     Attributes:
         model: path of the input.
-        model_sha256: digest of the input file.
+        model_sha256: SHA-256 of the input file.
         output: path of the written file; empty if none was written.
-        head: label of the head's node; empty for a model without one.
-        classes: number of classes C.
-        features: length n of the features.
-        search: `sparse`, `complete` or `none`.
-        map: `none`, `ts`, `ets`, `irova` or `aar`.
+        head: node of the head; empty for a model without one.
+        classes: number of classes C, at least 1.
+        features: length n of the features; 0 without a head.
+        search: how weights were searched.
+        map: the calibration map that was fitted.
         folded: whether the map went into weight and bias.
-        parameters: fitted parameters of the map.
-        map_nll: cross-validated NLL per map, if `auto` compared them.
-        angle: chosen target of mRC in degrees; 0 is the original weight.
-        reached: mean mRC of the members in degrees.
+        parameters: fitted parameters of the map by name: `temperature` and mixture `weights` have no unit, `bias` is in
+            nats, `knots` are counts.
+        map_nll: cross-validated NLL for each map, nats, if `auto` compared them; empty otherwise.
+        angle: chosen target of the mean rotation of the class vectors (mRC), degrees; 0 is the original weight.
+        reached: mean mRC of the members, degrees.
         ensemble_size: members averaged; 0 is the limit of many.
-        rotations: mean rotations of a member.
+        rotations: mean number of rotations of a member.
         objective: metric that the search minimised.
         curve: all candidates, in the order in which they were scored.
-        settings: remaining settings by name: what the search used; `search`, `map`, `ensemble_size_asked` and `device`
-            as they were asked for; `computed_on`, where the search and the fits were computed.
+        settings: settings of the run, by name.
         calibration: metrics on the calibration data, which were fitted.
-        comparison: the honest numbers.
-        reliability: top-label diagrams of the same samples.
-        verification: of the written file.
-        preprocessing: resolved recipe of the images, None for arrays.
-        provider: ONNX Runtime's execution provider.
-        versions: of what took part.
-        notes: what the user should know.
-        quantization_drift: largest change of a probability that quantising the new weight made; None if it is in float.
+        comparison: the honest numbers: on held-out samples, or cross-fitted.
+        reliability: top-label diagrams of the samples of `comparison`.
+        verification: how the written file was checked.
+        preprocessing: what was done to the images; None where values are used as they are.
+        provider: execution provider of ONNX Runtime that was obtained.
+        versions: versions of what took part, by package.
+        notes: what the user should know, in sentences.
+        quantization_drift: largest change of a probability, a fraction, that quantising the new weight made; None if it
+            is in float.
         recalibrated: the new model as an onnx.ModelProto, where no file was written.
-        details: the numbers behind the figures, if they were asked for.
+        details: the numbers behind the figures; there if figures or an HTML report were asked for.
         changes: what the new file changes, written or not.
         dry_run: whether no file was written because of `dry_run`.
         missed: gates that the result missed, a line each; no file was written then.

@@ -9,7 +9,14 @@ __all__ = ["Verification"]
 
 @dataclass(frozen=True)
 class Verification:
-    """What was compared: samples, largest |p - p'|, the bound at that sample, and whether the ONNX checker passed."""
+    """The written file against the numerics.
+
+    Attributes:
+        samples: samples run through the file, at least 1.
+        max_difference: largest |p - p'| over samples and classes, a probability as a fraction.
+        bound: what rounding may make of it at that sample, a probability as a fraction.
+        checker: whether the ONNX checker accepts the file; false only where it refuses the input model too.
+    """
 
     samples: int
     max_difference: float

@@ -26,17 +26,17 @@ class SearchSettings:
     """Settings of the search; defaults are the paper's where it has one.
 
     Attributes:
-        ensemble_size: members n_e averaged per candidate; 0 (`LIMIT`) for the limit of many.
-        max_ensemble_size: cap on the members when the accuracy constraint asks for more; large heads stop earlier,
-            at 2^30 turned class vectors (rotations x classes x members) a candidate.
-        angle_step: grid step in degrees.
-        adaptive: look at the grid from coarse to fine instead of at all of it.
+        ensemble_size: members n_e averaged for each candidate at first; 0 (`LIMIT`) for the limit of many.
+        max_ensemble_size: cap on the members when accuracy asks for more, 0 in the limit of many; large heads stop
+            earlier, at 2^30 turned class vectors (rotations x classes x members) a candidate.
+        angle_step: step of the grid of angles, degrees.
+        adaptive: whether the grid is searched from coarse to fine.
         objective: metric that the choice minimises.
-        bins: bins of ECE and AdaECE.
-        max_accuracy_drop: accuracy that a candidate may lose, as a fraction (0.003 = 0.3 points).
-        seed: of all random draws.
-        antithetic: members come in pairs R, R^T, whose antisymmetric noise cancels.
-        tilt: distribution of the rotations.
+        bins: bins of ECE and AdaECE, at least 1.
+        max_accuracy_drop: accuracy that a candidate may lose on the calibration data, a fraction (0.003 = 0.3 points).
+        seed: seed of all random draws.
+        antithetic: whether members come in pairs of a rotation and its transpose, whose antisymmetric noise cancels.
+        tilt: how rotations are drawn.
     """
 
     ensemble_size: int = 10

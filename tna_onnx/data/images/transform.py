@@ -37,10 +37,20 @@ FILTERS: dict[Interpolation, int] = {"nearest": 0, "lanczos": 1, "bilinear": 2, 
 
 @dataclass(frozen=True)
 class ResolvedRecipe:
-    """The preprocessing of one model input, with no choice left open; made by `Recipe.resolve`.
+    """What was done to every image, in this order, with no choice left open; made by `Recipe.resolve`.
 
-    `height` and `width` are those that the model takes, None where it takes any; `dtype` is the input's. `mean` and
-    `std` have one value per channel, in the order of `color`.
+    Attributes:
+        resize: pixels of the shorter side, or (height, width), each at least 1; None keeps the size.
+        crop: centre crop, (height, width) in pixels, each at least 1; None keeps everything.
+        scale: factor on pixel values 0..255; no unit.
+        mean: subtracted after scaling, one value for each channel in the order of `color`, in units of scaled pixels.
+        std: divisor after that, one value for each channel in the order of `color`, in units of scaled pixels.
+        layout: order of the input's axes.
+        color: order of the channels.
+        interpolation: filter for resizing.
+        height: height that the model takes, pixels, at least 1; None for any.
+        width: width that the model takes, pixels, at least 1; None for any.
+        dtype: NumPy's name of the input's dtype.
     """
 
     resize: int | tuple[int, int] | None

@@ -22,8 +22,9 @@ class Difference:
             `attribute:NAME`, ...; `encoding` where the same is stored in other bytes, if that counts.
         detail: before and after, as text.
         explained: what makes it part of a recalibration; empty if nothing does.
-        largest: of changed numbers, the largest |new - old|; None if it is not finite, or not about numbers.
-        relative: `largest` over the largest |old| of the tensor; None as above, or where all are 0.
+        largest: of changed numbers, the largest |new - old|, in units of the tensor; None if it is not finite, or not
+            about numbers.
+        relative: `largest` over the largest |old| of the tensor, no unit; None as above, or where all are 0.
     """
 
     part: str

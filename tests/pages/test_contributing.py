@@ -1,0 +1,128 @@
+"""docs/contributing.md names every package, and its examples work when a copy of the package is changed as it says."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.io import savemat
+
+from tests.conftest import ROOT, Demo
+from tests.pages.documents import Block, blocks, commands
+
+PAGE = ROOT / "docs/contributing.md"
+PACKAGE = ROOT / "tna_onnx"
+
+
+def test_the_map_names_every_package_and_module_of_the_top_level() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    packages = {path.parent.relative_to(PACKAGE).as_posix() for path in PACKAGE.glob("*/**/__init__.py")}
+    assert [name for name in sorted(packages) if f"| `{name}/` |" not in text] == []
+    modules = {path.name for path in PACKAGE.glob("[a-z]*.py")} - {"runtime.py"}
+    assert [name for name in sorted(modules) if f"`{name}`" not in text] == []
+
+
+def test_the_layers_are_those_of_the_contract() -> None:
+    rules = (ROOT / "pyproject.toml").read_text(encoding="utf-8").partition("\nlayers = [\n")[2].partition("]")[0]
+    assert any(block.text.split("\n") == [*re.findall(r'"(.+)"', rules), ""] for block in blocks(PAGE))
+
+
+def test_the_root_points_to_the_page() -> None:
+    assert "docs/contributing.md" in (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+
+
+def apply(diff: str, text: str) -> str:
+    """Apply the hunks of a diff without line numbers; each must fit in one place."""
+    for hunk in re.split(r"^@@.*\n", diff, flags=re.MULTILINE):
+        lines = hunk.splitlines()
+        before = "\n".join(line[1:] for line in lines if line[0] in " -")
+        after = "\n".join(line[1:] for line in lines if line[0] in " +")
+        assert text.count(before) == 1, f"expected once:\n{before}"
+        text = text.replace(before, after)
+    return text
+
+
+def added(copy: Path, what: str) -> list[str]:
+    """Change a copy of the repository as the example says; return the commands that it shows."""
+    shown = []
+    for block in blocks(PAGE):
+        place = block.remark_after(f"adding {what}")
+        if place == "a command":
+            shown += commands(block.text)
+        elif place is not None:
+            carry_out(copy / place, block)
+    assert shown
+    return shown
+
+
+def carry_out(file: Path, block: Block) -> None:
+    if block.language == "diff":
+        file.write_text(apply(block.text, file.read_text(encoding="utf-8")), encoding="utf-8")
+    else:
+        assert not file.exists(), f"{block.where}: {file.name} is there already"
+        file.write_text(block.text, encoding="utf-8")
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    shutil.copytree(PACKAGE, tmp_path / "tna_onnx", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "models", tmp_path / "models")
+    return tmp_path
+
+
+def tool(folder: Path, line: str) -> str:
+    """Run a command of a page with the package in a folder; return what it prints."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tna_onnx", *shlex.split(line)[1:]],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def lists_maps(folder: str) -> bool:
+    """Whether a file there has a list of the maps of its own, which a new map is not in."""
+    return any('"irova", "aar", "auto"' in path.read_text(encoding="utf-8") for path in (PACKAGE / folder).glob("*.py"))
+
+
+@pytest.mark.skipif(lists_maps("cli"), reason="the command line does not follow from the registry yet")
+def test_a_new_map(copy: Path) -> None:
+    commands = added(copy, "a map")
+    printed = "".join(tool(copy, line) for line in commands)
+    assert "shrinkage" in printed
+    assert (copy / "shrunk.onnx").exists()
+    tool(copy, "tna-onnx verify models/digits/model.onnx shrunk.onnx")
+    lint(copy)
+
+
+@pytest.mark.skipif(not (PACKAGE / "data/formats.py").exists(), reason="formats are not a table of rows yet")
+def test_a_new_source(copy: Path, demo: Demo) -> None:
+    commands = added(copy, "a source")
+    savemat(copy / "test.mat", dict(np.load(demo.test)))
+    printed = "".join(tool(copy, line) for line in commands)
+    plain = tool(copy, "tna-onnx evaluate models/digits/model.onnx --data models/digits/test.npz")
+    assert "arrays test.mat" in printed
+    assert printed.replace("test.mat", "test.npz") == plain
+    lint(copy)
+
+
+def lint(copy: Path) -> None:
+    """Check that an example is as clean as the package."""
+    pytest.importorskip("ruff")
+    shutil.copy(ROOT / "pyproject.toml", copy)
+    done = subprocess.run(
+        [sys.executable, "-m", "ruff", "check", "tna_onnx"], cwd=copy, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout
