@@ -75,8 +75,9 @@ def read_label_file(path: Path, label_column: str | None = None, *, is_path: Cal
     if suffix not in LABEL_FILES:
         raise DataError(f"{path}: expected a file of labels, one of {' '.join(LABEL_FILES)}, found {suffix or 'none'}")
     if suffix == ".npy":
-        return LabelFile(None, np.array(map_npy(path)))
+        return LabelFile(None, np.array(map_npy(path)))  # a copy: the file may change while the labels are in use
     try:
+        # utf-8-sig, because spreadsheets put a byte order mark in front of the first column's name.
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: cannot be read as UTF-8 text ({error}); write it again") from error
@@ -150,6 +151,7 @@ def _from_lines(path: Path, text: str, is_path: Callable[[str], bool]) -> LabelF
 
 def _from_rows(path: Path, text: str, delimiter: str, label_column: str | None) -> LabelFile:
     try:
+        # strict: a quote that is left open would take the rows below it into its cell.
         rows = [row for row in csv.reader(text.splitlines(), delimiter=delimiter, strict=True) if row]
     except csv.Error as error:
         raise DataError(f"{path}: cannot be read as a table ({error}); write it again") from error

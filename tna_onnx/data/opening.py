@@ -81,6 +81,7 @@ def open_source(
 
 
 def _open_object(data: Any, request: Request) -> Source:
+    # By its members: a source from elsewhere need not know the classes of this package.
     if all(hasattr(data, name) for name in ("labels", "describe", "recipe", "batches", "digest")):
         source: Source = data
         check_labels(source.labels, len(source), request.n_classes, source.describe())

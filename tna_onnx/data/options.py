@@ -109,6 +109,7 @@ class Data:
             return
         shortfall = below_expectation(accuracy, n, self.expect_accuracy / 100)
         if shortfall is not None:
+            # What the labels look like says more than the general advice.
             advice = warning or "check the preprocessing, the labels and the order of the classes"
             raise CheckFailed(f"{shortfall}; {advice}")
 

@@ -63,6 +63,7 @@ class Request:
             UsageError: Pillow is missing, or the recipe cannot be used for this input.
             DataError: the model has several inputs, or one that does not take images.
         """
+        # With several, nothing says which of them takes the image and what the others get.
         if len(self.inputs) != 1:
             names = ", ".join(repr(spec.name) for spec in self.inputs)
             raise DataError(
@@ -79,7 +80,7 @@ class Request:
             UsageError: a recipe is given; it applies to images only.
             DataError: the model has no inputs.
         """
-        if self.recipe not in (None, Recipe()):
+        if self.recipe not in (None, Recipe()):  # a recipe of defaults asks for nothing
             raise UsageError(
                 f"{where}: preprocessing applies to images only; stored arrays are used as they are, leave it out"
             )

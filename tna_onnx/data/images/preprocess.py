@@ -68,6 +68,7 @@ class Recipe:
         >>> PRESETS["imagenet"].resolve(spec).layout
         'NCHW'
         """
+        # What the user wrote is checked before the input: a wrong flag is wrong for every model.
         self._check_choices()
         self._check_sizes()
         _check_input(spec)
@@ -143,6 +144,7 @@ class Recipe:
             raise UsageError(f"--mean must be finite, got {self.mean}")
         if not all(math.isfinite(value) and value > 0 for value in std):
             raise UsageError(f"--std must be finite and above 0, got {self.std}")
+        # An input of half precision overflows at 65504, which pixels of 255 reach with a small --std.
         if is_float:
             _check_overflow(spec, scale, mean, std)
         elif (scale, set(mean), set(std)) != (1.0, {0.0}, {1.0}):

@@ -147,6 +147,7 @@ class _Reader:
             mean=mean,
             std=std,
             color="BGR" if flip else "RGB",
+            # Without resizing the filter is not used, and need not be known.
             interpolation=self.resample() if self.on("do_resize") else "bilinear",
         )
 

@@ -105,6 +105,7 @@ class ArraySource:
 
     def _take(self, spec: InputSpec, pick: IntArray) -> AnyArray:
         part = self.columns[spec.name][pick]
+        # One NaN would make every sum over the samples NaN, far from the row that holds it.
         if part.dtype.kind in "fc":
             finite = np.isfinite(part).all(axis=tuple(range(1, part.ndim)))
             if not finite.all():
@@ -141,6 +142,7 @@ def open_columns(
         DataError: the shape, dtype or length of a column, or the labels, do not fit the model.
     """
     inputs = tuple(request.inputs)
+    # All of this is known before the first batch, so that a run does not fail after an hour.
     for spec in inputs:
         _check_column(columns[spec.name], spec, f"{where}: {noun} {spec.name!r}")
     lengths = {spec.name: columns[spec.name].shape[0] for spec in inputs}

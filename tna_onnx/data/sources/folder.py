@@ -100,6 +100,7 @@ def _by_class(root: Path, request: Request) -> tuple[list[str], IntArray]:
             f"{root}: no class folders, but images; put the images of each class in a folder of its own, or say which "
             "class each has with --labels labels.csv (path,label)"
         )
+    # Folders without images count: rule 3 of the labels needs the names of all classes.
     label_of = folder_labels(folders, request.n_classes, str(root), request.class_names)
     # Sorted by parts, not by text: "a/b.png" goes before "a-1/b.png", as in every listing of folders.
     parts = sorted((folder, *below) for folder in folders for below in _images_below(root / folder))

@@ -126,6 +126,7 @@ def open_precomputed(
     arrays, hashed = _read(data, wanted)
     values = arrays[kind]
     _check_values(values, kind, n_classes, where)
+    # The values themselves are the only input, so the checks of stored arrays apply to them.
     request = Request([InputSpec(kind, (None, values.shape[1]), values.dtype)], n_classes, None, labels, class_names)
     indices = labels_apart(request, arrays.get(LABELS))
     return Precomputed(kind, open_columns(title, where, request, {kind: values}, indices, hashed=hashed))

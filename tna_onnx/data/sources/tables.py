@@ -137,6 +137,7 @@ def _map(
     """Return the table with these columns, and the labels."""
     if label_name is None:
         return map_table(files, columns), labels_apart(request, None)
+    # These columns only: Parquet and compressed files are copied to disk.
     table = map_table(files, [*columns, label_name])
     return table, labels_apart(request, _labels(table, label_name, path, request))
 
@@ -160,7 +161,7 @@ def _files(path: Path) -> tuple[Path, ...]:
             names = [str(entry["filename"]) for entry in state["_data_files"]]
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise DataError(f"{path / _STATE}: cannot be read ({error}); save the data set again") from error
-        if state.get("_indices_data_files"):
+        if state.get("_indices_data_files"):  # left by `shuffle` and `select`, which do not move the rows
             raise DataError(f"{path}: holds rows in an order of its own; save data_set.flatten_indices() instead")
         files = tuple(path / name for name in names)
     else:

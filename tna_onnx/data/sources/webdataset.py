@@ -160,7 +160,7 @@ def _scan(path: Path) -> Iterator[_Sample]:
     images: dict[str, tuple[int, int]] = {}
     labels: dict[str, object] = {}
     try:
-        with tarfile.open(path, "r:") as archive:
+        with tarfile.open(path, "r:") as archive:  # not compressed: images are read by their position
             for member in _members(archive):
                 key, kind = _key(member.name)
                 if f".{kind.rpartition('.')[2]}" in SUFFIXES:
