@@ -147,9 +147,9 @@ def open_columns(
         _check_column(columns[spec.name], spec, f"{where}: {noun} {spec.name!r}")
     lengths = {spec.name: columns[spec.name].shape[0] for spec in inputs}
     if len(set(lengths.values())) > 1:
-        found = ", ".join(f"{name!r} has {length}" for name, length in lengths.items())
+        counts = ", ".join(f"{name!r} has {length}" for name, length in lengths.items())
         raise DataError(
-            f"{where}: every {noun} must have one row per sample, but {found}; store the same samples in each"
+            f"{where}: every {noun} must have one row per sample, but {counts}; store the same samples in each"
         )
     labels_where = request.labels_where(f"{where}: {noun} {LABELS!r}")
     n_samples = lengths[inputs[0].name]
@@ -171,7 +171,7 @@ def check_names(
             f"{where}: the model has an input called {LABELS!r}, which in the data is the name of the class labels; "
             "rename that input in the model"
         )
-    found = listed(names) or "none"
+    stored = listed(names) or "none"
     missing = [name for name in wanted if name not in names]
     if missing:
         others = [name for name in names if name != LABELS]
@@ -180,11 +180,11 @@ def check_names(
             advice = f"if {others[0]!r} is that input, rename it to {wanted[0]!r}"
         raise DataError(
             f"{where}: no {noun} for the model's input {listed(missing)}; the model wants {listed(wanted)}, the file "
-            f"has {found}; {advice}"
+            f"has {stored}; {advice}"
         )
     if need_labels and LABELS not in names:
         raise DataError(
-            f"{where}: no {noun} {LABELS!r}; the file has {found}; add the class index of each sample as {LABELS!r}"
+            f"{where}: no {noun} {LABELS!r}; the file has {stored}; add the class index of each sample as {LABELS!r}"
         )
 
 

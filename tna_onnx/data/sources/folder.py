@@ -95,6 +95,7 @@ def _labelled_images(root: Path, request: Request) -> tuple[list[str], IntArray]
 
 def _by_class(root: Path, request: Request) -> tuple[list[str], IntArray]:
     folders = [entry.name for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith(".")]
+    # The usual mistake: all images in one folder.
     if not folders and any(entry.suffix.lower() in SUFFIXES for entry in root.iterdir()):
         raise DataError(
             f"{root}: no class folders, but images; put the images of each class in a folder of its own, or say which "
@@ -106,7 +107,8 @@ def _by_class(root: Path, request: Request) -> tuple[list[str], IntArray]:
     parts = sorted((folder, *below) for folder in folders for below in _images_below(root / folder))
     if not parts:
         raise DataError(
-            f"{root}: no images in its {len(folders)} class folders; looked for {' '.join(sorted(SUFFIXES))}"
+            f"{root}: no images in its {len(folders)} class folders; looked for {' '.join(sorted(SUFFIXES))}; "
+            "check the path"
         )
     return ["/".join(path) for path in parts], np.array([label_of[path[0]] for path in parts], np.int64)
 
@@ -114,7 +116,7 @@ def _by_class(root: Path, request: Request) -> tuple[list[str], IntArray]:
 def _by_labels(root: Path, request: Request) -> tuple[list[str], IntArray]:
     names = ["/".join(path) for path in sorted(_images_below(root))]
     if not names:
-        raise DataError(f"{root}: no images; looked for {' '.join(sorted(SUFFIXES))}")
+        raise DataError(f"{root}: no images; looked for {' '.join(sorted(SUFFIXES))}; check the path")
     where = request.labels_where(str(root))
     values = request.labels
     if isinstance(values, Path):

@@ -76,6 +76,11 @@ def open_hdf5(path: Path, request: Request) -> ArraySource:
         raise DataError(f"{path}: cannot be read as HDF5 ({error}); write it again") from error
     labels = labels_apart(request, stored)
     return open_columns(
-        f"arrays {path.name}", str(path), request, columns, labels, hashed=lambda found: files_sha256([path], found),
+        f"arrays {path.name}",
+        str(path),
+        request,
+        columns,
+        labels,
+        hashed=lambda indices: files_sha256([path], indices),
         noun="data set",
-    )  # fmt: skip
+    )

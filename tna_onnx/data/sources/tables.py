@@ -167,7 +167,7 @@ def _files(path: Path) -> tuple[Path, ...]:
     else:
         files = tuple(sorted(file for suffix in _SUFFIXES for file in path.glob(f"*{suffix}")))
     if not files:
-        raise DataError(f"{path}: no files {' '.join(_SUFFIXES)} in this folder")
+        raise DataError(f"{path}: no files {' '.join(_SUFFIXES)} in this folder; give the folder that holds them")
     return files
 
 
@@ -217,6 +217,7 @@ def _columns(names: list[str], request: Request, label_name: str | None, path: P
 def _labels(table: Any, name: str, path: Path, request: Request) -> AnyArray:
     """Return the labels, as numbers or names."""
     column = table.column(name)
+    # Said here with its row: as a Python value an empty cell is None, which no message explains.
     if column.null_count:
         row = next(row for row, value in enumerate(column) if not value.is_valid)
         raise DataError(f"{path}: column {name!r} has {column.null_count} empty cells, first in row {row}; fill them")
@@ -229,6 +230,7 @@ def _labels(table: Any, name: str, path: Path, request: Request) -> AnyArray:
     known = _class_label(table.schema, name, path)
     if known is None or indices.size == 0:
         return indices
+    # Without the model's names, indices of the data set can only be taken as the model's if the counts agree.
     if request.class_names is None and len(known) != request.n_classes:
         raise DataError(
             f"{path}: column {name!r} has {len(known)} classes ({listed(known)}), the model has {request.n_classes}; "
