@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from tests.data.samples import encoded, gather, spec, write_folder, write_npz
 from tna_onnx.data import InputSpec, Source, open_precomputed, open_source
-from tna_onnx.data.source import shape_text, split_rows
-from tna_onnx.errors import UsageError
+from tna_onnx.data.source import require_samples, shape_text, split_rows
+from tna_onnx.errors import DataError, UsageError
 
 N = 7
 LABELS = np.arange(N) % 2
@@ -339,6 +339,18 @@ def test_split_rows() -> None:
     assert [part.tolist() for part in split_rows(5, 2, np.array([4, 0, -1]))] == [[4, 0], [4]]
 
 
+def test_require_samples() -> None:
+    source = open_source({"x": np.zeros((N, 4), np.float32), "labels": LABELS}, [spec()], 2)
+    require_samples(source, bins=7)
+    require_samples(source, bins=5, held_out=2)
+    with pytest.raises(DataError, match="7 samples, fewer than the 8 bins of the ECE; give more samples"):
+        require_samples(source, bins=8)
+    with pytest.raises(DataError, match="5 samples outside a fold of 2, fewer than the 6 bins"):
+        require_samples(source, bins=6, held_out=2)
+    with pytest.raises(UsageError, match="bins must be at least 1, got 0"):
+        require_samples(source, bins=0)
+
+
 def test_shape_text() -> None:
     assert shape_text((8, None)) == "(N, ?)"
     assert shape_text((None,)) == "(N)"
@@ -349,7 +361,14 @@ HEAVY = "PIL", "onnx", "onnxruntime", "torch", "scipy", "pyarrow", "h5py", "fssp
 REPORT = f"import sys; print(*[name for name in {HEAVY} if name in sys.modules])"
 
 
-@pytest.mark.parametrize(("first", "imported"), [("import tna_onnx.data", ""), ("import tna_onnx.data, PIL", "PIL")])
+EVERYTHING = (
+    "import importlib; from tna_onnx.data import open_precomputed, open_source, read_recipe; "
+    "from tna_onnx.data.formats import ROWS; "
+    "[importlib.import_module('tna_onnx.data.sources.' + row.opener.split(':')[0]) for row in ROWS.values()]"
+)
+
+
+@pytest.mark.parametrize(("first", "imported"), [(EVERYTHING, ""), (f"{EVERYTHING}; import PIL", "PIL")])
 def test_import_stays_light(first: str, imported: str) -> None:
     """The second case shows that the test can fail."""
     done = subprocess.run([sys.executable, "-c", f"{first}; {REPORT}"], check=True, capture_output=True, text=True)

@@ -44,6 +44,7 @@ def read_ahead(
                 # other threads have begun all of them.
                 joined = pool.submit(_gather, join, group, loads)
                 pending.append((loads, joined))
+                # Two samples a thread keep all threads busy until the reader comes back; more would only take memory.
                 ahead = len(pending) - 1
                 if ahead and ahead * len(group) >= 2 * workers:
                     yield _take(pending)

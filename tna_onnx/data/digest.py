@@ -40,6 +40,7 @@ def tree_sha256(root: Path, entries: Iterable[tuple[str, int]]) -> str:
     digest = hashlib.sha256()
     for name, label in entries:
         encoded = name.encode("utf-8", "surrogateescape")  # a file name need not be valid UTF-8
+        # Lengths and labels have 8 bytes in one order, so that every machine gets the same digest.
         digest.update(len(encoded).to_bytes(8, "big") + encoded + label.to_bytes(8, "big"))
         digest.update(_file_sha256(root / name))
     return digest.hexdigest()

@@ -54,6 +54,8 @@ ROWS: dict[Format, Row] = {
     "table": Row("tables:open_table", files=_TABLES, in_folder=(*_TABLES, "state.json", "dataset_dict.json")),
     "hdf5": Row("hdf5:open_hdf5", files=(".h5", ".hdf5")),
     "manifest": Row("manifest:open_manifest", files=(".csv", ".tsv", ".json", ".jsonl", ".txt")),
+    # What a folder is if none of the others fits.
     "folder": Row("folder:open_folder"),
+    # Never recognised: code runs only when the user asks for it.
     "loader": Row("loader:open_loader"),
 }

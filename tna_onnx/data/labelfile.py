@@ -75,8 +75,9 @@ def read_label_file(path: Path, label_column: str | None = None, *, is_path: Cal
     if suffix not in LABEL_FILES:
         raise DataError(f"{path}: expected a file of labels, one of {' '.join(LABEL_FILES)}, found {suffix or 'none'}")
     if suffix == ".npy":
-        return LabelFile(None, np.array(map_npy(path)))
+        return LabelFile(None, np.array(map_npy(path)))  # a copy: the file may change while the labels are in use
     try:
+        # utf-8-sig, because spreadsheets put a byte order mark in front of the first column's name.
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: cannot be read as UTF-8 text ({error}); write it again") from error
@@ -103,7 +104,9 @@ def find_label_column(names: Sequence[str], label_column: str | None, where: str
     if label_column is not None:
         if label_column in names:
             return label_column
-        raise DataError(f"{where}: no column {label_column!r} for the labels; the columns are {listed(names)}")
+        raise DataError(
+            f"{where}: no column {label_column!r} for the labels; the columns are {listed(names)}; name one of them"
+        )
     candidates = _named(names, _LABEL)
     if len(candidates) != 1:
         count = "several columns" if candidates else "no column"
@@ -150,6 +153,7 @@ def _from_lines(path: Path, text: str, is_path: Callable[[str], bool]) -> LabelF
 
 def _from_rows(path: Path, text: str, delimiter: str, label_column: str | None) -> LabelFile:
     try:
+        # strict: a quote that is left open would take the rows below it into its cell.
         rows = [row for row in csv.reader(text.splitlines(), delimiter=delimiter, strict=True) if row]
     except csv.Error as error:
         raise DataError(f"{path}: cannot be read as a table ({error}); write it again") from error
@@ -160,7 +164,8 @@ def _from_rows(path: Path, text: str, delimiter: str, label_column: str | None) 
         # No known name: the first row is a sample.
         if len(header) > 2:
             raise DataError(
-                f"{path}: expected a first row with the names of the columns, path and label, found {listed(header)}"
+                f"{path}: expected a first row with the names of the columns, path and label, found {listed(header)}; "
+                "add it"
             )
         header = ["label"] if len(header) == 1 else ["path", "label"]
     else:
@@ -186,7 +191,10 @@ def _from_json(path: Path, value: Any, label_column: str | None) -> LabelFile:
     if isinstance(value, dict):
         return LabelFile(tuple(value), _values(list(value.values())))
     if not isinstance(value, list) or not value:
-        raise DataError(f"{path}: expected a list of labels or of objects with path and label, or a dict of both")
+        raise DataError(
+            f"{path}: expected a list of labels or of objects with path and label, or a dict of both, found "
+            f"{str(value)[:80]!r}; write it again"
+        )
     if not any(isinstance(item, dict) for item in value):
         return LabelFile(None, _values(value))
     names: list[str] = []

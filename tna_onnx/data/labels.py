@@ -85,7 +85,7 @@ def label_indices(
     array([2, 0])
     """
     values = np.asarray(values)
-    if values.dtype.kind in "biufc" or values.size == 0:
+    if values.dtype.kind in "biufc" or values.size == 0:  # no values have no type: `check_labels` says what is wrong
         return check_labels(values, n_samples, n_classes, where)
     flat = _one_axis(values, where)
     names, inverse = np.unique(_as_text(flat, where), return_inverse=True)

@@ -113,6 +113,7 @@ def _by_index(value: Any, where: str) -> Any:
             return value
         by_index = {index: name for name, index in value.items()}
     by_index = {int(index): name for index, name in by_index.items()}  # JSON's keys are text
+    # A gap or a repeat would leave a class without its name.
     if sorted(by_index) != list(range(len(value))):
         raise DataError(
             f"{where}: expected a name for each of the indices 0 to {len(value) - 1}, found indices "

@@ -55,7 +55,7 @@ def open_source(
         n_classes: the number of classes of the model; labels are indices below it, checked here.
         recipe: preprocessing for images; None is `Recipe()`.
         format: what a path is; None recognises it by what is there.
-        labels: labels that stand apart from the samples: path of a file (`tna_onnx.data.labelfile`), or values (N,).
+        labels: labels that are not stored with the samples: path of a file (`tna_onnx.data.labelfile`), or values (N,).
         class_names: the model's class names, in the order of its output; labels may then be names.
         label_column: the column of a manifest or table that holds the labels; None finds it by its name.
         skip_bad: leave out images that cannot be read, which takes one pass over all of them, and count them.
@@ -81,6 +81,7 @@ def open_source(
 
 
 def _open_object(data: Any, request: Request) -> Source:
+    # By its members: a source from elsewhere need not know the classes of this package.
     if all(hasattr(data, name) for name in ("labels", "describe", "recipe", "batches", "digest")):
         source: Source = data
         check_labels(source.labels, len(source), request.n_classes, source.describe())

@@ -23,7 +23,7 @@ def optional(module: str, extra: str, purpose: str) -> Any:
     """
     try:
         return importlib.import_module(module)
-    except ImportError as error:
+    except ImportError as error:  # also of a broken installation, so the message carries the cause
         raise UsageError(
             f"{purpose} needs {module.partition('.')[0]}, which cannot be imported ({error}); run pip install "
             f"'tna-onnx[{extra}]'"

@@ -30,7 +30,7 @@ class Data:
 
     Attributes:
         samples: what `tna_onnx.data.open_source` takes: a path, a URL, a mapping of arrays, batches, a `Source`.
-        labels: labels that stand apart from the samples: the path of a file, or values (N,).
+        labels: labels that are not stored with the samples: the path of a file, or values (N,).
         format: what a path is; None recognises it by what is there.
         preprocessing: recipe for images, or the path of a `preprocessor_config.json` or timm `config.json`.
         classes: the model's class names in the order of its output, or the path of a file with them.
@@ -109,6 +109,7 @@ class Data:
             return
         shortfall = below_expectation(accuracy, n, self.expect_accuracy / 100)
         if shortfall is not None:
+            # What the labels look like says more than the general advice.
             advice = warning or "check the preprocessing, the labels and the order of the classes"
             raise CheckFailed(f"{shortfall}; {advice}")
 

@@ -30,7 +30,7 @@ class Request:
         inputs: the model's inputs, all of which the samples must provide.
         n_classes: the number of classes of the model.
         recipe: preprocessing for images; None is `Recipe()`.
-        labels: labels that stand apart from the samples: a file, or an array (N,). None: the samples bring them.
+        labels: labels that are not stored with the samples: a file, or an array (N,). None: they are.
         class_names: the model's class names, in the order of its output; None if not known.
         label_column: the column of a manifest or table that holds the labels; None finds it by its name.
         skip_bad: leave out images that cannot be read, instead of refusing them.
@@ -63,6 +63,7 @@ class Request:
             UsageError: Pillow is missing, or the recipe cannot be used for this input.
             DataError: the model has several inputs, or one that does not take images.
         """
+        # With several, nothing says which of them takes the image and what the others get.
         if len(self.inputs) != 1:
             names = ", ".join(repr(spec.name) for spec in self.inputs)
             raise DataError(
@@ -79,12 +80,12 @@ class Request:
             UsageError: a recipe is given; it applies to images only.
             DataError: the model has no inputs.
         """
-        if self.recipe not in (None, Recipe()):
+        if self.recipe not in (None, Recipe()):  # a recipe of defaults asks for nothing
             raise UsageError(
                 f"{where}: preprocessing applies to images only; stored arrays are used as they are, leave it out"
             )
         if not self.inputs:
-            raise DataError(f"{where}: the model has no inputs, so samples cannot be given to it")
+            raise DataError(f"{where}: the model has no inputs, so samples cannot be given to it; check the file")
 
     def labels_where(self, stored: str) -> str:
         """Return what messages about labels start with: the file that holds them apart, else `stored`."""

@@ -116,6 +116,7 @@ def label_suspicion(predicted: IntArray, labels: IntArray, n_classes: int) -> Su
     reordered = _reordered(predicted, labels, n_classes)
     if reordered is not None:
         return Suspicion("order", accuracy, chance, reordered, _confusions(hits))
+    # The second term keeps small data sets from a warning that is noise.
     margin = max(_NEAR * (1 - chance), 2 * math.sqrt(chance * (1 - chance) / n_samples))
     if accuracy < chance + margin:
         return Suspicion("chance", accuracy, chance, None, _confusions(hits))

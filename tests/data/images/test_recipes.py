@@ -164,7 +164,7 @@ REFUSED = [
     (VIT | {"resample": 4}, r"0 \(nearest\), .* 'resample', found 4"),
     (VIT | {"do_normalize": "yes"}, "true or false for 'do_normalize', found 'yes'"),
     (without(VIT, "image_mean"), "'image_mean', found None"),
-    (VIT | {"crop_pct": 0.9}, "nothing for ViT for 'crop_pct', found 0.9"),
+    (VIT | {"crop_pct": 0.9}, "expected no 'crop_pct', found 0.9: ViT does not"),
     (CLIP | {"crop_size": {"shortest_edge": 224}}, "'crop_size'"),
     (CLIP | {"rescale_factor": "1/255"}, "'rescale_factor'"),
     (CONVNEXT | {"size": {"height": 224, "width": 224}}, "'size'"),

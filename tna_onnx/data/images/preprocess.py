@@ -68,6 +68,7 @@ class Recipe:
         >>> PRESETS["imagenet"].resolve(spec).layout
         'NCHW'
         """
+        # What the user wrote is checked before the input: a wrong flag is wrong for every model.
         self._check_choices()
         self._check_sizes()
         _check_input(spec)
@@ -143,6 +144,7 @@ class Recipe:
             raise UsageError(f"--mean must be finite, got {self.mean}")
         if not all(math.isfinite(value) and value > 0 for value in std):
             raise UsageError(f"--std must be finite and above 0, got {self.std}")
+        # An input of half precision overflows at 65504, which pixels of 255 reach with a small --std.
         if is_float:
             _check_overflow(spec, scale, mean, std)
         elif (scale, set(mean), set(std)) != (1.0, {0.0}, {1.0}):
@@ -159,17 +161,20 @@ PRESETS: dict[str, Recipe] = {name: Recipe(**fields) for name, fields in PRESET_
 
 def _check_input(spec: InputSpec) -> None:
     """Refuse an input that cannot hold images with pixel values 0..255."""
-    found = f"input {spec.name!r} has shape {shape_text(spec.shape)} and dtype {spec.dtype}"
+    description = f"input {spec.name!r} has shape {shape_text(spec.shape)} and dtype {spec.dtype}"
     if len(spec.shape) != 4:
-        raise DataError(f"images need a model input of 4 axes (NCHW or NHWC), but {found}; store the samples as .npz")
+        raise DataError(
+            f"images need a model input of 4 axes (NCHW or NHWC), but {description}; store the samples as .npz"
+        )
     if spec.dtype.kind != "f" and not (spec.dtype.kind in "iu" and np.can_cast(np.uint8, spec.dtype)):
         raise DataError(
-            f"images need a floating-point input or an integer one that holds 0 to 255, but {found}; "
+            f"images need a floating-point input or an integer one that holds 0 to 255, but {description}; "
             "store the samples as .npz"
         )
 
 
 def _layout(spec: InputSpec) -> Layout:
+    # An open axis fits neither layout: a guess would hold for one image and not for the next.
     fitting = [layout for layout, axis in _CHANNEL_AXIS.items() if spec.shape[axis] in _DEFAULT_COLOR]
     if len(fitting) != 1:
         which = "both" if fitting else "neither"

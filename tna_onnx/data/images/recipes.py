@@ -78,6 +78,7 @@ def read_recipe(path: Path) -> Recipe:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: cannot be read as JSON ({error}); download it again") from error
+    # Older files of timm have the values at the top, newer ones under a key beside the architecture.
     if isinstance(config, dict):
         inner = config.get("pretrained_cfg", config)
         if isinstance(inner, dict) and "input_size" in inner:
@@ -129,12 +130,12 @@ class _Reader:
         kind = self.processor()
         unknown = [k for k, v in self.config.items() if k not in _FOLLOWED | _IGNORED and v not in (None, False)]
         if unknown:
-            raise self.refusal(unknown[0], "nothing: this package does not know what it does")
+            raise self.unsupported(unknown[0], "this package does not know what it does")
         resize, crop, share = self.sizes(kind)
         mean = std = None
         # MobileViTImageProcessor takes BGR and never normalises.
         if kind == "MobileViT" and self.config.get("do_normalize"):
-            raise self.refusal("do_normalize", f"nothing for {kind}, which does not normalise,")
+            raise self.unsupported("do_normalize", f"{kind} does not normalise")
         if kind != "MobileViT" and self.on("do_normalize"):
             mean = self.numbers("image_mean")
             std = self.numbers("image_std")
@@ -147,6 +148,7 @@ class _Reader:
             mean=mean,
             std=std,
             color="BGR" if flip else "RGB",
+            # Without resizing the filter is not used, and need not be known.
             interpolation=self.resample() if self.on("do_resize") else "bilinear",
         )
 
@@ -174,7 +176,7 @@ class _Reader:
                 return (resize, resize), None, None
             return None, (resize, resize), self.number("crop_pct")
         if self.config.get("crop_pct") is not None:
-            raise self.refusal("crop_pct", f"nothing for {kind}")
+            raise self.unsupported("crop_pct", f"{kind} does not read it")
         if not self.on("do_center_crop", default=cuts):
             return resize, None, None
         crop = self.size("crop_size", "both")
@@ -232,6 +234,13 @@ class _Reader:
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise self.refusal(key, "a positive number of pixels")
         return value
+
+    def unsupported(self, key: str, reason: str) -> DataError:
+        """Return the error on a key that should not be there."""
+        return DataError(
+            f"{self.path}: expected no {key!r}, found {self.config.get(key)!r}: {reason}; state the preprocessing with "
+            "flags instead"
+        )
 
     def refusal(self, key: str, expected: str) -> DataError:
         """Return the error on the value of `key`."""

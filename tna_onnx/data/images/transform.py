@@ -80,6 +80,7 @@ class ResolvedRecipe:
 
     def as_dict(self) -> dict[str, object]:
         """Return all fields as JSON-able values: sizes are [height, width], `dtype` is its name."""
+        # JSON has no tuples: with lists, what is read back equals what was written.
         fields = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
         return fields | {"dtype": self.dtype.name}
 

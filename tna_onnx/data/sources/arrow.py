@@ -144,6 +144,7 @@ def _map_file(pa: Any, file: Path, columns: Sequence[str]) -> Any:
 
 
 def _map_parquet(pa: Any, file: Path, columns: Sequence[str]) -> Any:
+    # Parquet is encoded: to reach any row, it must be written out as plain Arrow first.
     parquet = optional("pyarrow.parquet", "tables", _PURPOSE).ParquetFile(file, memory_map=True)
     batches = parquet.iter_batches(_ROWS, columns=list(columns))
     return _spooled(pa, _subset(pa, parquet.schema_arrow, columns), batches)
@@ -153,7 +154,7 @@ def _map_arrow(pa: Any, file: Path, columns: Sequence[str]) -> Any:
     source = pa.memory_map(str(file))
     reader = _reader(pa, source)
     batches = _batches(reader)
-    first = list(itertools.islice(batches, 1))
+    first = list(itertools.islice(batches, 1))  # a file compresses all of its batches or none
     if all(_is_mapped(batch, source) for batch in first):
         return pa.Table.from_batches([*first, *batches], reader.schema).select(columns)
     # Compressed: all of it would have to be in memory.

@@ -105,6 +105,7 @@ class ArraySource:
 
     def _take(self, spec: InputSpec, pick: IntArray) -> AnyArray:
         part = self.columns[spec.name][pick]
+        # One NaN would make every sum over the samples NaN, far from the row that holds it.
         if part.dtype.kind in "fc":
             finite = np.isfinite(part).all(axis=tuple(range(1, part.ndim)))
             if not finite.all():
@@ -141,13 +142,14 @@ def open_columns(
         DataError: the shape, dtype or length of a column, or the labels, do not fit the model.
     """
     inputs = tuple(request.inputs)
+    # All of this is known before the first batch, so that a run does not fail after an hour.
     for spec in inputs:
         _check_column(columns[spec.name], spec, f"{where}: {noun} {spec.name!r}")
     lengths = {spec.name: columns[spec.name].shape[0] for spec in inputs}
     if len(set(lengths.values())) > 1:
-        found = ", ".join(f"{name!r} has {length}" for name, length in lengths.items())
+        counts = ", ".join(f"{name!r} has {length}" for name, length in lengths.items())
         raise DataError(
-            f"{where}: every {noun} must have one row per sample, but {found}; store the same samples in each"
+            f"{where}: every {noun} must have one row per sample, but {counts}; store the same samples in each"
         )
     labels_where = request.labels_where(f"{where}: {noun} {LABELS!r}")
     n_samples = lengths[inputs[0].name]
@@ -169,7 +171,7 @@ def check_names(
             f"{where}: the model has an input called {LABELS!r}, which in the data is the name of the class labels; "
             "rename that input in the model"
         )
-    found = listed(names) or "none"
+    stored = listed(names) or "none"
     missing = [name for name in wanted if name not in names]
     if missing:
         others = [name for name in names if name != LABELS]
@@ -178,11 +180,11 @@ def check_names(
             advice = f"if {others[0]!r} is that input, rename it to {wanted[0]!r}"
         raise DataError(
             f"{where}: no {noun} for the model's input {listed(missing)}; the model wants {listed(wanted)}, the file "
-            f"has {found}; {advice}"
+            f"has {stored}; {advice}"
         )
     if need_labels and LABELS not in names:
         raise DataError(
-            f"{where}: no {noun} {LABELS!r}; the file has {found}; add the class index of each sample as {LABELS!r}"
+            f"{where}: no {noun} {LABELS!r}; the file has {stored}; add the class index of each sample as {LABELS!r}"
         )
 
 

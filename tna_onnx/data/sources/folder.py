@@ -95,17 +95,20 @@ def _labelled_images(root: Path, request: Request) -> tuple[list[str], IntArray]
 
 def _by_class(root: Path, request: Request) -> tuple[list[str], IntArray]:
     folders = [entry.name for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith(".")]
+    # The usual mistake: all images in one folder.
     if not folders and any(entry.suffix.lower() in SUFFIXES for entry in root.iterdir()):
         raise DataError(
             f"{root}: no class folders, but images; put the images of each class in a folder of its own, or say which "
             "class each has with --labels labels.csv (path,label)"
         )
+    # Folders without images count: rule 3 of the labels needs the names of all classes.
     label_of = folder_labels(folders, request.n_classes, str(root), request.class_names)
     # Sorted by parts, not by text: "a/b.png" goes before "a-1/b.png", as in every listing of folders.
     parts = sorted((folder, *below) for folder in folders for below in _images_below(root / folder))
     if not parts:
         raise DataError(
-            f"{root}: no images in its {len(folders)} class folders; looked for {' '.join(sorted(SUFFIXES))}"
+            f"{root}: no images in its {len(folders)} class folders; looked for {' '.join(sorted(SUFFIXES))}; "
+            "check the path"
         )
     return ["/".join(path) for path in parts], np.array([label_of[path[0]] for path in parts], np.int64)
 
@@ -113,7 +116,7 @@ def _by_class(root: Path, request: Request) -> tuple[list[str], IntArray]:
 def _by_labels(root: Path, request: Request) -> tuple[list[str], IntArray]:
     names = ["/".join(path) for path in sorted(_images_below(root))]
     if not names:
-        raise DataError(f"{root}: no images; looked for {' '.join(sorted(SUFFIXES))}")
+        raise DataError(f"{root}: no images; looked for {' '.join(sorted(SUFFIXES))}; check the path")
     where = request.labels_where(str(root))
     values = request.labels
     if isinstance(values, Path):

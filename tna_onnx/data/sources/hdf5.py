@@ -65,7 +65,7 @@ def open_hdf5(path: Path, request: Request) -> ArraySource:
     h5py = optional("h5py", "hdf5", "reading HDF5 files")
     request.check_arrays(str(path))
     try:
-        file = h5py.File(path, "r")
+        file = h5py.File(path, "r")  # its data sets keep it open
         names = [name for name in file if isinstance(file[name], h5py.Dataset)]
         check_names(str(path), names, request.inputs, need_labels=request.labels is None, noun="data set")
         columns = {spec.name: _DataSet(file[spec.name], f"{path}: {spec.name!r}") for spec in request.inputs}
@@ -76,6 +76,11 @@ def open_hdf5(path: Path, request: Request) -> ArraySource:
         raise DataError(f"{path}: cannot be read as HDF5 ({error}); write it again") from error
     labels = labels_apart(request, stored)
     return open_columns(
-        f"arrays {path.name}", str(path), request, columns, labels, hashed=lambda found: files_sha256([path], found),
+        f"arrays {path.name}",
+        str(path),
+        request,
+        columns,
+        labels,
+        hashed=lambda indices: files_sha256([path], indices),
         noun="data set",
-    )  # fmt: skip
+    )

@@ -118,7 +118,7 @@ class ImageSource:
         image = read_image(self.files.open(at), self.files.name(at))
         try:
             return self.preprocess(image)
-        except DataError as error:
+        except DataError as error:  # the recipe knows sizes, not files
             raise DataError(f"{self.files.name(at)}: {error}") from error
 
     def _stack(self, pick: Sequence[int], arrays: Sequence[AnyArray]) -> Batch:
@@ -154,6 +154,7 @@ def open_image_files(
             raise DataError(f"{where}: none of {len(files):,} images can be read, {skipped[0]} first; check the files")
         rows = rows[~bad]
         labels = labels[~bad]
+    # Checked again: the images left out may have been all of one class, or all but one.
     checked = check_labels(labels, len(rows), request.n_classes, where)
     return ImageSource(title, files, rows, checked, *image_input, skipped)
 

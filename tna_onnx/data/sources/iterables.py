@@ -1,8 +1,8 @@
 """Samples from Python objects: arrays by input name, batches from an iterable, or a calibration data reader.
 
 A batch is a mapping {input name: array (B, ...), "labels": (B,)}, or for tuples and lists the model's inputs in their
-order and then the labels. A reader's `get_next()` gives mappings without labels, then None. Anything that NumPy makes
-an array of will do, tensors of torch too.
+order and then the labels. A reader's `get_next()` gives mappings without labels, then None. Values are anything that
+NumPy can make an array of, and tensors of torch.
 
 Batches are read once and written to temporary files, which are mapped: so a generator can be read again and in any
 order, and memory does not grow with the samples.
@@ -69,6 +69,7 @@ def open_iterable(data: Any, request: Request, title: str = "batches") -> ArrayS
     if LABELS in names:
         check_names(title, [*names, LABELS], request.inputs)  # raises: that name is taken
     labels: list[AnyArray] = []
+    # Temporary files without a name: whatever ends the process, nothing is left on the disk.
     with contextlib.ExitStack() as files:
         columns = {name: _Column(f"{title}: {name!r}", files.enter_context(_temporary())) for name in names}
         for number, batch in enumerate(_batches(data, title)):

@@ -35,7 +35,7 @@ def open_loader(text: str, request: Request) -> ArraySource:
         UsageError: the file or the function is not there, or a recipe is given.
         DataError: the code raises, with file and line, or what it gives does not fit the model.
     """
-    file, separator, name = text.rpartition(":")
+    file, separator, name = text.rpartition(":")  # the last one: C:/loader.py:load has two
     path = Path(file)
     if not separator or path.suffix != ".py" or not name.isidentifier():
         raise UsageError(f"{text}: expected the function of a Python file, as loader.py:function")

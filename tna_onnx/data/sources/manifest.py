@@ -37,7 +37,7 @@ def open_manifest(path: Path, request: Request) -> ImageSource:
             "only); call it 'path'"
         )
     labels = label_indices(table.labels, len(table.paths), request.n_classes, str(path), request.class_names)
-    if not request.skip_bad:
+    if not request.skip_bad:  # else a missing file is one that cannot be read: it is left out and counted
         require_files(path.parent, table.paths, str(path))
     files = FolderImages(path.parent, table.paths)
     return open_image_files(f"manifest {path.name}", str(path), files, labels, request, image_input)

@@ -37,10 +37,10 @@ def open_npy(path: Path, request: Request) -> ArraySource:
     columns = {spec.name: map_npy(file) for spec, file in zip(request.inputs, used, strict=True)}
     stored = None
     if LABELS in files:
-        stored = np.array(map_npy(files[LABELS]))
+        stored = np.array(map_npy(files[LABELS]))  # in memory: they are needed all at once
     labels = labels_apart(request, stored)
     title = f"arrays {path.resolve().name}"
-    return open_columns(title, str(path), request, columns, labels, hashed=lambda found: files_sha256(used, found))
+    return open_columns(title, str(path), request, columns, labels, hashed=lambda indices: files_sha256(used, indices))
 
 
 def _files(path: Path, request: Request) -> dict[str, Path]:

@@ -100,6 +100,7 @@ def open_precomputed(
     if isinstance(data, str) and is_url(data):
         if not data.endswith(".npz"):
             return None
+        # Only a single file is fetched to be looked at; a folder may be large and hold something else.
         copy = Copy(data)
         precomputed = open_precomputed(copy.path, inputs, n_classes, labels=labels, class_names=class_names)
         copy.keep_for(precomputed or copy)
@@ -109,6 +110,7 @@ def open_precomputed(
     if not isinstance(data, (Path, Mapping)):
         return None
     names = _names(data)
+    # In the order of `Kind`, features come first: logits follow from them, and only they allow a search.
     kind = next((kind for kind in get_args(Kind) if kind in names), None)
     if kind is None or any(spec.name in names for spec in inputs):  # a model may have an input called "features"
         return None
@@ -126,6 +128,7 @@ def open_precomputed(
     arrays, hashed = _read(data, wanted)
     values = arrays[kind]
     _check_values(values, kind, n_classes, where)
+    # The values themselves are the only input, so the checks of stored arrays apply to them.
     request = Request([InputSpec(kind, (None, values.shape[1]), values.dtype)], n_classes, None, labels, class_names)
     indices = labels_apart(request, arrays.get(LABELS))
     return Precomputed(kind, open_columns(title, where, request, {kind: values}, indices, hashed=hashed))

@@ -62,6 +62,7 @@ class Copy:
         self._remove: weakref.finalize[Any, Any] = weakref.finalize(self, _remove, self._folder)
         self.path = self._folder / (self._root.name or "data")
         names = expanded(self._root.name)
+        # A name with braces may exist as it is, so the pattern is tried last, as for local paths.
         if self._is("isdir", self._root):
             self._get(f"{self._root}/", f"{self.path}/", recursive=True)
         elif self._is("exists", self._root):

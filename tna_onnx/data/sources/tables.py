@@ -137,6 +137,7 @@ def _map(
     """Return the table with these columns, and the labels."""
     if label_name is None:
         return map_table(files, columns), labels_apart(request, None)
+    # These columns only: Parquet and compressed files are copied to disk.
     table = map_table(files, [*columns, label_name])
     return table, labels_apart(request, _labels(table, label_name, path, request))
 
@@ -160,13 +161,13 @@ def _files(path: Path) -> tuple[Path, ...]:
             names = [str(entry["filename"]) for entry in state["_data_files"]]
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise DataError(f"{path / _STATE}: cannot be read ({error}); save the data set again") from error
-        if state.get("_indices_data_files"):
+        if state.get("_indices_data_files"):  # left by `shuffle` and `select`, which do not move the rows
             raise DataError(f"{path}: holds rows in an order of its own; save data_set.flatten_indices() instead")
         files = tuple(path / name for name in names)
     else:
         files = tuple(sorted(file for suffix in _SUFFIXES for file in path.glob(f"*{suffix}")))
     if not files:
-        raise DataError(f"{path}: no files {' '.join(_SUFFIXES)} in this folder")
+        raise DataError(f"{path}: no files {' '.join(_SUFFIXES)} in this folder; give the folder that holds them")
     return files
 
 
@@ -216,6 +217,7 @@ def _columns(names: list[str], request: Request, label_name: str | None, path: P
 def _labels(table: Any, name: str, path: Path, request: Request) -> AnyArray:
     """Return the labels, as numbers or names."""
     column = table.column(name)
+    # Said here with its row: as a Python value an empty cell is None, which no message explains.
     if column.null_count:
         row = next(row for row, value in enumerate(column) if not value.is_valid)
         raise DataError(f"{path}: column {name!r} has {column.null_count} empty cells, first in row {row}; fill them")
@@ -228,6 +230,7 @@ def _labels(table: Any, name: str, path: Path, request: Request) -> AnyArray:
     known = _class_label(table.schema, name, path)
     if known is None or indices.size == 0:
         return indices
+    # Without the model's names, indices of the data set can only be taken as the model's if the counts agree.
     if request.class_names is None and len(known) != request.n_classes:
         raise DataError(
             f"{path}: column {name!r} has {len(known)} classes ({listed(known)}), the model has {request.n_classes}; "

@@ -131,7 +131,10 @@ def expand_braces(path: Path) -> list[Path]:
         return []
     missing = [str(file) for file in files if not file.is_file()]
     if missing:
-        raise UsageError(f"{path}: {len(missing)} of its {len(files)} files are not there ({listed(missing)})")
+        raise UsageError(
+            f"{path}: {len(missing)} of its {len(files)} files are not there ({listed(missing)}); "
+            "correct the pattern, or copy them there"
+        )
     return files
 
 
@@ -160,12 +163,12 @@ def _scan(path: Path) -> Iterator[_Sample]:
     images: dict[str, tuple[int, int]] = {}
     labels: dict[str, object] = {}
     try:
-        with tarfile.open(path, "r:") as archive:
+        with tarfile.open(path, "r:") as archive:  # not compressed: images are read by their position
             for member in _members(archive):
                 key, kind = _key(member.name)
                 if f".{kind.rpartition('.')[2]}" in SUFFIXES:
                     if key in images:
-                        raise DataError(f"{path}: sample {key!r} has several images; leave one")
+                        raise DataError(f"{path}: sample {key!r} has several images; keep one")
                     images[key] = (member.offset_data, member.size)
                 elif kind == "cls" or (kind == "json" and key not in labels):  # .cls wins, whichever comes first
                     label = _label(archive, member, kind, f"{path}: {member.name}")
@@ -176,6 +179,7 @@ def _scan(path: Path) -> Iterator[_Sample]:
             f"{path}: cannot be read as a tar file ({error}); shards must be whole and not compressed: unpack .tar.gz "
             "with gunzip"
         ) from error
+    # After the scan, since members of a sample need not be neighbours. A dict keeps the order of the first members.
     for key in dict.fromkeys([*images, *labels]):
         missing = None
         if key not in images:

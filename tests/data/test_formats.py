@@ -1,0 +1,62 @@
+"""The rows of the formats: complete, loadable, light; and a new source is its file and its row."""
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from tests.data.samples import gather, spec
+from tna_onnx.data import PRESETS, Source, open_source
+from tna_onnx.data.formats import FORMATS, ROWS, Row
+from tna_onnx.data.images.choices import PRESET_FIELDS
+from tna_onnx.data.opening import _opener
+from tna_onnx.data.request import Request
+from tna_onnx.data.sources.columns import ArraySource, open_columns
+
+
+def test_every_format_has_a_row_with_an_opener() -> None:
+    assert set(ROWS) == set(FORMATS)
+    for kind in FORMATS:
+        assert callable(_opener(kind))
+
+
+def test_no_suffix_has_two_rows() -> None:
+    for endings in ([row.files for row in ROWS.values()], [row.in_folder for row in ROWS.values()]):
+        every = [ending for row in endings for ending in row]
+        assert len(every) == len(set(every))
+
+
+def test_what_the_command_line_offers_loads_no_numpy() -> None:
+    code = "import tna_onnx.data.formats, tna_onnx.data.images.choices, sys; print('numpy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_presets_come_from_the_names_that_the_command_line_offers() -> None:
+    assert list(PRESETS) == list(PRESET_FIELDS)
+    for name, fields in PRESET_FIELDS.items():
+        values: Mapping[str, object] = fields
+        assert {field: getattr(PRESETS[name], field) for field in values} == values
+
+
+def open_text(path: Path, request: Request) -> ArraySource:
+    """Read a table of numbers, the label last."""
+    rows = np.loadtxt(path, dtype=np.float32)
+    columns = {request.inputs[0].name: rows[:, :-1]}
+    return open_columns(f"text {path.name}", str(path), request, columns, rows[:, -1], hashed=lambda _: "digest")
+
+
+def test_a_new_source_is_its_file_and_its_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("tna_onnx.data.sources.text")
+    module.open_text = open_text  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setitem(ROWS, "text", Row("text:open_text", files=(".dat",)))  # type: ignore[misc]
+    rows = np.random.default_rng(0).random((5, 4)).astype(np.float32)
+    np.savetxt(tmp_path / "calib.dat", np.column_stack([rows, [0, 1, 2, 0, 1]]))
+    source: Source = open_source(tmp_path / "calib.dat", [spec()], 3)
+    np.testing.assert_allclose(gather(source, 2)["x"], rows, rtol=1e-6)
+    assert source.labels.tolist() == [0, 1, 2, 0, 1]
