@@ -27,6 +27,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.builders import small_model
 from tests.corpus.case import Case
 
 __all__ = ["CASES"]
@@ -151,14 +152,18 @@ class Graph:
     # --- the end
 
     def proto(self) -> onnx.ModelProto:
-        graph = helper.make_graph(
-            self.nodes, "form", self.input_infos, self.output_infos, self.initializers, sparse_initializer=self.sparse
-        )
         domains = {node.domain for node in self.nodes} | {f.domain for f in self.functions}
-        versions = {"": self.opset, **dict.fromkeys(sorted(domains - {""}), 1)}
-        opsets = [helper.make_opsetid(domain, version) for domain, version in versions.items()]
-        return helper.make_model(
-            graph, opset_imports=opsets, ir_version=self.ir_version, functions=self.functions, producer_name="forms"
+        return small_model(
+            self.nodes,
+            self.input_infos,
+            self.output_infos,
+            self.initializers,
+            opset=self.opset,
+            domains=dict.fromkeys(sorted(domains - {""}), 1),
+            ir_version=self.ir_version,
+            sparse=self.sparse,
+            functions=self.functions,
+            producer_name="forms",
         )
 
     def feeds(self, count: int, rng: np.random.Generator) -> dict[str, Array]:

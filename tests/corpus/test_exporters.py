@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper
 
+from tests.builders import small_model, tensor_info
 from tests.conftest import ROOT
 from tests.corpus import ALL, Case, Unavailable, mismatch, outcome
 
@@ -53,14 +54,13 @@ _WEIGHT = np.arange(6, dtype=np.float32).reshape(2, 3) - 2
 
 
 def _plain(folder: Path) -> Path:
-    graph = helper.make_graph(
+    plain = small_model(
         [helper.make_node("Gemm", ["x", "w"], ["logits"], name="head", transB=1)],
-        "plain",
-        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["N", 3])],
-        [helper.make_tensor_value_info("logits", onnx.TensorProto.FLOAT, ["N", 2])],
-        [numpy_helper.from_array(_WEIGHT, "w")],
+        inputs=[tensor_info("x", ["N", 3])],
+        outputs=[tensor_info("logits", ["N", 2])],
+        tensors={"w": _WEIGHT},
     )
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), folder / "m.onnx")
+    onnx.save(plain, folder / "m.onnx")
     return folder / "m.onnx"
 
 

@@ -19,6 +19,7 @@ import onnxruntime
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
+from tests.builders import small_model, tensor_info
 from tna_onnx.graph.load import Model, load_model
 
 FEATURES, CLASSES = 6, 3
@@ -102,11 +103,10 @@ class Builder:
     def proto(self, *outputs: str) -> onnx.ModelProto:
         types = {"argmax": onnx.TensorProto.INT64, "half": onnx.TensorProto.FLOAT16, "wide": onnx.TensorProto.FLOAT}
         infos = [helper.make_tensor_value_info(o, types.get(o, _element(self.dtype)), None) for o in outputs]
-        graph = helper.make_graph(self.nodes, "sample", self.inputs, infos, self.initializers, doc_string="a sample")
-        opsets = [helper.make_opsetid("", self.opset)]
-        model = helper.make_model(graph, opset_imports=opsets, ir_version=8, producer_name="tests")
-        helper.set_model_props(model, {"team": "unchanged"})
-        return model
+        proto = small_model(self.nodes, self.inputs, infos, self.initializers, opset=self.opset, producer_name="tests")
+        proto.graph.doc_string = "a sample"
+        helper.set_model_props(proto, {"team": "unchanged"})
+        return proto
 
     def sample(
         self, outputs: Mapping[str, str] | None = None, scale: Any = 1.0, bias_scale: Any = 0.0, **fields: Any
@@ -125,8 +125,8 @@ class Builder:
 
 def branch(op_type: str, read: str, *stored: onnx.TensorProto, shape: list[int] | None = None) -> onnx.GraphProto:
     """Return a branch of an If: one node that reads a tensor of the graph around it, or one that the branch holds."""
-    info = helper.make_tensor_value_info("inner", onnx.TensorProto.FLOAT, shape)
-    return helper.make_graph([helper.make_node(op_type, [read], ["inner"])], "branch", [], [info], stored)
+    node = helper.make_node(op_type, [read], ["inner"])
+    return helper.make_graph([node], "branch", [], [tensor_info("inner", shape)], stored)
 
 
 def _element(dtype: np.dtype[Any]) -> int:

@@ -50,3 +50,10 @@ def test_names() -> None:
     assert [numpy_name(code) for code in FLOAT_TYPES] == ["float32", "float16", "float64", "bfloat16"]
     assert [numpy_name(code) for code in INTEGER_TYPES] == [dtype.name for dtype in INTEGER_TYPES.values()]
     assert numpy_name(99) == "99"
+
+
+@pytest.mark.parametrize(
+    ("code", "name"), [(onnx.TensorProto.FLOAT, "float"), (onnx.TensorProto.INT8, "int8"), (0, "undefined"), (99, "99")]
+)
+def test_type_name(code: int, name: str) -> None:
+    assert type_name(code) == name

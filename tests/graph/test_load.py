@@ -10,13 +10,10 @@ import onnx
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from onnx import helper
 
 from tests.conftest import Demo
-from tests.graph.samples import CASES, Builder
+from tests.graph.samples import CASES
 from tna_onnx.errors import UnsupportedModel, UsageError
-from tna_onnx.graph.dtypes import type_name
-from tna_onnx.graph.head import find_heads
 from tna_onnx.graph.input_types import tensor_types
 from tna_onnx.graph.load import load_model
 
@@ -151,20 +148,3 @@ def test_damaged_bytes(places: list[tuple[float, int]], scratch: Path) -> None:
 
 
 _SMALL = CASES["weight chain"]().proto.SerializeToString()
-
-
-def test_dimensions_without_a_name_and_other_types(tmp_path: Path) -> None:
-    b = Builder()
-    b.inputs.append(helper.make_tensor_value_info("ids", onnx.TensorProto.INT64, [1, None, 3]))
-    b.inputs.append(helper.make_tensor_sequence_value_info("list", onnx.TensorProto.FLOAT, None))
-    b.linear("y")
-    model = b.sample(bias_scale=1.0).write(tmp_path)
-    assert tensor_types(model) == {"x": "float32 (N, 6)", "ids": "int64 (1, ?, 3)", "list": "sequence"}
-    assert find_heads(model)[0]
-
-
-@pytest.mark.parametrize(
-    ("code", "name"), [(onnx.TensorProto.FLOAT, "float"), (onnx.TensorProto.INT8, "int8"), (0, "undefined"), (99, "99")]
-)
-def test_type_name(code: int, name: str) -> None:
-    assert type_name(code) == name

@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.builders import small_model
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import Model, load_model
@@ -373,9 +374,15 @@ class Made:
         return self.node(curve, data, **({"alpha": 0.25} if curve == "LeakyRelu" else {}))
 
     def proto(self) -> onnx.ModelProto:
-        graph = helper.make_graph(self.nodes, "random", self.inputs, self.outputs, self.initializers)
-        opsets = [helper.make_opsetid("", self.plan.opset), helper.make_opsetid("com.microsoft", 1)]
-        return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+        return small_model(
+            self.nodes,
+            self.inputs,
+            self.outputs,
+            self.initializers,
+            opset=self.plan.opset,
+            domains={"com.microsoft": 1},
+            ir_version=10,
+        )
 
 
 STEPS: dict[str, tuple[Callable[[Array], Array], Callable[[Made, str, Array], str]]] = {

@@ -100,6 +100,7 @@ def _part(proto: onnx.ModelProto, outputs: Sequence[str], fed: frozenset[str]) -
     cut = onnx.ModelProto()
     cut.ir_version = proto.ir_version
     cut.opset_import.extend(proto.opset_import)
+    # Only those that could not be inlined are left.
     cut.functions.extend(proto.functions)
     cut.graph.name = graph.name
     cut.graph.node.extend(graph.node[k] for k in sorted(kept))

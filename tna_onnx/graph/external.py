@@ -78,6 +78,7 @@ def write_external(model: Model, proto: onnx.ModelProto, target: Path) -> None:
             after.ClearField("raw_data")
             after.data_location = onnx.TensorProto.EXTERNAL
             after.external_data.extend(before.external_data)
+    # Last: above, places are still those of the source.
     for tensor in filter(is_external, all_tensors(proto.graph)):
         _move(tensor, starts, target.name)
 

@@ -121,6 +121,7 @@ def _bias_at(model: Model, node: onnx.NodeProto, index: int, position: int) -> S
 
 
 def _matmul(model: Model, index: int, node: onnx.NodeProto, attributes: dict[str, Any], _: str) -> Linear:
+    # Batches of products have no one weight.
     if attributes.get("transA", 0) or attributes.get("transBatchA", 0) or attributes.get("transBatchB", 0):
         raise Refused(f"{node.op_type} that transposes the features or batches is not supported")
     weight = _constant_second(model, node, index)
@@ -155,7 +156,7 @@ def _conv(model: Model, index: int, node: onnx.NodeProto, attributes: dict[str, 
     shape = weight.value.shape
     if len(shape) < 3 or any(d != 1 for d in shape[2:]):
         raise Refused(f"{node.op_type} with a weight of shape {shape}; expected (C, n, 1, 1): a kernel of one pixel")
-    if attributes.get("group", 1) != 1:
+    if attributes.get("group", 1) != 1:  # each class would see a part of the features
         raise Refused(f"{node.op_type} with {attributes['group']} groups; expected one")
     if len(node.input) > 3 and node.input[3]:  # FusedConv's Z, which is computed from data
         raise Refused(f"{node.op_type} that adds a second tensor")

@@ -251,6 +251,7 @@ def _parsed(data: bytes, file: Path | None) -> Model:
 
 def _from_proto(proto: onnx.ModelProto) -> Model:
     try:
+        # A copy, through bytes: the caller may go on editing.
         return _complete(_parsed(proto.SerializeToString(deterministic=True), None))
     except (ValueError, EncodeError) as error:
         raise UsageError(

@@ -59,7 +59,7 @@ def require_no_other_readers(model: Model, readout: Readout, *, keeps_order: boo
     reads = _reads(tail, scores)
     for name in sorted(scores - {readout.logits}):
         if model.uses.get(name, 0) <= reads[name]:
-            continue
+            continue  # nobody but the tail itself
         if not _are_labels(model, name):
             raise UnsupportedModel(
                 f"{model.name}: '{name}', between the linear layer and '{readout.logits}', is read elsewhere too and "

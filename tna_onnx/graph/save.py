@@ -34,6 +34,7 @@ def check_output(model: Model, output: Path, *, overwrite: bool = False) -> None
             given, or would replace the input's external data or something other than a regular file, such as a device.
     """
     folder = output.absolute().parent
+    # What many tools take for standard output; here it would become a file of that name.
     if str(output) == "-":
         raise UsageError("-: expected the name of a file; a model cannot go to standard output")
     if not folder.is_dir():

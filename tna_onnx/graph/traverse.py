@@ -11,6 +11,7 @@ __all__ = ["all_tensors", "all_tensors_of", "subgraph_inputs", "subgraph_outputs
 
 def subgraphs(attribute: onnx.AttributeProto) -> Iterator[onnx.GraphProto]:
     """Yield the graphs of an attribute."""
+    # An unset message field reads as an empty one.
     if attribute.HasField("g"):
         yield attribute.g
     yield from attribute.graphs

@@ -33,28 +33,31 @@ def differences(
         UnsupportedModel: external data are missing, too short, or outside a model's folder; or a name is no text.
     """
     for model in (original, recalibrated):
-        _require_text(model)
+        _require_text(model, encoded)
     pair = Pair(original, recalibrated, explained_by(original, readout), encoded)
     return (*frame_differences(pair), *tensors_differences(pair), *nodes_differences(pair))
 
 
-def _require_text(model: Model) -> None:
+def _require_text(model: Model, encoded: bool) -> None:
     """Refuse a damaged file: of names that are not UTF-8, protobuf gives the bytes, or raises."""
     # Which of the two protobuf does differs by version.
     try:
-        damaged = next((word for word in _words(model.proto) if isinstance(word, bytes)), None)
+        damaged = next((word for word in _words(model.proto, encoded) if isinstance(word, bytes)), None)
     except UnicodeDecodeError as error:
         raise UnsupportedModel(f"{model.name}: damaged: a name is not UTF-8 text ({error})") from error
     if damaged:
         raise UnsupportedModel(f"{model.name}: damaged: the name {damaged!r} is not UTF-8 text")
 
 
-def _words(proto: onnx.ModelProto) -> Iterator[str | bytes]:
-    """Yield every text by which items are found."""
+def _words(proto: onnx.ModelProto, encoded: bool) -> Iterator[str | bytes]:
+    """Yield every text by which items are found; as encoded, what is outside nodes and tensors is compared as bytes."""
     for node in proto.graph.node:
         yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
         yield from (attribute.name for attribute in node.attribute)
-    for part in ("initializer", "input", "output", "value_info"):
+    yield from (tensor.name for tensor in proto.graph.initializer)
+    if encoded:
+        return
+    for part in ("input", "output", "value_info"):
         yield from (item.name for item in getattr(proto.graph, part))
     for entry in proto.metadata_props:
         yield entry.key

@@ -62,6 +62,7 @@ def tensor_differences(
     pair: Pair, before: TensorProto, after: TensorProto, part: str, name: str, role: str = ""
 ) -> Iterator[Difference]:
     """Compare two tensors; new values are explained by their role, if they have one."""
+    # The two strictnesses meet here: below, only what the bytes mean counts.
     if pair.encoded:
         yield from _encoded_differences(before, after, part, name)
         return

@@ -29,6 +29,7 @@ def unexpected_differences(model: Model, rewritten: Rewritten, written: onnx.Mod
     """
     # As encoded, no external data are read: it does not matter where the file lies.
     all_differences = differences(model, Model(written, "", None), rewritten.readout, encoded=True)
+    # Differences name nodes by label, the rewrite by index.
     numbers = {label: k for k, label in enumerate(model.labels)}
     tensors = [d for d in all_differences if d.part == "tensor" and not _changed_values(d, rewritten)]
     nodes = [d for d in all_differences if d.part == "node" and not _edited(d, rewritten, numbers)]

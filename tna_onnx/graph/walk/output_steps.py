@@ -30,6 +30,7 @@ def zip_map(state: State, node: onnx.NodeProto) -> str:
 
 def normalizer(state: State, node: onnx.NodeProto) -> str:
     """Pass Normalizer, which divides by the sum."""
+    # ONNX: MAX unless stated.
     norm = next((a.s for a in node.attribute if a.name == "norm"), b"MAX")
     if norm != b"L1":
         raise Refused(f"Normalizer with norm {norm.decode(errors='replace')}; expected L1, which makes probabilities")
@@ -65,6 +66,7 @@ def _complement(state: State, node: onnx.NodeProto) -> str | None:
     if first is None or first.op_type != "Sub" or len(first.input) != 2 or first.input[1] != node.input[1]:
         return None
     one = state.model.constant_tensor(first.input[0])
+    # Both a number and a vector of ones are written.
     if one is None or not np.all(state.model.floats(one) == 1):
         return None
     state.paired = True

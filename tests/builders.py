@@ -1,0 +1,57 @@
+"""Small ONNX models for tests, from nodes and arrays.
+
+model(
+    [helper.make_node("Gemm", ["x", "w"], ["logits"], name="head", transB=1)],
+    inputs=[tensor_info("x", ["N", 3])],
+    outputs=[tensor_info("logits", ["N", 2])],
+    tensors={"w": weight},
+)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import ArrayLike, DTypeLike
+from onnx import helper, numpy_helper
+
+
+def tensor_info(name: str, shape: Sequence[int | str | None] | None = None, dtype: DTypeLike = np.float32) -> Any:
+    """Declare an input or output; without a shape, of any."""
+    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape)
+
+
+def small_model(
+    nodes: Iterable[onnx.NodeProto],
+    inputs: Iterable[onnx.ValueInfoProto],
+    outputs: Iterable[onnx.ValueInfoProto],
+    tensors: Mapping[str, ArrayLike] | Iterable[onnx.TensorProto] = (),
+    *,
+    opset: int = 17,
+    domains: Mapping[str, int] | None = None,
+    ir_version: int = 8,
+    sparse: Iterable[onnx.SparseTensorProto] = (),
+    **fields: Any,
+) -> onnx.ModelProto:
+    """Return a model; its IR version is one that every supported ONNX Runtime reads.
+
+    Args:
+        nodes: in order.
+        inputs: see `tensor_info`.
+        outputs: see `tensor_info`.
+        tensors: initializers, as arrays by name or ready.
+        opset: version of the default operators.
+        domains: versions of other domains.
+        ir_version: of the file.
+        sparse: sparse initializers.
+        fields: further fields of the model.
+    """
+    if isinstance(tensors, Mapping):
+        tensors = [numpy_helper.from_array(np.asarray(value), name) for name, value in tensors.items()]
+    graph = helper.make_graph(list(nodes), "test", inputs, outputs, tensors, sparse_initializer=list(sparse))
+    versions = {"": opset, **(domains or {})}
+    opsets = [helper.make_opsetid(domain, version) for domain, version in versions.items()]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=ir_version, **fields)
