@@ -9,8 +9,8 @@ import numpy as np
 
 from tna_onnx.api.arguments import DataModelWords, data_of, model_options_of, refuse_unknown
 from tna_onnx.errors import UsageError
-from tna_onnx.extraction.batch_size import BatchSize, batch_size_notes, check_batch_size
-from tna_onnx.extraction.collect import batch_size_for, collect_features
+from tna_onnx.extraction.batch_size import BatchSize, batch_size_for, batch_size_notes, check_batch_size
+from tna_onnx.extraction.collect import collect_features
 from tna_onnx.extraction.given import open_samples
 from tna_onnx.extraction.head_check import check_readout
 from tna_onnx.extraction.sessions import OpenModel

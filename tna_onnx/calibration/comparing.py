@@ -43,8 +43,8 @@ def compare_heads(
         DataError: a map cannot be fitted without one of the folds.
     """
     how, before, after = _paired_scores(task, strategy, outcome, factor)
-    source = task.held_out.source if task.held_out else task.source
-    comparison = compare_scores(source.describe(), how, before, after, settings.bins, settings.seed, settings.level)
+    described = task.shown.source.describe()
+    comparison = compare_scores(described, how, before, after, settings.bins, settings.seed, settings.level)
     return Compared(before, after, comparison)
 
 

@@ -42,7 +42,8 @@ def cross_score(n: int, seed: int, propose: Propose) -> tuple[SampleScores, NDAr
         (scores, rows): the scores, fold after fold, and the samples that they belong to.
     """
     fold = folds(n, seed)
-    scores, rows = [], []
+    scores = []
+    rows = []
     for k in range(FOLDS):
         logits, fitted = propose(fold != k)
         scores.append(logits.mapped_scores(fitted, fold == k))

@@ -53,7 +53,9 @@ def collect_details(
     """
     view = _View.of(task, settings, outcome)
     before = task.logits(task.weight, on=view.shown)
-    after = task.logits(outcome.weight, on=view.shown) if view.held_out else outcome.logits
+    after = outcome.logits
+    if view.held_out:
+        after = task.logits(outcome.weight, on=view.shown)
     after_scores = after.mapped_scores(outcome.fitted)
     names = class_names(task, view.shown)
     over, under = worst_samples(view.shown, names, before.scores(), after_scores, after, outcome.fitted)
@@ -114,7 +116,9 @@ def _diagram(scores: SampleScores, settings: Settings) -> Bins:
 
 
 def _steps(view: _View, progress: Progress) -> tuple[Step, ...]:
-    others = dict(_on_held_out(view, progress)) if view.held_out else {}
+    others: dict[int, Scored] = {}
+    if view.held_out:
+        others.update(_on_held_out(view, progress))
     return tuple(
         Step(c.angle, c.reached, c.ensemble_size, view.scored(c.scores), others.get(k))
         for k, c in enumerate(view.outcome.candidates)

@@ -50,6 +50,11 @@ class Job:
     cache: str | Path | None = None
 
     @property
+    def folder(self) -> Path | None:
+        """Folder of feature stores, as a path."""
+        return None if self.cache is None else Path(self.cache)
+
+    @property
     def needs_head(self) -> bool:
         """Whether class vectors are searched."""
         return self.settings.search != "none"

@@ -31,7 +31,7 @@ def provenance_entries(task: Task, settings: Settings, outcome: Outcome) -> dict
         "max_accuracy_drop": settings.for_search.max_accuracy_drop,
         "bins": settings.bins,
         "seed": settings.seed,
-        **(outcome.fitted.brief if outcome.fitted else {}),
+        **outcome.parameters,
         "source_sha256": task.model.sha256,
         "calibration_sha256": task.source.digest(),
         "calibration_samples": len(task.source),

@@ -66,12 +66,16 @@ def report_of(job: Job, finished: Finished) -> Report:
     comparison = finished.compared.comparison
     missed = _missed(job, comparison)
     changes = _changes(finished.rewritten, task.output)
-    kept = not missed and not job.dry_run
     drift = finished.drift
+    written = ""
+    in_memory = None
+    if not missed and not job.dry_run:
+        written = str(task.output or "")
+        in_memory = None if task.output else finished.rewritten.proto
     return Report(
         model=task.model.name,
         model_sha256=task.model.sha256,
-        output=str(task.output) if task.output and kept else "",
+        output=written,
         **_what_was_done(job.settings, finished),
         settings=_settings(job, task),
         calibration=_on_calibration_data(job.settings, finished),
@@ -86,7 +90,7 @@ def report_of(job: Job, finished: Finished) -> Report:
             *batch_size_notes(job.batch_size, task.batch_size),
         ),
         quantization_drift=drift,
-        recalibrated=finished.rewritten.proto if task.output is None and kept else None,
+        recalibrated=in_memory,
         details=finished.details,
         changes=changes,
         dry_run=job.dry_run,
@@ -106,7 +110,7 @@ def _what_was_done(settings: Settings, finished: Finished) -> dict[str, Any]:
         "search": settings.search,
         "map": outcome.map,
         "folded": finished.folding is not None,
-        "parameters": outcome.fitted.brief if outcome.fitted else {},
+        "parameters": outcome.parameters,
         "map_nll": outcome.map_nll,
         "angle": chosen.angle,
         "reached": chosen.reached,
@@ -146,7 +150,7 @@ def _missed(job: Job, comparison: Comparison) -> tuple[str, ...]:
 
 def _changes(rewritten: Rewritten, target: Path | None) -> Changes:
     names = (tuple(sorted(names)) for names in (rewritten.changed, rewritten.added, rewritten.nodes))
-    return Changes("" if target is None else str(target), *names)
+    return Changes(str(target or ""), *names)
 
 
 def _point(candidate: Candidate, settings: Settings) -> CurvePoint:
@@ -156,6 +160,6 @@ def _point(candidate: Candidate, settings: Settings) -> CurvePoint:
         rotations=candidate.rotations,
         objective=objective_value(candidate.scores, settings.objective, settings.bins),
         accuracy=float(np.mean(candidate.scores.hit)),
-        parameters=candidate.fitted.brief if candidate.fitted else {},
+        parameters=candidate.parameters,
         reached=candidate.reached,
     )

@@ -55,6 +55,11 @@ class Outcome:
     logits: Logits
     map_nll: dict[str, float] = field(default_factory=dict)
 
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """What a reader wants to know of the fitted map; empty for none."""
+        return self.fitted.brief if self.fitted else {}
+
 
 @dataclass(frozen=True, eq=False)
 class Strategy:
@@ -86,7 +91,8 @@ class Strategy:
             DataError: the map cannot be fitted.
         """
         original = self.logits_of(self.weight)
-        before, name = original.scores(), self.map
+        before = original.scores()
+        name = self.map
         nll: dict[str, float] = {}
         if name == "auto" and self.search != "sparse":
             name, nll = self._auto(original)

@@ -19,8 +19,8 @@ from tna_onnx.data.source import require_samples
 from tna_onnx.engine.logits import HeadLogits, Logits, StoredLogits, TailLogits
 from tna_onnx.engine.placement import Host, Placement, placement_of
 from tna_onnx.errors import UsageError
-from tna_onnx.extraction.batch_size import check_batch_size
-from tna_onnx.extraction.collect import batch_size_for, collect_features
+from tna_onnx.extraction.batch_size import batch_size_for, check_batch_size
+from tna_onnx.extraction.collect import collect_features
 from tna_onnx.extraction.given import Samples, open_samples
 from tna_onnx.extraction.head_check import Probed, check_readout
 from tna_onnx.extraction.sessions import OpenModel
@@ -33,7 +33,7 @@ from tna_onnx.graph.requantize import requantized
 from tna_onnx.graph.save import check_output
 from tna_onnx.numerics.ops import softmax
 from tna_onnx.progress import Progress
-from tna_onnx.runtime import Device, parse_device
+from tna_onnx.runtime import Device, Session, parse_device
 
 __all__ = ["Collected", "Task", "open_task"]
 
@@ -100,6 +100,11 @@ class Task:
         return self.calibration.source
 
     @property
+    def shown(self) -> Collected:
+        """The samples that the report is about: the held-out ones, if there are any."""
+        return self.held_out or self.calibration
+
+    @property
     def readout(self) -> Readout:
         """The head, or else the tensor of logits or probabilities."""
         return self.probed.readout
@@ -117,13 +122,16 @@ class Task:
     @property
     def where(self) -> str:
         """What is calibrated, for messages."""
-        return f"head '{self.head.node}'" if self.head else f"output '{self.readout.output}'"
+        if self.head is None:
+            return f"output '{self.readout.output}'"
+        return f"head '{self.head.node}'"
 
     @property
     def computed_on(self) -> str:
         """Where search and fits are computed: only products with a plain weight can be on a device."""
-        on_device = self.head is not None and self.probed.tail is None
-        return self.placement.name if on_device else Host.name
+        if self.head is None or self.probed.tail is not None:
+            return Host.name
+        return self.placement.name
 
     def logits(self, weight: NDArray[Any] | None, factor: float | None = None, on: Collected | None = None) -> Logits:
         """Logits under a (C, n) weight, rounded as the file will have it.
@@ -140,13 +148,17 @@ class Task:
             return StoredLogits(table)  # the network gave logits, or someone had stored them
         unchanged = weight is head.weight
         if self.probed.tail is not None:
-            run = self.probed.tail.logits(None if unchanged else weight)
-            return TailLogits(table, head.features, run, head.n_classes)
+            # None leaves the stored tensor as it is: no second rounding of a weight that nobody changed
+            new = None if unchanged else weight
+            return TailLogits(table, head.features, self.probed.tail.logits(new), head.n_classes)
         if factor is not None:
+            # weight and bias are rounded with the factor in them; divided by it again, they are those of the map
             written = head.as_written(weight * np.asarray(factor, weight.dtype))
             scale = head.working_type.type(factor)
             return HeadLogits(table, written / scale, head.bias_as_written(factor) / scale, self.placement)
-        return HeadLogits(table, weight if unchanged else head.as_written(weight), head.bias, self.placement)
+        if not unchanged:
+            weight = head.as_written(weight)
+        return HeadLogits(table, weight, head.bias, self.placement)
 
     def quantization_drift(self, weight: NDArray[Any] | None) -> float | None:
         """Largest change of a probability that quantising a new weight makes; None if the weight is not quantised.
@@ -183,37 +195,62 @@ def open_task(job: Job, progress: Progress) -> Task:
     opened = OpenModel(model, readout, device)
     names = job.calib.class_names(model.metadata, readout.labels, readout.n_classes)
     samples = open_samples(opened, job.calib, names)
-    held_out = None if job.held_out is None else open_samples(opened, job.held_out, names)
+    held_out = None
+    if job.held_out is not None:
+        held_out = open_samples(opened, job.held_out, names)
     _check_samples(job, samples, held_out)
 
-    folder = None if job.cache is None else Path(job.cache)
     session = opened.session_from(samples.given)
-    to_probe = None if samples.given else session
-    outputs = session.outputs if session else ()
-    size = batch_size_for(job.batch_size, model, to_probe, outputs, samples.source, folder)
+    size = _batch_size(job, opened, samples, session)
     probed = check_readout(opened, samples.readout, session, samples.source, size)
     if probed.tail is not None and session is not None and session.fixed_batch:
+        # the tail runs the collected batches as they are, so they must be those of the model
         size = session.fixed_batch
-    provider, fallback = (session.provider, session.fallback) if session else ("none", "")
-
-    def collect(entered: Samples, cache: Path | None) -> Collected:
-        reached = probed.readout if isinstance(entered.readout, Head) else entered.readout
-        table = collect_features(opened, reached, entered.source, size, progress, cache, frozenset(entered.given))
-        return Collected(replace(entered, readout=reached), table)
-
+    network = _Network(opened, probed, size, progress)
+    provider = "none"
+    fallback = ""
+    if session is not None:
+        provider = session.provider
+        fallback = session.fallback
     return Task(
         opened=opened,
         probed=probed,
         class_output=output_of(readout),
         class_names=names,
         output=target,
-        calibration=collect(samples, folder),
-        held_out=collect(held_out, None) if held_out else None,
+        calibration=network.collect(samples, job.folder),
+        held_out=None if held_out is None else network.collect(held_out, None),
         provider=provider,
         fallback=fallback,
         batch_size=size,
         placement=placement_of(provider, device),
     )
+
+
+@dataclass(frozen=True, eq=False)
+class _Network:
+    """The model, ready to run over samples."""
+
+    opened: OpenModel
+    probed: Probed
+    batch_size: int
+    progress: Progress
+
+    def collect(self, samples: Samples, cache: Path | None) -> Collected:
+        """Run the samples, once, up to the head; samples that hold logits are taken as they are."""
+        readout = samples.readout
+        if isinstance(readout, Head):
+            readout = self.probed.readout
+        given = frozenset(samples.given)
+        table = collect_features(self.opened, readout, samples.source, self.batch_size, self.progress, cache, given)
+        return Collected(replace(samples, readout=readout), table)
+
+
+def _batch_size(job: Job, opened: OpenModel, samples: Samples, session: Session | None) -> int:
+    """Return the samples per run. There is nothing to probe where the network has run before."""
+    if samples.given or session is None:
+        return batch_size_for(job.batch_size, opened.model, None, (), samples.source, job.folder)
+    return batch_size_for(job.batch_size, opened.model, session, session.outputs, samples.source, job.folder)
 
 
 def _target(job: Job, model: Model) -> Path | None:
@@ -248,14 +285,18 @@ def _find_readout(job: Job, model: Model) -> Readout:
         readout: Readout = choose_head(model, options.head, options.output_name)
     else:
         readout = find_readout(model, options.head, options.output_name, options.output_kind)
-    return _as_stored(model, readout, job.settings.quantized_head) if isinstance(readout, Head) else readout
+    if isinstance(readout, Head):
+        return _as_stored(model, readout, job.settings.quantized_head)
+    return readout
 
 
 def _as_stored(model: Model, head: Head, choice: QuantizedHead) -> Head:
     """Decide how a new weight of a quantised head will be stored."""
     if choice == "requantize":
         return requantized(model, head)
-    return head.kept_in_float() if head.stored_weight.quantized else head
+    if head.stored_weight.quantized:
+        return head.kept_in_float()
+    return head
 
 
 def _check_samples(job: Job, samples: Samples, held_out: Samples | None) -> None:

@@ -53,8 +53,11 @@ def png(pixels: NDArray[np.uint8]) -> str:
 def _is_image(array: NDArray[Any]) -> bool:
     if array.ndim != 4 or array.dtype.kind not in "fiu":
         return False
-    sides = array.shape[2:] if array.shape[1] in (1, 3) else array.shape[1:3] if array.shape[3] in (1, 3) else (0,)
-    return bool(min(sides) >= _SMALLEST)
+    if array.shape[1] in (1, 3):
+        return bool(min(array.shape[2:]) >= _SMALLEST)
+    if array.shape[3] in (1, 3):
+        return bool(min(array.shape[1:3]) >= _SMALLEST)
+    return False
 
 
 def _pixels(array: NDArray[Any], recipe: dict[str, Any] | None) -> NDArray[np.uint8]:
@@ -66,8 +69,9 @@ def _pixels(array: NDArray[Any], recipe: dict[str, Any] | None) -> NDArray[np.ui
     if recipe is not None and array.dtype.kind == "f":
         values = (values * np.array(recipe["std"]) + np.array(recipe["mean"])) / recipe["scale"]
     elif recipe is None and not kept_as_is:
-        low, high = values.min(), values.max()
-        values = (values - low) * (255 / (high - low if high > low else 1))
+        low = values.min()
+        span = (values.max() - low) or 1  # all pixels alike: any factor will do
+        values = (values - low) * (255 / span)
     if recipe is not None and recipe["color"] == "BGR":
         values = values[..., ::-1]
     pixels = np.clip(np.round(values), 0, 255).astype(np.uint8)
@@ -78,7 +82,8 @@ def _reduced(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Average blocks of pixels so that the longest side is at most 96, up to a rest that is cut off."""
     block = -(-max(picture.shape[:2]) // _SIDE)
     height, width = (max(1, side // block) for side in picture.shape[:2])
-    block_h, block_w = min(block, picture.shape[0]), min(block, picture.shape[1])
+    block_h = min(block, picture.shape[0])
+    block_w = min(block, picture.shape[1])
     cut = picture[: height * block_h, : width * block_w].astype(np.float64)
     blocks = cut.reshape(height, block_h, width, block_w, *picture.shape[2:])
     return np.asarray(np.round(blocks.mean(axis=(1, 3))), np.uint8)

@@ -90,13 +90,18 @@ class Writing:
         """
         task = self.task
         folding = self.folding(outcome)
-        appended = outcome.fitted if folding is None else None
+        factor = 1.0
+        write_map = None
+        if folding is not None:
+            factor = folding.factor
+        elif outcome.fitted is not None:
+            write_map = outcome.fitted.forward
         return rewrite(
             task.model,
             task.readout,
             _new_weight(outcome, folding),
-            bias_factor=folding.factor if folding else 1.0,
-            write_map=appended.forward if appended else None,
+            bias_factor=factor,
+            write_map=write_map,
             keeps_order=_keeps_order(outcome.map),
             logits_shape=task.probed.logits_shape,
             metadata=metadata,
@@ -138,8 +143,8 @@ def _new_weight(outcome: Outcome, folding: Folding | None) -> NDArray[Any] | Non
     """Return the weight that goes into the file; None if it stays as it is, to the bit."""
     if outcome.weight is None:
         return None
-    if folding is None and outcome.chosen.angle == 0:
-        return None
-    factor = folding.factor if folding else 1.0
-    weight: NDArray[Any] = outcome.weight * np.asarray(factor, outcome.weight.dtype)
-    return weight
+    if folding is not None:
+        # in the weight's own dtype: float64 would round twice
+        weight: NDArray[Any] = outcome.weight * np.asarray(folding.factor, outcome.weight.dtype)
+        return weight
+    return None if outcome.chosen.angle == 0 else outcome.weight

@@ -44,7 +44,8 @@ def score_models(
         DataError: an output of the wrong shape, or NaN or infinite values in it.
     """
     parts: list[list[SampleScores]] = [[] for _ in models]
-    done, labels = 0, source.labels
+    done = 0
+    labels = source.labels
     for batch in source.batches(batch_size):
         size = len(next(iter(batch.values())))
         for kept, (session, output) in zip(parts, models, strict=True):

@@ -19,16 +19,20 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 from typing import Literal, TypeAlias
 
 import numpy as np
 
 from tna_onnx.data import Batch, Source
 from tna_onnx.errors import DataError, UsageError
+from tna_onnx.extraction.keys import data_key, model_key
+from tna_onnx.extraction.store import begun_batch_size, find_stores
+from tna_onnx.graph.load import Model
 from tna_onnx.runtime import OutOfMemory, Session, free_memory, resident_memory
 
-__all__ = ["DEFAULT", "BatchSize", "batch_size_notes", "check_batch_size", "choose_batch_size"]
+__all__ = ["DEFAULT", "BatchSize", "batch_size_for", "batch_size_notes", "check_batch_size", "choose_batch_size"]
 
 BatchSize: TypeAlias = int | Literal["auto"]
 
@@ -80,6 +84,35 @@ def choose_batch_size(
     if session.fixed_batch:
         return session.fixed_batch * max(1, DEFAULT // session.fixed_batch)
     return _probe(lambda batch: session.run(outputs, batch), source)
+
+
+def batch_size_for(
+    wanted: BatchSize,
+    model: Model,
+    session: Session | None,
+    outputs: Collection[str],
+    source: Source,
+    cache: Path | None = None,
+) -> int:
+    """Return the samples per run: as wanted; for `auto` those of a store that was begun, or found by a probe.
+
+    Args:
+        wanted: a number or `auto`.
+        model: what runs.
+        session: a session on it; None where there is nothing to run.
+        outputs: tensors that the probe asks for.
+        source: the samples.
+        cache: folder of feature stores.
+
+    Raises:
+        DataError: a sample cannot be read, or the network cannot run it.
+    """
+    if wanted != "auto":
+        return choose_batch_size(wanted, session, (), source)
+    begun = None
+    if cache is not None and find_stores(cache):
+        begun = begun_batch_size(cache, {**model_key(model), **data_key(source)})
+    return choose_batch_size(wanted, session, list(outputs), source, begun)
 
 
 def batch_size_notes(wanted: BatchSize, size: int) -> tuple[str, ...]:

@@ -13,20 +13,18 @@ from numpy.typing import NDArray
 from tna_onnx.data import Batch, Source
 from tna_onnx.data.sources.columns import ArraySource
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
-from tna_onnx.extraction.batch_size import BatchSize, choose_batch_size
 from tna_onnx.extraction.head_check import check_batch_axis, class_logits
 from tna_onnx.extraction.keys import data_key, model_key
 from tna_onnx.extraction.mapped import TemporaryRows, release
 from tna_onnx.extraction.sessions import OpenModel
-from tna_onnx.extraction.store import begun_batch_size, find_stores, open_store
+from tna_onnx.extraction.store import open_store
 from tna_onnx.extraction.table import FeatureTable
-from tna_onnx.graph.cut import read_beside
-from tna_onnx.graph.load import Model
+from tna_onnx.extraction.tensors import Tensors
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.progress import Progress
-from tna_onnx.runtime import Session, runtime_version
+from tna_onnx.runtime import runtime_version
 
-__all__ = ["batch_size_for", "collect_features"]
+__all__ = ["collect_features"]
 
 # Rows checked at a time: their flags fit into the cache.
 _FINITE_ROWS = 4096
@@ -36,35 +34,6 @@ _MAX_AXES = 8
 
 NewArray: TypeAlias = Callable[[str, tuple[int, ...], np.dtype[Any]], NDArray[Any]]
 """(name, shape of a row, dtype) -> array for the rows of all samples; the same one for the same name."""
-
-
-def batch_size_for(
-    wanted: BatchSize,
-    model: Model,
-    session: Session | None,
-    outputs: Collection[str],
-    source: Source,
-    cache: Path | None = None,
-) -> int:
-    """Return the samples per run: as wanted; for `auto` those of a store that was begun, or found by a probe.
-
-    Args:
-        wanted: a number or `auto`.
-        model: what runs.
-        session: a session on it; None where there is nothing to run.
-        outputs: tensors that the probe asks for.
-        source: the samples.
-        cache: folder of feature stores.
-
-    Raises:
-        DataError: a sample cannot be read, or the network cannot run it.
-    """
-    if wanted != "auto":
-        return choose_batch_size(wanted, session, (), source)
-    begun = None
-    if cache is not None and find_stores(cache):
-        begun = begun_batch_size(cache, {**model_key(model), **data_key(source)})
-    return choose_batch_size(wanted, session, list(outputs), source, begun)
 
 
 def collect_features(
@@ -94,46 +63,13 @@ def collect_features(
     """
     if cache is not None and given:
         raise UsageError("the data are computed features or logits already; leave --cache out")
-    tensors = _Tensors.of(opened, readout, given, keep_logits=cache is not None)
+    tensors = Tensors.of(opened, readout, given, keep_logits=cache is not None)
     collector = _Collector(opened, readout, source, batch_size, tensors)
     if cache is None:
         return _stored_column(collector) or collector.run(TemporaryRows(len(source)).array, progress)
     with open_store(cache, collector.key(), source.labels, batch_size) as store:
         table = collector.run(store.array, progress, store.done, store.finish_up_to)
         return replace(table, folder=store.folder, resumed=tuple(store.notes))
-
-
-@dataclass(frozen=True)
-class _Tensors:
-    """The tensors of a batch that are kept.
-
-    Attributes:
-        main: the features, or the logits of a model without a head.
-        beside: what else of the data the nodes after the features read.
-        logits: the logits, if they are kept beside the features in a store.
-        computed: those of them that the session has to give.
-    """
-
-    main: str
-    beside: tuple[str, ...]
-    logits: str | None
-    computed: tuple[str, ...]
-
-    @classmethod
-    def of(cls, opened: OpenModel, readout: Readout, given: Collection[str], *, keep_logits: bool) -> _Tensors:
-        """Choose the tensors for a readout; `given` ones are not computed."""
-        main = readout.logits
-        beside: tuple[str, ...] = ()
-        if isinstance(readout, Head):
-            main = readout.features
-            if not readout.linear:
-                beside = tuple(read_beside(opened.model, readout))
-        logits = readout.logits if keep_logits else None
-        names = [main, *beside]
-        if logits is not None:
-            names.append(logits)
-        computed = tuple(name for name in opened.computed(names) if name not in given)
-        return cls(main, beside, logits, computed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,7 +90,7 @@ class _Rows:
 class _Collector:
     """Runs the batches and keeps their rows."""
 
-    def __init__(self, opened: OpenModel, readout: Readout, source: Source, batch_size: int, tensors: _Tensors) -> None:
+    def __init__(self, opened: OpenModel, readout: Readout, source: Source, batch_size: int, tensors: Tensors) -> None:
         self.readout = readout
         self.source = source
         self.batch_size = batch_size

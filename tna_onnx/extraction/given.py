@@ -154,7 +154,8 @@ _NUMBERING = frozenset({"CumSum", "EyeLike", "NonZero", "Range"})
 
 def _by_place(model: Model, tensor: str) -> bool:
     """Whether a tensor may depend on where in the batch a sample stands."""
-    todo, seen = [tensor], {tensor}
+    todo = [tensor]
+    seen = {tensor}
     while todo:
         node = model.producer(todo.pop())
         if node is not None and node.op_type in _NUMBERING:

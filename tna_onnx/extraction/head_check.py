@@ -39,6 +39,9 @@ _ROUNDINGS = 16
 # Classes whose vectors are changed to see that only their own logits follow.
 _PROBED_CLASSES = 8
 
+# Of the largest logit: what a graph that is cut and optimised in another way may differ by.
+_TAIL_TOLERANCE = 1e-3
+
 
 @dataclass(frozen=True)
 class Probed:
@@ -180,23 +183,40 @@ def _check_linear(model: Model, head: Head, features: NDArray[Any], logits: NDAr
             f"{model.name}: features '{head.features}' have shape {features.shape}; expected (N, {head.n_features}), "
             "one vector a sample"
         )
-    z, w = matrix.reshape(len(logits), -1).astype(np.float64), head.weight.astype(np.float64)
+    z = matrix.reshape(len(logits), -1).astype(np.float64)
+    w = head.weight.astype(np.float64)
     size = np.abs(z) @ np.abs(w).T + np.abs(head.bias)
     expected = z @ w.T + head.bias
-    if head.holds == "probabilities":  # logits are known up to a constant per row, and no finer than p near 1 is
-        expected = expected - np.log(np.sum(np.exp(expected - expected.max(axis=1, keepdims=True)), axis=1))[:, None]
-        expected -= expected.max(axis=1, keepdims=True) - logits.max(axis=1, keepdims=True)
-        low = float(np.log(np.finfo(np.float32).tiny)) + 5
-        expected, logits = np.maximum(expected, low), np.maximum(logits, low)
-        size = size + size.max(axis=1, keepdims=True) + 64 * np.exp(-np.minimum(logits, 0) / 2).clip(1, 1e4)
-    coarse = max(epsilon(head.stored_weight.value.dtype.name), epsilon(features.dtype.name), epsilon(logits.dtype.name))
+    # the coarsest of the three types decides how far rounding reaches
+    types = (head.stored_weight.value.dtype, features.dtype, logits.dtype)
+    eps = max(epsilon(each.name) for each in types)
+    if head.holds == "probabilities":
+        expected, logits, size = _as_log_probabilities(expected, logits, size)
     error = np.abs(expected - logits)
-    if np.any(error > _ROUNDINGS * coarse * size + head.step):
+    if np.any(error > _ROUNDINGS * eps * size + head.step):
         raise UnsupportedModel(
             f"{model.name}: head '{head.node}' does not give the model's logits: features @ weight.T + bias differs "
             f"from '{head.logits}' by up to {error.max():.3g} (largest logit {np.abs(logits).max():.3g}); choose "
             "another with --head NODE"
         )
+
+
+def _as_log_probabilities(
+    expected: NDArray[Any], logits: NDArray[Any], size: NDArray[Any]
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Make expected logits comparable with the logarithms of probabilities, and return how far rounding reaches.
+
+    Logits are known up to a constant per row then, and no finer than a probability near 1 is.
+    """
+    top = expected.max(axis=1, keepdims=True)
+    expected = expected - np.log(np.sum(np.exp(expected - top), axis=1))[:, None]
+    expected -= expected.max(axis=1, keepdims=True) - logits.max(axis=1, keepdims=True)
+    # below this a float32 probability is subnormal, and its logarithm says little
+    low = float(np.log(np.finfo(np.float32).tiny)) + 5
+    expected = np.maximum(expected, low)
+    logits = np.maximum(logits, low)
+    size = size + size.max(axis=1, keepdims=True) + 64 * np.exp(-np.minimum(logits, 0) / 2).clip(1, 1e4)
+    return expected, logits, size
 
 
 def check_batch_axis(model: Model, head: Head, features: NDArray[Any], samples: int) -> None:
@@ -223,32 +243,43 @@ def _check_tail(model: Model, head: Head, tail: Tail, sample: Batch, logits: NDA
     Raises:
         UnsupportedModel: one of them does not hold.
     """
-    found = tail.logits(None)(sample)
-    tolerance = 1e-3 * max(1.0, float(np.abs(logits).max())) + 2 * head.step
-    if found.shape != logits.shape or np.any(np.abs(found - logits) > tolerance):
+    computed = tail.logits(None)(sample)
+    tolerance = _TAIL_TOLERANCE * max(1.0, float(np.abs(logits).max())) + 2 * head.step
+    if computed.shape != logits.shape or np.any(np.abs(computed - logits) > tolerance):
         raise UnsupportedModel(
             f"{model.name}: the nodes from head '{head.node}' to '{head.logits}' do not give the model's logits; "
             "choose another with --head NODE"
         )
     original = tail.logits(head.weight)(sample)
-    seen = 0
-    first = 1 if np.all(head.weight[0] == 0) else 0
-    for k in range(first, min(head.n_classes, first + _PROBED_CLASSES)):
-        changed = head.weight.copy()
-        changed[k] = 0.5 * np.roll(changed[k], 1) - changed[k]
-        moved = tail.logits(changed)(sample).astype(np.float64) - original
-        if head.holds == "probabilities":  # dividing by the sum moves all others by the same
-            others = np.delete(moved, k, axis=1)
-            moved -= others[:, :1] if others.shape[1] else 0
-        own, rest = np.abs(moved[:, k]).max(), np.abs(np.delete(moved, k, axis=1)).max(initial=0)
-        if rest > 1e-3 * max(own, float(np.abs(logits).max())) + 2 * head.step:
-            raise UnsupportedModel(
-                f"{model.name}: class vector {k} of head '{head.node}' moves the logits of other classes too: it is "
-                "not the classifier's own layer"
-            )
-        seen += own > head.step
-    if not seen:
+    if not any(_moves_alone(model, head, tail, sample, original, k) for k in _probed_classes(head)):
         raise UnsupportedModel(
             f"{model.name}: changing the class vectors of head '{head.node}' does not move the logits of the first "
             f"{len(logits)} samples"
         )
+
+
+def _probed_classes(head: Head) -> range:
+    """Classes whose vectors are changed; a first vector of zeros is the fixed one of a binary head."""
+    first = int(np.all(head.weight[0] == 0))
+    return range(first, min(head.n_classes, first + _PROBED_CLASSES))
+
+
+def _moves_alone(model: Model, head: Head, tail: Tail, sample: Batch, original: NDArray[Any], k: int) -> bool:
+    """Whether a changed class vector k moves the logit of its class.
+
+    Raises:
+        UnsupportedModel: it moves the logits of other classes.
+    """
+    changed = head.weight.copy()
+    changed[k] = 0.5 * np.roll(changed[k], 1) - changed[k]
+    moved = tail.logits(changed)(sample).astype(np.float64) - original
+    if head.holds == "probabilities" and moved.shape[1] > 1:
+        moved -= np.delete(moved, k, axis=1)[:, :1]  # dividing by the sum moves all others by the same
+    own = np.abs(moved[:, k]).max()
+    others = np.abs(np.delete(moved, k, axis=1)).max(initial=0)
+    if others > _TAIL_TOLERANCE * max(own, float(np.abs(original).max())) + 2 * head.step:
+        raise UnsupportedModel(
+            f"{model.name}: class vector {k} of head '{head.node}' moves the logits of other classes too: it is "
+            "not the classifier's own layer"
+        )
+    return bool(own > head.step)

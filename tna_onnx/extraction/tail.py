@@ -26,7 +26,10 @@ class Tail:
     """
 
     def __init__(self, model: Model, head: Head, device: Device, sample: Batch, fixed_batch: int | None) -> None:
-        self._model, self._head, self._device, self._fixed_batch = model, head, device, fixed_batch
+        self._model = model
+        self._head = head
+        self._device = device
+        self._fixed_batch = fixed_batch
         self._feeds = {name: array.dtype for name, array in sample.items()}
 
     def in_float(self) -> Tail:

@@ -135,9 +135,11 @@ class RiskCoverage:
     def of(cls, scores: SampleScores) -> RiskCoverage:
         """Take every distinct confidence as a threshold; up to 200 points of the curve are kept."""
         order = np.argsort(-scores.confidence, kind="stable")
-        confidence, wrong = scores.confidence[order], ~scores.hit[order]
+        confidence = scores.confidence[order]
+        wrong = ~scores.hit[order]
         ends = np.flatnonzero(np.r_[confidence[1:] != confidence[:-1], True]) + 1
-        coverage, risk = ends / len(scores), np.cumsum(wrong)[ends - 1] / ends
+        coverage = ends / len(scores)
+        risk = np.cumsum(wrong)[ends - 1] / ends
         area = float(np.sum(np.diff(coverage, prepend=0.0) * risk))
         kept = np.unique(np.linspace(0, len(ends) - 1, min(_POINTS, len(ends))).astype(int))
         return cls(tuple(coverage[kept].tolist()), tuple(risk[kept].tolist()), area)

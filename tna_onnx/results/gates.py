@@ -101,7 +101,8 @@ class Gates:
             metrics: after, for N.
             kind: of the samples.
         """
-        lines, drop = [], differences["accuracy"]
+        lines = []
+        drop = differences["accuracy"]
         if self.max_accuracy_drop is not None and drop.high < -self.max_accuracy_drop / 100:
             lines.append(
                 f"--max-accuracy-drop {self.max_accuracy_drop:g} missed: {difference_text('accuracy', drop)} on "

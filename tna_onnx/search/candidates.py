@@ -55,6 +55,11 @@ class Candidate:
     reached: float = 0.0
     weight: NDArray[Any] | None = field(default=None, repr=False)
 
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """What a reader wants to know of the map fitted for this weight; empty for none."""
+        return self.fitted.brief if self.fitted else {}
+
 
 def choose(candidates: Sequence[Candidate], settings: SearchSettings, rows: NDArray[Any] | None = None) -> int:
     """Return the index of the best candidate under the accuracy constraint; of equals, the first.
