@@ -35,8 +35,8 @@ from tna_onnx.numerics.averages import LIMIT
 from tna_onnx.numerics.metric import Objective
 from tna_onnx.numerics.metrics import objective_value
 from tna_onnx.numerics.reliability import Reliability
+from tna_onnx.numerics.rotations import TiltParameters
 from tna_onnx.numerics.stats import SampleScores
-from tna_onnx.numerics.tilt import TiltParameters
 from tna_onnx.progress import Progress, silent
 from tna_onnx.results.gates import GateMissed, Gates
 from tna_onnx.results.report import Changes, Comparison, CurvePoint, How, Report, compare_scores

@@ -15,7 +15,8 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
-from tna_onnx.numerics.tilt import TiltParameters, tilted_sums
+from tna_onnx.numerics.rotations import TiltParameters
+from tna_onnx.numerics.tilt import tilted_sums
 
 __all__ = ["LIMIT", "Average", "Draws", "GrowingAverages", "averages", "more_members"]
 
