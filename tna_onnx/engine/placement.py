@@ -41,7 +41,8 @@ class OnDevice:
     """
 
     def __init__(self, torch: Any, device: str) -> None:
-        self._torch, self._device = torch, torch.device(device)
+        self._torch = torch
+        self._device = torch.device(device)
         self._kept: tuple[FeatureStore, int, list[tuple[Any, NDArray[np.int64]]]] | None = None
         self.name = f"torch {torch.__version__} on {device}"
         # products of float32 stay float32, whatever the process has set

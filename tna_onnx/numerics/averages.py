@@ -2,7 +2,7 @@
 
 Member k is the path of the k-th child of the seed, whatever the number of members; with antithetic draws, a pair of
 members is that path and its counterpart. Members are added up in groups of 16, in the dtype of the weight, and groups
-in float64: an average of so many members at an angle has the same bits however it was come by.
+in float64: an average of so many members at an angle has the same bits, whatever was computed before it.
 """
 
 from __future__ import annotations
@@ -113,7 +113,9 @@ class GrowingAverages:
     """
 
     def __init__(self, weight: Any, angles: Sequence[float], draws: Draws) -> None:
-        self._weight, self._angles, self._draws = weight, list(angles), draws
+        self._weight = weight
+        self._angles = list(angles)
+        self._draws = draws
         self._sums: list[Any] = []
         self._means = np.zeros((len(angles), 2))
         self.members = 0
@@ -140,19 +142,22 @@ class GrowingAverages:
                 else:
                     self._sums[k] = xp.astype(self._sums[k], xp.float64) + total
                 self._means[k] += np.array([rotations, reached]) * size
+            # angles that these members do not reach are lost for all
             del self._angles[k + 1 :], self._sums[k + 1 :]
         self.members = members
 
     def at(self, k: int) -> Average:
         """Return the average at angle number k."""
-        xp, (rotations, reached) = array_api_compat.array_namespace(self._weight), self._means[k] / self.members
+        xp = array_api_compat.array_namespace(self._weight)
+        rotations, reached = self._means[k] / self.members
         mean = xp.astype(self._sums[k] / self.members, self._weight.dtype)
         return Average(self._angles[k], mean, float(rotations), math.degrees(reached))
 
     def groups(self, start: int, members: int) -> Iterator[tuple[int, Iterator[tuple[float, Any, float]]]]:
         """Yield (size, walk of `tilted_sums`) of groups that hold the members from `start` on."""
-        draws, radians = self._draws, [math.radians(a) for a in self._angles]
-        share = 2 if draws.antithetic else 1
+        draws = self._draws
+        radians = [math.radians(a) for a in self._angles]
+        share = 2 if draws.antithetic else 1  # members that one seed gives
         for k in range(start // share, members // share, _GROUP):
             seeds = [draws.child(i) for i in range(k, min(k + _GROUP, members // share))]
             yield (
