@@ -98,8 +98,10 @@ def choose_map(n: int, logits: Logits, fits: Mapping[str, Fit], seed: int) -> di
     for name, fit in fits.items():
 
         def propose(train: NDArray[np.bool_], fit: Fit = fit) -> tuple[Logits, CalibrationMap | None]:
+            # every map may ask for features: `auto` compares them all
             return logits, fit(logits.reduce(train, features=True))
 
+        # a map that cannot be fitted on some folds is no candidate, and no error: others can be
         try:
             scores, _ = cross_score(n, seed, propose)
         except DataError:

@@ -89,6 +89,7 @@ class Strategy:
         before = original.scores()
         name = self.map
         nll: dict[str, float] = {}
+        # a complete search needs one map to pair weights with; a sparse one chooses it on the weight that it found
         if name == "auto" and self.search != "sparse":
             name, nll = self._auto(original)
         if self.search == "none":
@@ -113,6 +114,7 @@ class Strategy:
         A complete search is done again for every fold. `auto` is not: its choice among maps is taken as given.
         """
         name = outcome.map
+        # candidates of a sparse search have no map yet, so their scores serve every fold
         if not self._pairs(name):
             return cross_fit(
                 outcome.candidates,
@@ -122,6 +124,7 @@ class Strategy:
                 features=_needs_features(name),
             )
 
+        # maps of pairs were fitted on all samples: the fold would have been seen
         def propose(train: NDArray[np.bool_]) -> tuple[Logits, CalibrationMap | None]:
             score = self._score_fit(name, train)
             candidates = search_complete(self._vectors, score, self.settings, lambda done, total: None)  # noqa: ARG005

@@ -88,6 +88,7 @@ def averages(weight: Any, angles: Sequence[float], members: int, draws: Draws) -
             yield from averages(weight, [angle], members, draws)
         return
     growing = GrowingAverages(weight, angles, draws)
+    # more than one group: sums over groups are float64
     if len(groups := list(growing.groups(0, members))) > 1:
         growing.grow(members)
         yield from (growing.at(k) for k in range(len(growing)))
@@ -129,9 +130,11 @@ class GrowingAverages:
         Raises:
             ValueError: the weight cannot be tilted, or this size cannot follow the last one.
         """
+        # whole groups only, pairs of members counted: a group that was cut would be summed in another order
         if self.members % (2 * _GROUP) or members < self.members:
             raise ValueError(f"{members} members cannot follow {self.members}")
         xp = array_api_compat.array_namespace(self._weight)
+        # a group is summed in the dtype of the weight, and joins the others in float64 (see the head of this file)
         for size, walk in self.groups(self.members, members):
             k = -1
             for k, (reached, total, rotations) in enumerate(walk):

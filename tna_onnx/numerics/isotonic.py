@@ -64,6 +64,7 @@ def cells(
     xs = p_sum[filled]
     ys = y_sum[filled].astype(np.float64)
     sizes = count[filled].astype(np.float64)
+    # mostly so, and then there is nothing to merge one by one
     if np.all(np.diff(xs / sizes) >= CELL):
         return xs / sizes, ys / sizes, sizes
     merged: list[tuple[float, float, float]] = []

@@ -49,6 +49,7 @@ class TiltParameters:
 
     def max_rotations(self, n: int) -> int:
         """Rotations after which the expected cosine E<w, R w> = (1 - 2/n (1 - E cos t))^k is below 0.01."""
+        # E cos t by the midpoint rule over quantiles of tau
         quantiles = special.betaincinv(self.alpha, self.beta, (np.arange(256) + 0.5) / 256)
         turned = float(np.mean(1 - np.cos(self.theta_s * quantiles)))
         needed = 4 + math.ceil(math.log(_LAST_COSINE) / math.log1p(-min(2 / n * max(turned, 1e-9), 0.99)))
@@ -87,6 +88,7 @@ def runs(n: int, seed: np.random.SeedSequence, parameters: TiltParameters) -> It
     pair_draws = np.random.default_rng(pair_seed)
     angle_draws = np.random.default_rng(angle_seed)
     p = parameters
+    # drawn ahead in large blocks: a call of NumPy costs far more than one draw
     count = max(p.n_t, n // 4)
     while True:
         pairs = pair_draws.integers(0, np.array([n, n - 1]), size=(count, 2))
@@ -95,6 +97,7 @@ def runs(n: int, seed: np.random.SeedSequence, parameters: TiltParameters) -> It
         last = _last_use(pairs)
         begin = 0
         while begin < count:
+            # a run ends before the first pair that shares a coordinate with one of the run
             clash = last[begin : begin + p.n_t] >= begin
             size = int(np.argmax(clash)) if clash.any() else len(clash)
             yield drawn[begin : begin + size]

@@ -25,7 +25,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import array_api_compat
@@ -33,45 +32,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.numerics.angles import envelope_reaches
+from tna_onnx.numerics.class_vectors import ClassVectors
 from tna_onnx.numerics.ops import to_host
 from tna_onnx.numerics.rotations import Run, TiltParameters, runs
 
 __all__ = ["TiltPath", "tilted_sums"]
-
-# Squared length of a class vector that counts as zero: squares of float32 underflow soon below.
-_NOTHING = 1e-30
-
-
-@dataclass(frozen=True, eq=False)
-class _Start:
-    """Where all paths of one weight begin.
-
-    Attributes:
-        vectors: (n, C) class vectors, feature-major: the two coordinates of a rotation are contiguous.
-        half: (C,) float64 factor from a deficit to the squared sine of half the angle, 1 / (2 |w_c|^2); zero for
-            vectors without a direction, which then count for nothing.
-        share: one over the number of vectors with a direction.
-    """
-
-    vectors: Any
-    half: Any
-    share: float
-
-    @classmethod
-    def of(cls, weight: Any) -> _Start:
-        if weight.ndim != 2 or weight.shape[1] < 2:
-            raise ValueError(f"weight must be (C, n) with n >= 2, got shape {tuple(weight.shape)}")
-        xp = array_api_compat.array_namespace(weight)
-        vectors = xp.asarray(weight.T, copy=True)
-        vectors = np.ascontiguousarray(vectors) if isinstance(vectors, np.ndarray) else vectors.contiguous()
-        squared = xp.zeros(vectors.shape[1], dtype=xp.float64, device=array_api_compat.device(vectors))
-        for row in range(0, vectors.shape[0], 64):  # a few rows at a time: a float64 copy of all would be large
-            squared += xp.sum(xp.astype(vectors[row : row + 64], xp.float64) ** 2, axis=0)
-        directed = squared > _NOTHING
-        if not bool(xp.any(directed)):
-            raise ValueError("every class vector is zero, or nearly so: there is nothing to tilt")
-        half = xp.where(directed, 0.5 / xp.where(directed, squared, xp.ones_like(squared)), xp.zeros_like(squared))
-        return cls(vectors, half, 1 / int(xp.count_nonzero(directed)))
 
 
 class TiltPath:
@@ -93,13 +58,14 @@ class TiltPath:
     def __init__(
         self, weight: Any, seed: np.random.SeedSequence, parameters: TiltParameters, *, counterpart: bool = True
     ) -> None:
-        start = weight if isinstance(weight, _Start) else _Start.of(weight)
+        start = weight if isinstance(weight, ClassVectors) else ClassVectors.of(weight)
         self._xp = array_api_compat.array_namespace(start.vectors)
         self._start = start.vectors
         self._half = start.half
         self._share = start.share
+        # in the dtype of the weight, for products with what single rotations lose
         self._weak_half = self._xp.astype(start.half * start.share, start.vectors.dtype)
-        self._tilted = self._xp.asarray(start.vectors, copy=True)
+        self._tilted = self._xp.asarray(start.vectors, copy=True)  # the start is shared by all paths
         self._deficit = self._xp.zeros_like(start.half)
         self._max_rotations = parameters.max_rotations(self._start.shape[0])
         self._runs = runs(self._start.shape[0], seed, parameters)
@@ -159,12 +125,15 @@ class TiltPath:
         blocks = self._blocks(size)
         turned = []
         lost = []
+        # nothing is written until it is known how many of these rotations are made
         for block in blocks:
             old = self._tilted[:, block][rows]
             start = self._start[:, block][rows]
             new = both * old  # rows i and j of G(i, j, t)^T V
+            # G^T (v_i, v_j) = (cos v_i + sin v_j, cos v_j - sin v_i)
             new[:size, :] += sin * old[size:, :]
             new[size:, :] -= sin * old[:size, :]
+            # what the deficit <w, w - V> gains: w_i (old_i - new_i) + w_j (old_j - new_j)
             old -= new
             start *= old
             turned.append(new)
@@ -210,6 +179,7 @@ class TiltPath:
 
     def _first_past(self, lost: list[Any], blocks: list[slice], done: int, target: float) -> int | None:
         """Index of the first of these rotations after which mRC lies past the target; None if there is none."""
+        # arcsines of all classes after every rotation would take most of the time: first a bound without any
         rows = self._may_pass(lost, blocks, target)
         if not (rows := rows[rows < done]).size:
             return None
@@ -240,10 +210,12 @@ class TiltPath:
         parts = list(zip(lost, blocks, strict=True))
         mean = sum(float(xp.vecdot(self._deficit[b], self._half[b])) for b in blocks) * self._share + _SLACK
         gains = sum(to_host(xp.vecdot(x, self._weak_half[None, b])).astype(np.float64) for x, b in parts)
+        # the mean of x after each rotation
         means = mean + np.cumsum(gains)
         rows = np.flatnonzero(means > envelope_reaches(target))
         if not rows.size:
             return rows
+        # 2 asin(sqrt(x)) is concave up to x = 1/2, which is 90 degrees: no class may have passed it in between
         risen = xp.concat([xp.sum(xp.clip(x, 0.0, None), axis=0) for x in lost])
         if float(xp.max((self._deficit + risen) * self._half)) > 0.5 - _SLACK:
             return rows
@@ -286,13 +258,14 @@ def tilted_sums(
     """
     if any(b <= a for a, b in itertools.pairwise(angles)):
         raise ValueError(f"angles must ascend, got {list(angles)}")
-    start = _Start.of(weight)
+    start = ClassVectors.of(weight)
     made = (TiltPath(start, seed, parameters, counterpart=antithetic) for seed in seeds)
     paths = made if len(angles) == 1 else list(made)  # for one angle they need not be in memory together
     for angle in angles:
         total = start.vectors * 0
         ends = []
         for path in paths:
+            # a mean over some of the members would not be the average that was asked for
             if not path.advance(angle):
                 return
             total += path.tilted.T
