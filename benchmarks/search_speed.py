@@ -23,8 +23,8 @@ import numpy as np
 
 from tna_onnx.engine.logits import HeadLogits, score_all
 from tna_onnx.extraction.table import FeatureTable
+from tna_onnx.numerics.angles import mean_rotation
 from tna_onnx.numerics.metrics import ece
-from tna_onnx.numerics.tilt import mean_rotation
 from tna_onnx.search.candidates import Candidate, choose
 from tna_onnx.search.settings import SearchSettings
 from tna_onnx.search.sparse import search_sparse

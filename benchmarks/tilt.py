@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from tna_onnx.numerics.tilt import TiltParameters, TiltPath
+from tna_onnx.numerics.rotations import TiltParameters
+from tna_onnx.numerics.tilt import TiltPath
 
 SIZES = [(10, 512), (1000, 2048), (21_843, 1280), (128_000, 4096)]
 

@@ -11,7 +11,8 @@ from tna_onnx.engine.logits import HeadLogits, score_all
 from tna_onnx.engine.placement import Host, OnDevice, placement_of
 from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.maps import MAPS
-from tna_onnx.numerics.tilt import TiltParameters, TiltPath
+from tna_onnx.numerics.rotations import TiltParameters
+from tna_onnx.numerics.tilt import TiltPath
 from tna_onnx.runtime import Device
 from tna_onnx.search.settings import SearchSettings
 

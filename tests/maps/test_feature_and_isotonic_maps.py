@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,7 +18,7 @@ from scipy.special import log_softmax
 from sklearn.covariance import oas
 from sklearn.isotonic import IsotonicRegression
 
-from tna_onnx.engine.local import reduce_chunks
+from tests.maps.samples import reduce_of, sample
 from tna_onnx.errors import DataError
 from tna_onnx.graph.nodes import NodeOps
 from tna_onnx.maps.atypicality import AtypicalityAware
@@ -32,26 +30,6 @@ from tna_onnx.numerics.ops import ArrayOps
 
 Array = np.ndarray
 MAPS = {"irova": IsotonicOneVsAll, "aar": AtypicalityAware}
-
-
-def sample(classes: int = 5, n: int = 12, size: int = 900, seed: int = 0, scale: float = 3.0) -> tuple[Array, ...]:
-    """Return (logits, labels, features): classes drawn at the softmax, reported `scale` times too sharp."""
-    rng = np.random.default_rng(seed)
-    features = rng.standard_normal((size, n)) * rng.gamma(3, 0.4, (size, 1))
-    logits = features @ rng.standard_normal((n, classes)) * 0.7
-    labels = np.argmax(logits + rng.gumbel(size=logits.shape), axis=1)
-    return scale * logits, labels.astype(np.int64), features
-
-
-def reduce_of(logits: Array, labels: Array, features: Array, cuts: tuple[int, ...] = ()) -> Callable[..., Any]:
-    """Reduce over chunks that end at `cuts`."""
-    borders = [0, *cuts, len(labels)]
-
-    def run(of: Callable[..., Any], *aligned: Array) -> Any:
-        arrays = (logits, labels, features, *aligned)
-        return reduce_chunks(of, [tuple(x[a:b] for x in arrays) for a, b in itertools.pairwise(borders)])
-
-    return run
 
 
 def softmax(logits: Array) -> Array:

@@ -5,7 +5,7 @@ import itertools
 import json
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 from scipy import optimize, special
 
-from tna_onnx.engine.local import reduce_chunks
+from tests.maps.samples import reduce_of
 from tna_onnx.errors import DataError
 from tna_onnx.graph.nodes import NodeOps
 from tna_onnx.maps import MAPS
@@ -251,18 +251,6 @@ def test_maps_by_the_names_of_the_command_line() -> None:
     assert {name: MAPS[name] for name in SCALING} == SCALING
 
 
-def reduce_of(logits: Any, labels: Array, cuts: Sequence[int] = ()) -> Reduce:
-    borders = [0, *cuts, len(labels)]
-
-    def run(of: Callable[..., Any], *aligned: Array) -> Any:
-        pieces = [
-            (logits[a:b], labels[a:b], None, *(array[a:b] for array in aligned)) for a, b in itertools.pairwise(borders)
-        ]
-        return reduce_chunks(of, pieces)
-
-    return run
-
-
 def sample(classes: int = 10, n: int = 1500, temperature: float = 2.5, seed: int = 0) -> tuple[Array, Array]:
     """Logits and labels drawn from their softmax at a temperature."""
     rng = np.random.default_rng([classes, n, seed])
@@ -324,7 +312,7 @@ class TestFits:
         logits, labels = data()
         whole = SCALING[name].fit(reduce_of(logits, labels))
         for cuts in ((1,), (7, 30), range(10, len(labels), 10)):
-            chunked = SCALING[name].fit(reduce_of(logits, labels, list(cuts)))
+            chunked = SCALING[name].fit(reduce_of(logits, labels, cuts=list(cuts)))
             # float64 sums of 1500 terms in another order: 1e-13, and the root is found to 1e-10
             np.testing.assert_allclose(values_of(chunked), values_of(whole), rtol=1e-9, atol=1e-9)
 
@@ -386,7 +374,7 @@ class TestRefusals:
         logits, labels = _right()
         logits = (scale * logits).astype(dtype)
         labels[0] = logits[0].argmin()
-        assert SCALING[name].fit(reduce_of(logits, labels, (1, 50))).temperature > 0
+        assert SCALING[name].fit(reduce_of(logits, labels, cuts=(1, 50))).temperature > 0
 
     def test_worse_than_guessing(self, name: str, dtype: Any, scale: float) -> None:
         logits, _ = _right()

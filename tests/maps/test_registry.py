@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.maps.test_feature_and_isotonic_maps import reduce_of, sample
+from tests.maps.samples import reduce_of, sample
 from tna_onnx.maps import MAPS, MapName
 from tna_onnx.maps.base import CalibrationMap, apply_map
 

@@ -7,13 +7,10 @@ import pytest
 from scipy.optimize import minimize
 from scipy.special import logsumexp
 
+from tests.maps.samples import reduce_of
 from tna_onnx.maps.atypicality import AtypicalityAware
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.ops import ArrayOps
-
-
-def reduce_of(*arrays: Any) -> Any:
-    return lambda of, *aligned: of(*arrays, *aligned)
 
 
 @pytest.mark.parametrize(("classes", "scale", "offset"), [(2, 0.3, 30), (10, 0.3, 30), (10, 0.3, 100), (10, 1000, 0)])

@@ -13,7 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tna_onnx.numerics.tilt import TiltParameters, TiltPath, angles_between, mean_rotation, tilted_sums
+from tna_onnx.numerics.angles import angles_between, mean_rotation
+from tna_onnx.numerics.rotations import TiltParameters
+from tna_onnx.numerics.tilt import TiltPath, tilted_sums
 
 Array = NDArray[Any]
 PAPER = TiltParameters()

@@ -22,7 +22,7 @@ from tna_onnx.graph.readout import Refusal
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Interval, Metrics
 from tna_onnx.numerics.reliability import Reliability
-from tna_onnx.numerics.tilt import TiltParameters
+from tna_onnx.numerics.rotations import TiltParameters
 from tna_onnx.results import details
 from tna_onnx.results.as_json import json_schema, to_json
 from tna_onnx.results.collection import Collection

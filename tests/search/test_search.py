@@ -21,8 +21,9 @@ from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.averages import averages
 from tna_onnx.numerics.metric import Objective
 from tna_onnx.numerics.metrics import objective_value
+from tna_onnx.numerics.rotations import TiltParameters
 from tna_onnx.numerics.stats import SampleScores
-from tna_onnx.numerics.tilt import TiltParameters, TiltPath, tilted_sums
+from tna_onnx.numerics.tilt import TiltPath, tilted_sums
 from tna_onnx.search.candidates import Candidate, candidate_weight, choose
 from tna_onnx.search.complete import search_complete
 from tna_onnx.search.settings import SearchSettings

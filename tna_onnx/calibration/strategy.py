@@ -4,14 +4,14 @@
 - `sparse`: the weight first, then the map.
 - `complete`: every pair of a weight and the map fitted for it.
 
-With `auto` the map is the one with the least cross-validated NLL: on the chosen weight in a sparse search, on the
+With `auto` the map is the one with the smallest cross-validated NLL: on the chosen weight in a sparse search, on the
 original weight otherwise. A complete search without a map is the sparse one.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,7 +33,7 @@ __all__ = ["Outcome", "Strategy"]
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What was found.
+    """What a search chose and fitted.
 
     Attributes:
         candidates: all that were scored, the original weight first.
@@ -94,6 +94,7 @@ class Strategy:
         before = original.scores()
         name = self.map
         nll: dict[str, float] = {}
+        # a complete search needs one map to pair weights with; a sparse one chooses it on the weight that it found
         if name == "auto" and self.search != "sparse":
             name, nll = self._auto(original)
         if self.search == "none":
@@ -102,12 +103,10 @@ class Strategy:
             candidates = search_complete(self._vectors, self._score_fit(name, None), self.settings, progress)
         else:
             scaled = original.scaled_scores if isinstance(original, HeadLogits) else None
-            candidates = search_sparse(
-                self._vectors, lambda w: score_all([self.logits_of(v) for v in w]), self.settings, progress, scaled
-            )
+            candidates = search_sparse(self._vectors, self._score_all, self.settings, progress, scaled)
         chosen = candidates[choose(candidates, self.settings)]
         weight = self._weight_of(chosen)
-        original.forget()
+        original.forget()  # two sets of logits need not be in memory together
         logits = self.logits_of(weight)
         if name == "auto":
             name, nll = self._auto(logits)
@@ -120,15 +119,17 @@ class Strategy:
         A complete search is done again for every fold. `auto` is not: its choice among maps is taken as given.
         """
         name = outcome.map
+        # candidates of a sparse search have no map yet, so their scores serve every fold
         if not self._pairs(name):
             return cross_fit(
                 outcome.candidates,
-                lambda c: outcome.logits if c is outcome.chosen else self.logits_of(self._weight_of(c)),
+                functools.partial(self._logits_of_candidate, outcome),
                 functools.partial(self._fit, name),
                 self.settings,
                 features=_needs_features(name),
             )
 
+        # maps of pairs were fitted on all samples: the fold would have been seen
         def propose(train: NDArray[np.bool_]) -> tuple[Logits, CalibrationMap | None]:
             score = self._score_fit(name, train)
             candidates = search_complete(self._vectors, score, self.settings, lambda done, total: None)  # noqa: ARG005
@@ -144,7 +145,17 @@ class Strategy:
         return self.weight
 
     def _weight_of(self, candidate: Candidate) -> NDArray[Any] | None:
-        return None if self.weight is None else candidate_weight(self.weight, candidate, self.settings)
+        if self.weight is None:
+            return None
+        return candidate_weight(self.weight, candidate, self.settings)
+
+    def _logits_of_candidate(self, outcome: Outcome, candidate: Candidate) -> Logits:
+        if candidate is outcome.chosen:  # those are there already
+            return outcome.logits
+        return self.logits_of(self._weight_of(candidate))
+
+    def _score_all(self, weights: Sequence[NDArray[Any]]) -> list[SampleScores]:
+        return score_all([self.logits_of(weight) for weight in weights])
 
     def _pairs(self, name: str) -> bool:
         return self.search == "complete" and name != "none"

@@ -58,6 +58,7 @@ class Logits(ABC):
 
     def at(self, rows: NDArray[np.int64]) -> NDArray[Any]:
         """Return the logits of some samples, in ascending order, (R, C)."""
+        # a mask keeps the order of the chunks
         mask = np.zeros(len(self), bool)
         mask[rows] = True
         return np.concatenate(self._engine.collect_chunks(_on_host, self.chunks(mask)))
@@ -103,6 +104,7 @@ class Logits(ABC):
 
     def scores(self) -> SampleScores:
         """Scores of all samples; logits are not kept."""
+        # a candidate of a search is scored once: there is no second pass to keep its logits for
         chunks = ((logits, labels) for logits, labels, _ in self._compute())
         scores: SampleScores = self._engine.reduce_chunks(Blocked(SampleScores.of_logits), chunks)
         return scores
@@ -121,6 +123,7 @@ class Logits(ABC):
             start = stop
 
     def _all(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64], NDArray[Any]]]:
+        # features are not kept: they are mapped from a file
         if self._kept is None and self._size() <= _KEPT_BYTES:
             self._kept = [logits for logits, _, _ in self._compute()]
         if self._kept is None:
@@ -169,6 +172,7 @@ class HeadLogits(Logits):
 
     def scaled_scores(self, scale: float) -> SampleScores:
         """Scores of all samples under `scale * weight` and the same bias, from the logits that are there already."""
+        # scale W z + b = scale (W z + b) + (1 - scale) b
         shift = (1 - scale) * self.head.bias
         scores: SampleScores = self.reduce()(Blocked(functools.partial(_scaled, scale, shift)))
         return scores
@@ -214,6 +218,7 @@ class TailLogits(Logits):
     def _compute(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64], NDArray[Any]]]:
         for features, labels, other_inputs in self._store.batches():
             logits = self._run({self._features: features, **other_inputs})
+            # nodes of the model give its dtype; fits and scores need more digits
             if logits.dtype == np.float16:
                 logits = logits.astype(np.float32)
             yield logits, labels, features
@@ -227,7 +232,7 @@ class StoredLogits(Logits):
     """Logits that were collected themselves, of a model without a head."""
 
     def _size(self) -> int:
-        return 0
+        return 0  # they are in the store already
 
     def _compute(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64], NDArray[Any]]]:
         for logits, labels in self._blocks():
@@ -239,6 +244,7 @@ class StoredLogits(Logits):
 
 def score_all(several: Sequence[Logits]) -> list[SampleScores]:
     """Score all samples under each of several weights over one store; heads read its features once for all."""
+    # the other kinds have no features that they could read together
     heads = [logits for logits in several if isinstance(logits, HeadLogits)]
     if len(heads) < len(several) or not heads:
         return [logits.scores() for logits in several]

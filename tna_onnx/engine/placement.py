@@ -50,6 +50,7 @@ class OnDevice:
 
     def put(self, array: NDArray[Any]) -> Any:
         """Copy an array to the device."""
+        # a copy: torch warns of arrays that are read-only, as those of mapped files are
         return self._torch.from_numpy(np.array(array)).to(self._device)
 
     def chunks(self, store: FeatureTable, n_classes: int) -> Iterator[tuple[Any, NDArray[np.int64]]]:
@@ -58,6 +59,7 @@ class OnDevice:
             yield from self._kept[2]
             return
         blocks = ((self.put(features), labels) for features, labels in store.chunks(n_classes))
+        # the other half is for logits and what is computed from them
         if store.features.nbytes > self._free() // 2:
             yield from blocks
             return
@@ -67,7 +69,7 @@ class OnDevice:
     def _free(self) -> int:
         """Free bytes on the device; no bound where the device is the host."""
         if self._device.type != "cuda":
-            return 2**62
+            return 2**62  # larger than any store
         return int(self._torch.cuda.mem_get_info(self._device)[0])
 
 
@@ -76,6 +78,7 @@ Placement = Host | OnDevice
 
 def placement_of(provider: str, device: Device) -> Placement:
     """CUDA if the session runs there and torch can use it too; the host otherwise."""
+    # torch may see fewer devices than ONNX Runtime, or none: its build has a CUDA version of its own
     if provider == "CUDAExecutionProvider":
         try:
             import torch  # noqa: PLC0415 - heavy, and optional

@@ -53,6 +53,7 @@ class EnsembleTemperature:
     def forward(self, op: Ops, logits: Any, features: Any = None) -> Any:  # noqa: ARG002
         """Return log p, cut at the smallest normal number of the dtype."""
         scaled, plain, uniform = self.weights
+        # p = w_1 softmax(s / T) + w_2 softmax(s) + w_3 / C
         p = op.mul(op.softmax(op.mul(logits, op.const(1 / self.temperature))), op.const(scaled))
         p = op.add(p, op.mul(op.softmax(logits), op.const(plain)))
         p = op.add(p, op.const(uniform / self.n_classes))
@@ -77,6 +78,7 @@ class EnsembleTemperature:
         """
         first = Temperature(start.temperature) if start else None
         temperature = Temperature.fit(reduce, start=first).temperature
+        # G and t for the squared error; the number of classes for both losses
         sums = reduce(Blocked(functools.partial(_quadratic, temperature)))
         count = sums[12]
         n_classes = round(sums[13] / count)

@@ -86,11 +86,13 @@ class FeatureSpace:
             DataError: the features do not vary within the classes.
         """
         moments = reduce(_Moments.of)
+        # classes without samples have no mean to be close to
         present = moments.count > 0
         n_samples = float(moments.count.sum())
         n = len(moments.origin)
         means = moments.total[present] / moments.count[present, None]  # around the origin
         mean = moments.total.sum(axis=0) / n_samples
+        # sum (z - mu_y)(z - mu_y)' = sum z z' - sum_c N_c mu_c mu_c'
         within = moments.outer - (means * moments.count[present, None]).T @ means
         covariance, shrinkage = _oas(within / n_samples, n_samples)
         values, vectors = np.linalg.eigh(covariance)

@@ -68,6 +68,7 @@ class IsotonicOneVsAll:
             slope = np.zeros(classes)
             offset = np.zeros(classes)
             height = np.zeros(classes)
+            # classes with fewer knots keep zeros: a ramp without height
             for c, (x, y) in enumerate(self.knots):
                 if k + 1 < len(x):
                     slope[c] = 1 / (x[k + 1] - x[k])
@@ -82,6 +83,7 @@ class IsotonicOneVsAll:
     @classmethod
     def fit(cls, reduce: Reduce, *, start: IsotonicOneVsAll | None = None) -> IsotonicOneVsAll:  # noqa: ARG003
         """Fit each class by pooling adjacent violators; one sort per class."""
+        # isotonic regression sorts: it needs the probabilities of all samples together
         pairs = reduce(_Probabilities.of)
         knots = []
         for c, column in enumerate(np.ascontiguousarray(pairs.probabilities.T)):

@@ -71,6 +71,7 @@ class Temperature:
                 less than nothing about the labels (T -> infinity).
         """
         first = 1 / start.temperature if start else 1.0
+        # d NLL / d beta increases: its root is the minimum, and a range end means that there is none
         root = increasing_root(functools.partial(_slope, reduce), _MIN_BETA, _MAX_BETA, start=first)
         if root.status == "upper":
             raise DataError(

@@ -2,7 +2,7 @@
 
 Member k is the path of the k-th child of the seed, whatever the number of members; with antithetic draws, a pair of
 members is that path and its counterpart. Members are added up in groups of 16, in the dtype of the weight, and groups
-in float64: an average of so many members at an angle has the same bits however it was come by.
+in float64: an average of so many members at an angle has the same bits, whatever was computed before it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
-from tna_onnx.numerics.tilt import TiltParameters, tilted_sums
+from tna_onnx.numerics.rotations import TiltParameters
+from tna_onnx.numerics.tilt import tilted_sums
 
 __all__ = ["LIMIT", "Average", "Draws", "GrowingAverages", "averages", "more_members"]
 
@@ -87,6 +88,7 @@ def averages(weight: Any, angles: Sequence[float], members: int, draws: Draws) -
             yield from averages(weight, [angle], members, draws)
         return
     growing = GrowingAverages(weight, angles, draws)
+    # more than one group: sums over groups are float64
     if len(groups := list(growing.groups(0, members))) > 1:
         growing.grow(members)
         yield from (growing.at(k) for k in range(len(growing)))
@@ -112,7 +114,9 @@ class GrowingAverages:
     """
 
     def __init__(self, weight: Any, angles: Sequence[float], draws: Draws) -> None:
-        self._weight, self._angles, self._draws = weight, list(angles), draws
+        self._weight = weight
+        self._angles = list(angles)
+        self._draws = draws
         self._sums: list[Any] = []
         self._means = np.zeros((len(angles), 2))
         self.members = 0
@@ -126,9 +130,11 @@ class GrowingAverages:
         Raises:
             ValueError: the weight cannot be tilted, or this size cannot follow the last one.
         """
+        # whole groups only, pairs of members counted: a group that was cut would be summed in another order
         if self.members % (2 * _GROUP) or members < self.members:
             raise ValueError(f"{members} members cannot follow {self.members}")
         xp = array_api_compat.array_namespace(self._weight)
+        # a group is summed in the dtype of the weight, and joins the others in float64 (see the head of this file)
         for size, walk in self.groups(self.members, members):
             k = -1
             for k, (reached, total, rotations) in enumerate(walk):
@@ -139,19 +145,22 @@ class GrowingAverages:
                 else:
                     self._sums[k] = xp.astype(self._sums[k], xp.float64) + total
                 self._means[k] += np.array([rotations, reached]) * size
+            # angles that these members do not reach are lost for all
             del self._angles[k + 1 :], self._sums[k + 1 :]
         self.members = members
 
     def at(self, k: int) -> Average:
         """Return the average at angle number k."""
-        xp, (rotations, reached) = array_api_compat.array_namespace(self._weight), self._means[k] / self.members
+        xp = array_api_compat.array_namespace(self._weight)
+        rotations, reached = self._means[k] / self.members
         mean = xp.astype(self._sums[k] / self.members, self._weight.dtype)
         return Average(self._angles[k], mean, float(rotations), math.degrees(reached))
 
     def groups(self, start: int, members: int) -> Iterator[tuple[int, Iterator[tuple[float, Any, float]]]]:
         """Yield (size, walk of `tilted_sums`) of groups that hold the members from `start` on."""
-        draws, radians = self._draws, [math.radians(a) for a in self._angles]
-        share = 2 if draws.antithetic else 1
+        draws = self._draws
+        radians = [math.radians(a) for a in self._angles]
+        share = 2 if draws.antithetic else 1  # members that one seed gives
         for k in range(start // share, members // share, _GROUP):
             seeds = [draws.child(i) for i in range(k, min(k + _GROUP, members // share))]
             yield (

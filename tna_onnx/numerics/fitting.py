@@ -63,7 +63,8 @@ def increasing_root(
     """
     if not 0 < low < high:
         raise ValueError(f"expected 0 < low < high, got {low} and {high}")
-    left, right = math.log(low), math.log(high)
+    left = math.log(low)
+    right = math.log(high)
     u = min(max(math.log(start), left), right)
     last = before_last = right - left
     halley = 0.0  # length of the last step, if it was Halley's
@@ -74,15 +75,22 @@ def increasing_root(
             raise ValueError(f"function is not finite at {x}: value {value}, slope {slope}, second derivative {bend}")
         if value == 0:
             return Root(x, iteration, "converged")
-        left, right = (u, right) if value < 0 else (left, u)
+        if value < 0:
+            left = u
+        else:
+            right = u
         step = _halley(value, x * slope, x * slope + x * x * bend)
         following = u + step
         if abs(step) > tolerance and not (left < following < right and 2 * abs(step) <= before_last):
             # the step leaves the bracket or creeps: halve the bracket (not for a last step, within rounding of its end)
-            following, halley, ended = (left + right) / 2, 0.0, False
+            following = (left + right) / 2
+            halley = 0.0
+            ended = False
         else:
-            ended, halley = _left_over(abs(step), halley, tolerance) <= tolerance, abs(step)
-        before_last, last = last, abs(following - u)
+            ended = _left_over(abs(step), halley, tolerance) <= tolerance
+            halley = abs(step)
+        before_last = last
+        last = abs(following - u)
         if ended or last <= tolerance:
             return Root(math.exp(following), iteration, _end(following, low, high))
         u = following
@@ -107,13 +115,17 @@ def _left_over(step: float, before: float, tolerance: float) -> float:
     """
     if step <= tolerance ** (2 / 3):
         return 0.0
-    return max(step / before**3, 1.0) * step**3 if before > 0 else math.inf
+    if not before > 0:
+        return math.inf
+    return max(step / before**3, 1.0) * step**3
 
 
 def _end(u: float, low: float, high: float) -> Literal["converged", "lower", "upper"]:
     if u - math.log(low) < 1e-6:
         return "lower"
-    return "upper" if math.log(high) - u < 1e-6 else "converged"
+    if math.log(high) - u < 1e-6:
+        return "upper"
+    return "converged"
 
 
 def convex_minimum(
@@ -140,14 +152,16 @@ def convex_minimum(
     >>> convex_minimum(lambda x: (x @ x / 2 - x[0], x - [1, 0], np.ones(2)), lambda x, d: d, np.zeros(2)).tolist()
     [1.0, 0.0]
     """
-    x, (value, gradient, diagonal) = start, function(start)
+    x = start
+    value, gradient, diagonal = function(x)
     length = math.sqrt(gradient @ (gradient / diagonal))
     for _ in range(max_iterations):
         if not length > tolerance:
             break
         # close to the minimum the systems are solved to more digits, far from it that would be wasted
         step = _conjugate_gradients(functools.partial(product, x), -gradient, diagonal, min(0.3, math.sqrt(length)))
-        fall, size = -float(gradient @ step), 1.0
+        fall = -float(gradient @ step)
+        size = 1.0
         while size > 1e-18:  # where probabilities are saturated there is no curvature, and steps are far too long
             following = function(x + size * step)
             if _goes_down(following[0] - value, float(following[1] @ step), fall, size, abs(value)):
@@ -155,8 +169,10 @@ def convex_minimum(
             size /= 2
         else:  # rounding is all that is left
             break
-        before, gained = length, value - following[0] > 1e-6 * abs(value)
-        x, (value, gradient, diagonal) = x + size * step, following
+        before = length
+        gained = value - following[0] > 1e-6 * abs(value)
+        x = x + size * step
+        value, gradient, diagonal = following
         length = math.sqrt(gradient @ (gradient / diagonal))
         if not gained and length > before / 2:  # the same: a Newton step near the minimum does better than that
             break
@@ -175,7 +191,10 @@ def _conjugate_gradients(
     product: Callable[[FloatArray], FloatArray], target: FloatArray, diagonal: FloatArray, tolerance: float
 ) -> FloatArray:
     """Solve H x = target until the residual is `tolerance` of what it was, in the norm of the inverse diagonal."""
-    x, residual, direction, last = np.zeros_like(target), target, np.zeros_like(target), 1.0
+    x = np.zeros_like(target)
+    residual = target
+    direction = np.zeros_like(target)
+    last = 1.0
     first = float(target @ (target / diagonal))
     for _ in range(10 * len(target)):
         scaled = residual / diagonal
@@ -187,8 +206,12 @@ def _conjugate_gradients(
         bend = float(direction @ turned)
         if not (bend > 0 and math.isfinite(square / bend)):  # flat, up to rounding
             break
-        x, residual, last = x + square / bend * direction, residual - square / bend * turned, square
-    return x if x.any() else target / diagonal
+        x = x + square / bend * direction
+        residual = residual - square / bend * turned
+        last = square
+    if not x.any():  # not even one step: that of the preconditioner alone
+        return target / diagonal
+    return x
 
 
 def simplex_weights(gram: FloatArray, target: FloatArray) -> FloatArray:
@@ -204,12 +227,17 @@ def simplex_weights(gram: FloatArray, target: FloatArray) -> FloatArray:
     >>> simplex_weights(np.eye(2), np.array([0.9, 0.1])).round(6).tolist()
     [0.9, 0.1]
     """
-    k, best, weights = len(target), math.inf, np.full(len(target), 1 / len(target))
+    k = len(target)
+    best = math.inf
+    weights = np.full(k, 1 / k)
+    # of equal minima, the first: supports come in ascending size
     slack = 1e-13 * float(np.abs(gram).max())
     for size in range(1, k + 1):
         for support in map(list, itertools.combinations(range(k), size)):
             system = np.ones((size + 1, size + 1))
-            system[:size, :size], system[size, size] = gram[np.ix_(support, support)], 0.0
+            # KKT conditions: [G 1; 1' 0] [w; lambda] = [t; 1]
+            system[:size, :size] = gram[np.ix_(support, support)]
+            system[size, size] = 0.0
             solution = np.linalg.lstsq(system, np.append(target[support], 1.0), rcond=None)[0][:size]
             if solution.min() < -1e-12:
                 continue
@@ -217,7 +245,8 @@ def simplex_weights(gram: FloatArray, target: FloatArray) -> FloatArray:
             w[support] = np.maximum(solution, 0.0) / np.maximum(solution, 0.0).sum()
             value = float(w @ gram @ w - 2 * target @ w)
             if value < best - slack:
-                best, weights = value, w
+                best = value
+                weights = w
     return weights
 
 

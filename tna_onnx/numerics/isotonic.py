@@ -19,7 +19,7 @@ from scipy.optimize import isotonic_regression
 __all__ = ["CELL", "TOLERANCE", "cells", "isotonic_knots", "pool"]
 
 CELL = 1 / 1024
-"""Least distance of neighbouring knots; slopes are at most its inverse."""
+"""Smallest distance of neighbouring knots; slopes are at most its inverse."""
 
 TOLERANCE = 0.002
 """Largest error in probability that thinning may make at a cell."""
@@ -41,11 +41,13 @@ def isotonic_knots(
     >>> x.tolist(), y.tolist()
     ([0.1, 0.2, 0.8, 0.9], [0.0, 0.5, 0.5, 1.0])
     """
-    x, y, weight = cells(probability, outcome)
-    fitted = pool(y, weight)
+    x, y, weight = cells(probability, outcome)  # step 1
+    fitted = pool(y, weight)  # step 2
+    # step 3: a cell whose neighbours have its value is inside a constant piece
     inner = np.r_[False, (fitted[1:-1] == fitted[:-2]) & (fitted[1:-1] == fitted[2:]), False][: len(x)]
-    x, fitted = x[~inner], fitted[~inner]
-    kept = _thin(x, fitted)
+    x = x[~inner]
+    fitted = fitted[~inner]
+    kept = _thin(x, fitted)  # step 4
     return x[kept], fitted[kept]
 
 
@@ -56,9 +58,13 @@ def cells(
     p = np.asarray(probability, np.float64)
     cell = np.minimum((p / CELL).astype(np.int64), round(1 / CELL) - 1)
     count = np.bincount(cell)
-    p_sum, y_sum = np.bincount(cell, p), np.bincount(cell[outcome], minlength=len(count))
+    p_sum = np.bincount(cell, p)
+    y_sum = np.bincount(cell[outcome], minlength=len(count))
     filled = np.flatnonzero(count)
-    xs, ys, sizes = p_sum[filled], y_sum[filled].astype(np.float64), count[filled].astype(np.float64)
+    xs = p_sum[filled]
+    ys = y_sum[filled].astype(np.float64)
+    sizes = count[filled].astype(np.float64)
+    # mostly so, and then there is nothing to merge one by one
     if np.all(np.diff(xs / sizes) >= CELL):
         return xs / sizes, ys / sizes, sizes
     merged: list[tuple[float, float, float]] = []
@@ -66,7 +72,9 @@ def cells(
         # the means of neighbouring cells can lie close to their common border: then they are one
         while merged and x / size - merged[-1][0] / merged[-1][2] < CELL:
             x_before, y_before, size_before = merged.pop()
-            x, y, size = x_before + x, y_before + y, size_before + size  # noqa: PLW2901
+            x += x_before  # noqa: PLW2901
+            y += y_before  # noqa: PLW2901
+            size += size_before  # noqa: PLW2901
         merged.append((x, y, size))
     total = np.array(merged)
     return total[:, 0] / total[:, 2], total[:, 1] / total[:, 2], total[:, 2]
@@ -79,7 +87,8 @@ def pool(y: NDArray[np.float64], weight: NDArray[np.float64]) -> NDArray[np.floa
 
 def _thin(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.intp]:
     """Indices of the knots to keep: Douglas & Peucker (1973) with the vertical distance."""
-    kept, open_pieces = {0, len(x) - 1}, [(0, len(x) - 1)]
+    kept = {0, len(x) - 1}
+    open_pieces = [(0, len(x) - 1)]
     while open_pieces:
         first, last = open_pieces.pop()
         if last - first < 2:

@@ -37,7 +37,7 @@ _MIN_RESAMPLES = 1000
 _MAX_RESAMPLES = 10_000
 _MIN_BEYOND = 25
 
-# Each sample is its own group up to this many; above it, drawing every one would take most of the time.
+# Each sample is its own group up to this many; above it, the time and memory of a resample stay as they are.
 _MAX_GROUPS = 20_000
 
 
@@ -121,11 +121,14 @@ def ada_ece(scores: SampleScores, bins: int = 15) -> float:
     """
     _check(scores, bins)
     order = np.argsort(scores.confidence, kind="stable")
-    confidence, residual = scores.confidence[order], _residuals(scores)[order]
+    confidence = scores.confidence[order]
+    residual = _residuals(scores)[order]
+    # samples of one confidence share their mean residual: their order is arbitrary
     starts = np.flatnonzero(np.r_[True, confidence[1:] != confidence[:-1]])
     counts = np.diff(np.r_[starts, len(confidence)])
     residual = np.repeat(np.add.reduceat(residual, starts) / counts, counts)
     edges = _equal_mass_edges(len(scores), bins)
+    # every bin holds a sample, as there are at least as many samples as bins: reduceat needs that
     return float(np.sum(np.abs(np.add.reduceat(residual, edges[:-1]))) / len(scores))
 
 
@@ -193,6 +196,7 @@ def differences_to(
         group = rng.permutation(n) % groups
     first, *sums = (_Sums.of(scores, bins, group, groups) for scores in (before, *others))
 
+    # both models see the same resamples: what they share cancels in the difference
     def minus(weights: NDArray[np.float64]) -> list[dict[str, NDArray[np.float64]]]:
         errors = first.errors(weights)
         return [each.minus(first, errors, weights, n) for each in sums]

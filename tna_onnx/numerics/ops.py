@@ -22,10 +22,6 @@ __all__ = ["ArrayOps", "Blocked", "Ops", "blocks", "own_column", "softmax", "to_
 _BLOCK = 2**17
 """Logits in a row block: 512 KB of float32, so that what is computed from them stays in a core's cache."""
 
-# glibc gives the memory of large temporaries back to the system after each use, and every page of the next one faults
-# (four times the work of a block) until it has seen a large array freed: 16 MB here, which nothing touches.
-np.empty(2**21)
-
 
 class Ops(Protocol):
     """The words. `Value` is an array, or the name of a tensor in a graph."""
@@ -62,7 +58,7 @@ class Ops(Protocol):
         """Return the mean of a over axis 1, (N, 1)."""
 
     def min(self, a: Any) -> Any:
-        """Return the least value of a over axis 1, (N, 1)."""
+        """Return the smallest value of a over axis 1, (N, 1)."""
 
     def sum_square(self, a: Any) -> Any:
         """Return the sum of squares of a over axis 1, (N, 1)."""
@@ -78,7 +74,8 @@ class ArrayOps:
 
     def __init__(self, like: Any) -> None:
         self._xp = array_api_compat.array_namespace(like)
-        self._dtype, self._device = like.dtype, array_api_compat.device(like)
+        self._dtype = like.dtype
+        self._device = array_api_compat.device(like)
 
     @property
     def tiny(self) -> float:
@@ -122,8 +119,21 @@ class ArrayOps:
 def blocks(logits: Any) -> list[slice]:
     """Return row slices of (N, C) logits, each small enough for a cache; one slice for arrays that are not NumPy's."""
     n, classes = logits.shape
-    rows = max(1, _BLOCK // classes) if isinstance(logits, np.ndarray) else max(1, n)
+    if not isinstance(logits, np.ndarray):
+        return [slice(0, max(1, n))]
+    _keep_freed_memory()
+    rows = max(1, _BLOCK // classes)
     return [slice(k, k + rows) for k in range(0, max(1, n), rows)]
+
+
+@functools.cache
+def _keep_freed_memory() -> None:
+    """Let glibc see a large array freed: 16 MB, which nothing touches.
+
+    Until then it gives the memory of large temporaries back to the system after each use, and every page of the next
+    one faults: four times the work of a block.
+    """
+    np.empty(2**21)
 
 
 @dataclass(frozen=True)
@@ -156,7 +166,9 @@ def own_column(values: Any, labels: Any) -> Any:
 
 def to_host(array: Any) -> NDArray[Any]:
     """Bring an array of any namespace to NumPy."""
-    return array if isinstance(array, np.ndarray) else np.asarray(array_api_compat.to_device(array, "cpu"))
+    if isinstance(array, np.ndarray):
+        return array
+    return np.asarray(array_api_compat.to_device(array, "cpu"))
 
 
 def softmax(logits: NDArray[Any]) -> NDArray[np.float64]:

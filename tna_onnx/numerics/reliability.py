@@ -40,7 +40,7 @@ class Bins:
     @classmethod
     def of_sums(cls, count: NDArray[Any], confidence: NDArray[Any], hits: NDArray[Any]) -> Bins:
         """Divide (B,) sums by their counts."""
-        size = np.maximum(count, 1)
+        size = np.maximum(count, 1)  # sums of an empty bin are 0, and stay 0
         return cls(
             tuple(count.astype(int).tolist()), tuple((confidence / size).tolist()), tuple((hits / size).tolist())
         )
@@ -72,4 +72,5 @@ class Reliability:
 
 def bin_of(values: NDArray[Any], bins: int) -> NDArray[np.intp]:
     """Bin of each value in [0, 1]."""
+    # borders are divided, not added up: float64(j / B) is the closest number to the border
     return np.searchsorted(np.arange(1, bins) / bins, values.astype(np.float64), side="left")

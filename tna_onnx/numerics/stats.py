@@ -22,6 +22,7 @@ from tna_onnx.numerics.ops import own_column, to_host
 
 __all__ = ["SampleScores"]
 
+# Probabilities below this count as this one: their logarithm would be infinite at 0.
 _TINY = float(np.finfo(np.float32).tiny)
 
 
@@ -51,10 +52,12 @@ class SampleScores:
         [0.800000011920929]
         """
         xp = array_api_compat.array_namespace(logits)
+        # exponentials of float16 would have three digits
         if logits.dtype == xp.float16:
             logits = xp.astype(logits, xp.float32)
         top = xp.max(logits, axis=1, keepdims=True)
         own = own_column(logits, labels) - top
+        # the largest exponential is 1: none overflows, and the sum cannot vanish
         weights = xp.exp(logits - top)
         total = xp.sum(weights, axis=1, keepdims=True, dtype=xp.float64)
         squares = xp.sum(weights * weights, axis=1, keepdims=True, dtype=xp.float64)
@@ -69,6 +72,7 @@ class SampleScores:
     def of_probabilities(cls, probabilities: Any, labels: Any) -> SampleScores:
         """Score (N, C) probabilities as a model gave them; log p is cut at the smallest normal float32."""
         xp = array_api_compat.array_namespace(probabilities)
+        # probabilities are not divided by their sum: they are scored as the model gives them
         p = xp.astype(probabilities, xp.float64)
         own = xp.squeeze(own_column(p, labels), axis=1)
         return cls(

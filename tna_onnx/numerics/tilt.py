@@ -25,125 +25,18 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import array_api_compat
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
 
+from tna_onnx.numerics.angles import envelope_reaches
+from tna_onnx.numerics.class_vectors import ClassVectors
 from tna_onnx.numerics.ops import to_host
+from tna_onnx.numerics.rotations import Run, TiltParameters, runs
 
-__all__ = ["TiltParameters", "TiltPath", "angles_between", "mean_rotation", "tilted_sums"]
-
-FloatArray = NDArray[np.floating[Any]]
-
-# Squared length of a class vector that counts as zero: squares of float32 underflow soon below.
-_NOTHING = 1e-30
-
-# A path ends when the expected cosine has fallen to this: 89.4 degrees, where nothing but noise is left.
-_LAST_COSINE = 0.01
-
-# A path that would take longer is refused: n = 100,000 at the paper's parameters takes 850,000.
-_MOST_ROTATIONS = 2_000_000
-
-
-@dataclass(frozen=True)
-class TiltParameters:
-    """How rotations are drawn: angle t = theta_s * tau with tau ~ Beta(alpha, beta).
-
-    Attributes:
-        alpha: first shape of the Beta distribution (paper: 5); no unit.
-        beta: second shape of the Beta distribution (paper: 1); no unit.
-        theta_s: largest angle of one rotation, radians (paper: 0.9).
-        n_t: rotations applied at a time, at least 1 (paper: 50). Speed only: mRC is exact after every rotation.
-    """
-
-    alpha: float = 5.0
-    beta: float = 1.0
-    theta_s: float = 0.9
-    n_t: int = 50
-
-    def __post_init__(self) -> None:
-        if not (0 < self.alpha < math.inf and 0 < self.beta < math.inf):
-            raise ValueError(f"alpha and beta must be positive and finite, got {self.alpha} and {self.beta}")
-        if not 0 < self.theta_s <= math.pi:
-            raise ValueError(f"theta_s must lie in (0, pi] radians, got {self.theta_s}")
-        if self.n_t < 1:
-            raise ValueError(f"n_t must be at least 1, got {self.n_t}")
-
-    def max_rotations(self, n: int) -> int:
-        """Rotations after which the expected cosine E<w, R w> = (1 - 2/n (1 - E cos t))^k is below 0.01."""
-        quantiles = special.betaincinv(self.alpha, self.beta, (np.arange(256) + 0.5) / 256)
-        turned = float(np.mean(1 - np.cos(self.theta_s * quantiles)))
-        needed = 4 + math.ceil(math.log(_LAST_COSINE) / math.log1p(-min(2 / n * max(turned, 1e-9), 0.99)))
-        if needed > _MOST_ROTATIONS:
-            raise ValueError(
-                f"theta_s {self.theta_s}, alpha {self.alpha} and beta {self.beta} turn so little that {needed:,} "
-                f"rotations would be needed; at most {_MOST_ROTATIONS:,} are made, raise theta_s"
-            )
-        return needed
-
-
-def mean_rotation(weight: FloatArray, tilted: FloatArray) -> float:
-    """MRC: mean over classes of the angle between each class vector and its tilted self.
-
-    Args:
-        weight: (C, n) class vectors; zero vectors have no direction and are left out.
-        tilted: (C, n) tilted class vectors, of any norm.
-
-    Returns:
-        Mean angle in radians.
-
-    Source: definition of mRC, section "Tilt the class vectors".
-
-    >>> mean_rotation(np.eye(2), np.array([[0.0, 1.0], [0.0, 1.0]])) / np.pi * 180
-    45.0
-    """
-    return float(np.mean(angles_between(weight, tilted)))
-
-
-def angles_between(weight: FloatArray, tilted: FloatArray) -> NDArray[np.float64]:
-    """Angle in radians between each class vector and its tilted self, both (C, n); zero vectors are left out."""
-    w, v = np.asarray(weight, np.float64), np.asarray(tilted, np.float64)
-    length = np.linalg.norm(w, axis=1) * np.linalg.norm(v, axis=1)
-    kept = length > 0
-    cosine = np.einsum("cn,cn->c", w, v)[kept] / length[kept]
-    angle: NDArray[np.float64] = np.arccos(np.clip(cosine, -1.0, 1.0))
-    return angle
-
-
-@dataclass(frozen=True, eq=False)
-class _Start:
-    """Where all paths of one weight begin.
-
-    Attributes:
-        vectors: (n, C) class vectors, feature-major: the two coordinates of a rotation are contiguous.
-        half: (C,) float64 factor from a deficit to the squared sine of half the angle, 1 / (2 |w_c|^2); zero for
-            vectors without a direction, which then count for nothing.
-        share: one over the number of vectors with a direction.
-    """
-
-    vectors: Any
-    half: Any
-    share: float
-
-    @classmethod
-    def of(cls, weight: Any) -> _Start:
-        if weight.ndim != 2 or weight.shape[1] < 2:
-            raise ValueError(f"weight must be (C, n) with n >= 2, got shape {tuple(weight.shape)}")
-        xp = array_api_compat.array_namespace(weight)
-        vectors = xp.asarray(weight.T, copy=True)
-        vectors = np.ascontiguousarray(vectors) if isinstance(vectors, np.ndarray) else vectors.contiguous()
-        squared = xp.zeros(vectors.shape[1], dtype=xp.float64, device=array_api_compat.device(vectors))
-        for row in range(0, vectors.shape[0], 64):  # a few rows at a time: a float64 copy of all would be large
-            squared += xp.sum(xp.astype(vectors[row : row + 64], xp.float64) ** 2, axis=0)
-        directed = squared > _NOTHING
-        if not bool(xp.any(directed)):
-            raise ValueError("every class vector is zero, or nearly so: there is nothing to tilt")
-        half = xp.where(directed, 0.5 / xp.where(directed, squared, xp.ones_like(squared)), xp.zeros_like(squared))
-        return cls(vectors, half, 1 / int(xp.count_nonzero(directed)))
+__all__ = ["TiltPath", "tilted_sums"]
 
 
 class TiltPath:
@@ -165,20 +58,19 @@ class TiltPath:
     def __init__(
         self, weight: Any, seed: np.random.SeedSequence, parameters: TiltParameters, *, counterpart: bool = True
     ) -> None:
-        start = weight if isinstance(weight, _Start) else _Start.of(weight)
+        start = weight if isinstance(weight, ClassVectors) else ClassVectors.of(weight)
         self._xp = array_api_compat.array_namespace(start.vectors)
-        self._start, self._half, self._share = start.vectors, start.half, start.share
+        self._start = start.vectors
+        self._half = start.half
+        self._share = start.share
+        # in the dtype of the weight, for products with what single rotations lose
         self._weak_half = self._xp.astype(start.half * start.share, start.vectors.dtype)
-        self._tilted = self._xp.asarray(start.vectors, copy=True)
+        self._tilted = self._xp.asarray(start.vectors, copy=True)  # the start is shared by all paths
         self._deficit = self._xp.zeros_like(start.half)
-        self._parameters = parameters
         self._max_rotations = parameters.max_rotations(self._start.shape[0])
-        # fixed child keys (not .spawn, which counts its calls): a path restarts the same from the same seed
-        pairs, angles = (np.random.SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, k)) for k in (0, 1))
-        self._pair_draws = np.random.default_rng(pairs)
-        self._angle_draws = np.random.default_rng(angles)
-        self._run: list[_Run] = []
-        self._applied: list[_Run] | None = [] if counterpart else None
+        self._runs = runs(self._start.shape[0], seed, parameters)
+        self._rest: Run | None = None  # of a run that the last target has cut
+        self._applied: list[Run] | None = [] if counterpart else None
         self.rotations = 0
         self.angle = 0.0
 
@@ -197,7 +89,8 @@ class TiltPath:
         for run in reversed(self._applied):
             rows, cos, sin = self._put(run)
             old = self._xp.take(turned, rows, axis=0)
-            old_i, old_j = old[: len(run)], old[len(run) :]
+            old_i = old[: len(run)]
+            old_j = old[len(run) :]
             turned[rows] = self._xp.concat([cos * old_i - sin * old_j, sin * old_i + cos * old_j])
         return turned.T
 
@@ -205,66 +98,61 @@ class TiltPath:
         """Rotate until mRC exceeds `angle` (radians); the loop of Algorithm 1. False: the path has ended before."""
         passed = self.angle > angle
         while not passed and self.rotations < self._max_rotations:
-            if not self._run:
-                self._draw()
-            run = self._run.pop(0)
+            run = self._rest or next(self._runs)
             done, passed = self._rotate(run, angle)
-            if done < len(run):
-                self._run.insert(0, run[done:])
+            self._rest = run[done:]
         self.angle = float(self._mrc(self._deficit[None, :])[0])
         return passed
 
-    def _draw(self) -> None:
-        """Draw rotations and cut them into runs of at most n_t whose coordinates are disjoint."""
-        p, n = self._parameters, self._start.shape[0]
-        count = max(p.n_t, n // 4)
-        pairs = self._pair_draws.integers(0, np.array([n, n - 1]), size=(count, 2))
-        pairs[:, 1] += pairs[:, 1] >= pairs[:, 0]  # ordered pair of two different coordinates
-        drawn = _Run(pairs, p.theta_s * self._angle_draws.beta(p.alpha, p.beta, size=count))
-        last, begin = _last_use(pairs), 0
-        while begin < count:
-            clash = last[begin : begin + p.n_t] >= begin
-            end = begin + (int(np.argmax(clash)) if clash.any() else len(clash))
-            self._run.append(drawn[begin:end])
-            begin = end
-
-    def _put(self, run: _Run) -> tuple[Any, Any, Any]:
+    def _put(self, run: Run) -> tuple[Any, Any, Any]:
         """Bring a run to the device: (2k,) rows i and then j, (k, 1) cosines and sines."""
         rows = np.ascontiguousarray(run.pairs.T).reshape(-1)
-        cos, sin = np.cos(run.turn)[:, None], np.sin(run.turn)[:, None]
-        device, dtype = array_api_compat.device(self._tilted), self._tilted.dtype
+        cos = np.cos(run.turn)[:, None]
+        sin = np.sin(run.turn)[:, None]
+        device = array_api_compat.device(self._tilted)
+        dtype = self._tilted.dtype
         if device == "cpu":  # NumPy
             return rows, cos.astype(dtype), sin.astype(dtype)
         rows, cos, sin = (self._xp.asarray(array, device=device) for array in (rows, cos, sin))
         return rows, self._xp.astype(cos, dtype), self._xp.astype(sin, dtype)
 
-    def _rotate(self, run: _Run, target: float) -> tuple[int, bool]:
+    def _rotate(self, run: Run, target: float) -> tuple[int, bool]:
         """Apply a run up to the rotation that takes mRC past the target; return how many that were, and if it did."""
-        xp, size = self._xp, len(run)
+        xp = self._xp
+        size = len(run)
         rows, cos, sin = self._put(run)
-        both, blocks = xp.concat([cos, cos]), self._blocks(size)
-        turned, lost = [], []
+        both = xp.concat([cos, cos])
+        blocks = self._blocks(size)
+        turned = []
+        lost = []
+        # nothing is written until it is known how many of these rotations are made
         for block in blocks:
-            old, start = self._tilted[:, block][rows], self._start[:, block][rows]
+            old = self._tilted[:, block][rows]
+            start = self._start[:, block][rows]
             new = both * old  # rows i and j of G(i, j, t)^T V
+            # G^T (v_i, v_j) = (cos v_i + sin v_j, cos v_j - sin v_i)
             new[:size, :] += sin * old[size:, :]
             new[size:, :] -= sin * old[:size, :]
+            # what the deficit <w, w - V> gains: w_i (old_i - new_i) + w_j (old_j - new_j)
             old -= new
             start *= old
             turned.append(new)
             lost.append(start[:size, :] + start[size:, :])
-        done, passed = min(size, self._max_rotations - self.rotations), False
-        if (first := self._first_past(lost, blocks, done, target)) is not None:
-            done, passed = first + 1, True
+        done = min(size, self._max_rotations - self.rotations)
+        first = self._first_past(lost, blocks, done, target)
+        passed = first is not None
+        if first is not None:
+            done = first + 1
         if done < size:
             rows = self._put(run[:done])[0]
             turned = [xp.concat([new[:done, :], new[size : size + done, :]]) for new in turned]
         for block, new, x in zip(blocks, turned, lost, strict=True):
             self._tilted[:, block][rows] = new
-            steps_here = self._added(x[:done, :], block)
-            # NumPy sums rows in order, but a single column pairwise
-            lone = steps_here.shape[1] == 1
-            self._deficit[block] = xp.cumulative_sum(steps_here, axis=0)[-1, :] if lone else xp.sum(steps_here, axis=0)
+            added = self._added(x[:done, :], block)
+            if added.shape[1] == 1:  # NumPy sums rows in order, but a single column pairwise
+                self._deficit[block] = xp.cumulative_sum(added, axis=0)[-1, :]
+            else:
+                self._deficit[block] = xp.sum(added, axis=0)
         if self._applied is not None:
             self._applied.append(run[:done])
         self.rotations += done
@@ -273,7 +161,9 @@ class TiltPath:
     def _blocks(self, size: int) -> list[slice]:
         """Cut the classes into blocks that fit a core's cache in a run of this size; torch arrays stay whole."""
         classes = self._start.shape[1]
-        width = max(1, _BLOCK // (2 * size)) if isinstance(self._start, np.ndarray) else classes
+        if not isinstance(self._start, np.ndarray):
+            return [slice(0, classes)]
+        width = max(1, _BLOCK // (2 * size))
         return [slice(k, min(k + width, classes)) for k in range(0, classes, width)]
 
     def _added(self, lost: Any, block: slice) -> Any:
@@ -289,18 +179,22 @@ class TiltPath:
 
     def _first_past(self, lost: list[Any], blocks: list[slice], done: int, target: float) -> int | None:
         """Index of the first of these rotations after which mRC lies past the target; None if there is none."""
+        # arcsines of all classes after every rotation would take most of the time: first a bound without any
         rows = self._may_pass(lost, blocks, target)
         if not (rows := rows[rows < done]).size:
             return None
-        xp, begin, width = self._xp, 0, 1
+        xp = self._xp
         sums = [xp.cumulative_sum(self._added(x[:done, :], b), axis=0) for x, b in zip(lost, blocks, strict=True)]
         deficits = xp.concat(sums, axis=1)
-        while begin < len(rows):  # mostly it is the first, and arcsines of all classes are dear
+        begin = 0
+        width = 1  # mostly it is the first, and arcsines of all classes are expensive
+        while begin < len(rows):
             part = rows[begin : begin + width]
             past = np.flatnonzero(to_host(self._mrc(deficits[part, :])) > target)
             if len(past):
                 return int(part[past[0]])
-            begin, width = begin + width, 2 * width
+            begin += width
+            width *= 2
         return None
 
     def _may_pass(self, lost: list[Any], blocks: list[slice], target: float) -> NDArray[np.int64]:
@@ -316,39 +210,16 @@ class TiltPath:
         parts = list(zip(lost, blocks, strict=True))
         mean = sum(float(xp.vecdot(self._deficit[b], self._half[b])) for b in blocks) * self._share + _SLACK
         gains = sum(to_host(xp.vecdot(x, self._weak_half[None, b])).astype(np.float64) for x, b in parts)
+        # the mean of x after each rotation
         means = mean + np.cumsum(gains)
-        rows = np.flatnonzero(means > _envelope_reaches(target))
+        rows = np.flatnonzero(means > envelope_reaches(target))
         if not rows.size:
             return rows
+        # 2 asin(sqrt(x)) is concave up to x = 1/2, which is 90 degrees: no class may have passed it in between
         risen = xp.concat([xp.sum(xp.clip(x, 0.0, None), axis=0) for x in lost])
         if float(xp.max((self._deficit + risen) * self._half)) > 0.5 - _SLACK:
             return rows
         return rows[means[rows] > min(0.5, math.sin(min(target, math.pi) / 2) ** 2)]
-
-
-@dataclass(frozen=True, eq=False)
-class _Run:
-    """Rotations of disjoint coordinates: (k, 2) pairs and (k,) angles in radians."""
-
-    pairs: NDArray[np.int64]
-    turn: NDArray[np.float64]
-
-    def __len__(self) -> int:
-        return len(self.turn)
-
-    def __getitem__(self, part: slice) -> _Run:
-        return _Run(self.pairs[part], self.turn[part])
-
-
-def _last_use(pairs: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Of each of (k, 2) pairs, the last earlier one that shares a coordinate with it; -1 for none."""
-    coordinates = pairs.reshape(-1)
-    order = np.argsort(coordinates, kind="stable")
-    again = coordinates[order[1:]] == coordinates[order[:-1]]
-    last = np.full(len(coordinates), -1)
-    last[order[1:][again]] = order[:-1][again] // 2
-    latest: NDArray[np.int64] = np.max(last.reshape(-1, 2), axis=1)
-    return latest
 
 
 # Elements of both rows of a run of rotations in one block of classes: 1 MB of float32.
@@ -356,17 +227,6 @@ _BLOCK = 2**18
 
 # In units of x.
 _SLACK = 4e-6
-
-# Where the tangent of 2 asin(sqrt(x)) goes through (1, pi): angle a with cot(a / 2) = pi - a, and its x.
-_TANGENT = 0.8104702831753707
-_TANGENT_X = math.sin(_TANGENT / 2) ** 2
-
-
-def _envelope_reaches(angle: float) -> float:
-    """Where the least concave function above 2 asin(sqrt(x)) on [0, 1], that curve and its tangent, has this value."""
-    if angle <= _TANGENT:
-        return math.sin(angle / 2) ** 2
-    return _TANGENT_X + (angle - _TANGENT) * (1 - _TANGENT_X) / (math.pi - _TANGENT)
 
 
 def tilted_sums(
@@ -398,12 +258,14 @@ def tilted_sums(
     """
     if any(b <= a for a, b in itertools.pairwise(angles)):
         raise ValueError(f"angles must ascend, got {list(angles)}")
-    start = _Start.of(weight)
+    start = ClassVectors.of(weight)
     made = (TiltPath(start, seed, parameters, counterpart=antithetic) for seed in seeds)
     paths = made if len(angles) == 1 else list(made)  # for one angle they need not be in memory together
     for angle in angles:
-        total, ends = start.vectors * 0, []
+        total = start.vectors * 0
+        ends = []
         for path in paths:
+            # a mean over some of the members would not be the average that was asked for
             if not path.advance(angle):
                 return
             total += path.tilted.T

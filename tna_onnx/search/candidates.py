@@ -84,6 +84,7 @@ def choose(candidates: Sequence[Candidate], settings: SearchSettings, rows: NDAr
 
 def pick(candidates: Sequence[Candidate], values: Sequence[float]) -> int:
     """Index of the choice, from the value of each candidate: infinite if it costs too much accuracy."""
+    # larger ensembles are there because smaller ones cost accuracy
     largest = max(c.ensemble_size for c in candidates)
     first = [k for k, c in enumerate(candidates) if k == 0 or c.ensemble_size == largest]
     best = min(first, key=lambda k: values[k])
@@ -116,6 +117,7 @@ def candidate_of(average: Average, members: int, scores: SampleScores, fitted: A
 
 def accuracy_drop(before: SampleScores, after: SampleScores) -> tuple[float, float]:
     """Accuracy lost, and the standard error of this paired difference."""
+    # paired: samples that both get right or wrong do not count
     drop = before.hit.astype(np.int8) - after.hit
     return float(np.mean(drop)), float(np.std(drop)) / math.sqrt(len(drop))
 

@@ -45,6 +45,7 @@ def search_complete(
 
     def extend(quarters: Sequence[int]) -> None:
         for average in averages(weight, settings.angles(quarters), members, settings.draws):
+            # the map changes little with the angle: a fit from the neighbour's takes fewer passes
             neighbour = min(walk.pool, key=lambda other: abs(other.angle - average.angle))
             try:
                 scores, fitted = score(average.weight, neighbour.fitted)

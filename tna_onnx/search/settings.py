@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from tna_onnx.numerics.averages import Draws
 from tna_onnx.numerics.metric import OBJECTIVES, Objective
-from tna_onnx.numerics.tilt import TiltParameters
+from tna_onnx.numerics.rotations import TiltParameters
 
 __all__ = ["QUARTERS", "SearchSettings"]
 

@@ -61,6 +61,7 @@ class Walk:
 
     def level(self, members: int) -> list[Candidate]:
         """Acceptable candidates with so many members, and the original weight, the best first."""
+        # an infinite value: too much accuracy is lost
         ranked = sorted((value, k) for k, value in enumerate(self._values) if value < math.inf)
         return [self.pool[k] for _, k in ranked if k == 0 or self.pool[k].ensemble_size == members]
 
@@ -83,6 +84,7 @@ class Walk:
 
     def around(self, quarters: int, offsets: Sequence[int]) -> list[int]:
         """Angles at these distances that lie between 0 and 90 degrees."""
+        # 0 is the original weight, and at 90 degrees nothing is left of it
         inside = set(self._settings.steps(1))
         return [quarters + k for k in offsets if quarters + k in inside]
 
