@@ -1,4 +1,4 @@
-"""docs/contributing.md: it names every package, and its examples work when a copy of the package is changed as it says."""
+"""docs/contributing.md: it names every package, and its examples work on a copy that is changed as the page says."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_the_map_names_every_package_and_module_of_the_top_level() -> None:
 
 def test_the_layers_are_those_of_the_contract() -> None:
     rules = (ROOT / "pyproject.toml").read_text(encoding="utf-8").partition("\nlayers = [\n")[2].partition("]")[0]
-    assert any(block.text.split("\n") == re.findall(r'"(.+)"', rules) + [""] for block in blocks(PAGE))
+    assert any(block.text.split("\n") == [*re.findall(r'"(.+)"', rules), ""] for block in blocks(PAGE))
 
 
 def test_the_root_points_to_the_page() -> None:
