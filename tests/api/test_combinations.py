@@ -142,7 +142,9 @@ def binary(folder: Path, form: str) -> tuple[Path, Path, Path]:
 @pytest.mark.parametrize("form", ["sigmoid (N, 1)", "sigmoid (N,)", "softmax (N, 2)"])
 def test_binary_heads(tmp_path: Path, form: str, map_name: str) -> None:
     model, calib, test = binary(tmp_path, form)
-    report = tna_onnx.calibrate(model, calib, eval=test, output=tmp_path / "o.onnx", map=map_name, **FAST)
+    report = tna_onnx.calibrate(
+        model, calib, eval=test, output=tmp_path / "o.onnx", map=map_name, device="cpu", angle_step=10
+    )
     before, after = report.comparison.before, report.comparison.after
     assert report.classes == 2
     assert after.ece < 0.6 * before.ece
@@ -228,12 +230,7 @@ def test_float16_heads_take_every_map(small: Small, tmp_path: Path) -> None:
         np.savez(tmp_path / f"{name}.npz", x=arrays["x"].astype(np.float16), labels=arrays["labels"])
     for map_name in MAPS:
         report = tna_onnx.calibrate(
-            tmp_path / "half.onnx",
-            tmp_path / "calib.npz",
-            eval=tmp_path / "test.npz",
-            map=map_name,
-            device="cpu",
-            angle_step=10,
+            tmp_path / "half.onnx", tmp_path / "calib.npz", eval=tmp_path / "test.npz", map=map_name, **FAST
         )
         assert report.comparison.after.nll <= report.comparison.before.nll + 0.01
         assert json.loads(json.dumps(report.parameters)) == report.parameters
