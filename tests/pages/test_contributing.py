@@ -1,4 +1,4 @@
-"""docs/contributing.md names every package, and its examples work when a copy of the package is changed as it says."""
+"""docs/contributing.md: it names every package, and its examples work on a copy that is changed as the page says."""
 
 from __future__ import annotations
 
