@@ -114,7 +114,7 @@ class Settings:
         Raises:
             UsageError: a value out of its range.
         """
-        from tna_onnx.numerics.tilt import TiltParameters  # noqa: PLC0415 - loads NumPy
+        from tna_onnx.numerics.rotations import TiltParameters  # noqa: PLC0415 - loads NumPy
         from tna_onnx.search.settings import SearchSettings  # noqa: PLC0415 - loads NumPy
 
         first, last = self._members()

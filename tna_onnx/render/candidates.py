@@ -69,6 +69,7 @@ def looks(details: Details, max_looks: int) -> dict[int, int]:
     counts = Counter(step.members for step in details.steps[1:])
     chosen = details.steps[details.chosen].members
     sizes = sorted(counts, key=_many_last)
+    # With a look to spare for each, none is shared.
     own = sizes
     if len(sizes) > max_looks:
         own = sorted(sizes, key=lambda size: (size != chosen, -counts[size]))[: max_looks - 1]

@@ -222,6 +222,7 @@ def _search(figure: Any, report: Report, details: Details) -> None:
     handles, labels = panels[1].get_legend_handles_labels()
     columns = 3 if max(map(len, labels)) < _LONG_LABEL else 2
     lines = -(-len(labels) // columns)
+    # The legend stands below the panels; without more height it would squeeze them.
     figure.set_figheight(_HEIGHT + _LEGEND_LINE * lines)
     figure.legend(handles, labels, loc="outside lower center", ncols=columns)
 

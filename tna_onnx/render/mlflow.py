@@ -103,6 +103,7 @@ def _log_values(mlflow: Any, run_id: str, report: Report) -> None:
     tags = [entities.RunTag(name, value) for name, value in _tags(report).items()]
     parameters = [entities.Param(name, value) for name, value in _parameters(report) if len(value) <= _MAX_CHARACTERS]
     metrics = [entities.Metric(name, value, now, step) for name, value, step in _metrics(report)]
+    # Tags first: if a later request fails, the run still says what it was.
     client.log_batch(run_id, tags=tags)
     for start in range(0, len(parameters), _MAX_PARAMETERS):
         client.log_batch(run_id, params=parameters[start : start + _MAX_PARAMETERS])

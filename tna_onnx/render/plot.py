@@ -53,6 +53,7 @@ class ReliabilityPlot:
         abreast = max(1, room // (_NUMBERS + _MAX_BAR))
         width = max(_MIN_BAR, min(_MAX_BAR, room - _NUMBERS))
         for start in range(0, len(self._diagrams), abreast):
+            # Each group of diagrams has a head of its own, so that it can be read by itself.
             yield from _rows(self._diagrams[start : start + abreast], marks, width)
         merged = f"; {self._per_row} bins a row" if self._per_row > 1 else ""
         yield Text(
@@ -66,6 +67,7 @@ def _rows(diagrams: Sequence[tuple[str, tuple[Bar, ...]]], marks: tuple[str, str
     heads = (f"  {'samples':>7} {'gap':>6} {title[:width]:{width}}" for title, _ in diagrams)
     yield Text(f"{'conf., %':>{_LABEL}}{''.join(heads)}".rstrip(), style="bold", no_wrap=True)
     for row in reversed(list(zip(*(drawn for _, drawn in diagrams), strict=True))):
+        # Most models have no samples at low confidence: these rows would only push the table off the screen.
         if not any(bar.count for bar in row):
             continue
         edges = f"{100 * row[0].left:.0f}-{100 * row[0].right:.0f}"

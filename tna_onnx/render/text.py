@@ -34,6 +34,7 @@ _STYLES = {1: "green", 0: "", -1: "red"}
 
 def show(console: Console, content: RenderableType) -> None:
     """Print without wrapping sentences at the width of a pipe; what the encoding cannot hold is escaped."""
+    # A name with letters that the terminal's encoding lacks must not end a run that has written its files.
     if hasattr(console.file, "reconfigure"):
         console.file.reconfigure(errors="backslashreplace")
     console.print(content, soft_wrap=not console.is_terminal, highlight=False, crop=False)
@@ -201,6 +202,7 @@ def _head_lines(head: HeadInfo) -> list[str]:
 
 def _explained_lines(result: ModelDifference) -> list[str]:
     """Each explained difference; the nodes and tensors of the appended block as counts."""
+    # A map can append dozens of nodes; which ones is in the JSON.
     block = [d for d in result.differences if d.explained == "appended block"]
     lines = [f"changed  {_difference_line(d)}" for d in result.differences if d.explained and d not in block]
     if block:

@@ -41,6 +41,7 @@ def render_page(title: str, sections: Sequence[Section], version: str) -> str:
         sections: in their order; the first is the result.
         version: of this package, for the last line.
     """
+    # Style and script are read here, not at import: a run without a page does not need them.
     folder = files("tna_onnx.render.html")
     return (
         environment()

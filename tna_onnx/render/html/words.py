@@ -62,6 +62,7 @@ def interval_cell(name: str, d: Interval, reach: float, open_word: str) -> Inter
         open_word: what to say of an interval that holds zero.
     """
     metric = METRICS[name]
+    # Errors fall to the left, so a metric that is better when larger is mirrored.
     sign = -metric.better
     low, high = sorted((sign * d.low, sign * d.high))
     looks = {1: "better", 0: "open", -1: "worse"}

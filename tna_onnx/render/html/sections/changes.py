@@ -114,6 +114,7 @@ def _rows(differences: Sequence[Difference]) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     added = dict[tuple[str, str], list[Difference]]()
     for d in differences:
+        # What nothing explains has a row of its own, whatever the change.
         if d.change == "added" and d.explained:
             added.setdefault((d.part, d.explained), []).append(d)
             continue

@@ -32,6 +32,7 @@ class Confidence:
 
 def confidence(details: Details) -> Confidence:
     """Return the values of the section."""
+    # One axis for both, so that their heights can be compared.
     highest = 100 * max(max(bins.count) / sum(bins.count) for bins in (details.before, details.after))
     curves = {"before": details.risk_before, "after": details.risk_after}
     return Confidence(

@@ -126,6 +126,7 @@ def _accuracy_chart(report: Report, details: Details) -> Figure:
         "angle, degrees",
         "accuracy, %",
         x_range=_x_range(details),
+        # Up to half a point above 100 %, so that a marker there is whole.
         y_range=(min(values) - 1, min(max(values) + 1, 100.5)),
         vertical=_chosen_line(details),
         horizontal=[(allowed_accuracy(details, report.settings), "allowed on calibration data")],
@@ -182,6 +183,7 @@ def _lines(details: Details, value: Callable[[Scored], float]) -> list[Series]:
             steps = steps_of(details, details.steps, size, first=size == first)
             points = tuple((step.angle, value(scored_of(step))) for step in steps)
             look = f"m{k}"
+            # Solid lines are the data to judge by: held-out ones where there are any.
             if details.held_out and kind == "calibration":
                 look += " dashed"
             lines.append(Series(f"{kind} data, {members_text(size)} members", points, look, MARKERS[k]))
@@ -195,6 +197,7 @@ def _stops(details: Details) -> tuple[Stop, ...]:
     for step in sorted(details.steps, key=lambda s: (s.angle, s.members or math.inf)):
         if by_angle.get(step.angle) is not chosen:
             by_angle[step.angle] = step
+    # The page's script moves the charts' cursor to the stop, so both have one range.
     x_range = _x_range(details)
     return tuple(_stop(step, step is chosen, x_range) for step in by_angle.values())
 
