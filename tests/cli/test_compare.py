@@ -470,12 +470,8 @@ def test_the_page_has_all_numbers_and_loads_nothing(world: World, tmp_path: Path
         for confidence, count in zip(entry["reliability"]["confidence"], entry["reliability"]["count"], strict=True):
             assert not count or f"{confidence:.4f}" in text
         for metric, d in entry["differences"].items():
-<<<<<<< HEAD
-            low, high = (f"{100 * d[k]:+.2f}" if metric in [*METRICS][:3] else f"{d[k]:+.4f}" for k in ("low", "high"))
-=======
             in_points = metric in ("accuracy", "ece", "adaece")
             low, high = (f"{100 * d[k]:+.2f}" if in_points else f"{d[k]:+.4f}" for k in ("low", "high"))
->>>>>>> render
             assert f"{low} to {high}" in text
     assert all(note in text for note in found["notes"])
     assert page.drawings == 3 + 1  # a diagram for each model, and the overlay
