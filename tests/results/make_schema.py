@@ -30,6 +30,7 @@ import pydantic
 from pydantic.json_schema import models_json_schema
 
 import tna_onnx
+from tna_onnx.api.arguments import CalibrateWords
 from tna_onnx.data.images.transform import ResolvedRecipe
 from tna_onnx.graph.difference import Difference
 from tna_onnx.graph.readout import Refusal
@@ -67,7 +68,7 @@ HEAD = {
 """Keys that `to_json` writes before the fields."""
 
 # What the command line and the API take.
-_asked = get_type_hints(tna_onnx.calibrate)
+_asked = get_type_hints(CalibrateWords) | get_type_hints(tna_onnx.calibrate)
 
 _Map = Literal[("none", *MAPS)]
 _OutputKind = Literal["logits", "probabilities", "log_probabilities", "positive_probability"]

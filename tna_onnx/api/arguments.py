@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
@@ -20,6 +21,11 @@ from tna_onnx.numerics.checks import check_numbers
 from tna_onnx.numerics.metric import Objective
 from tna_onnx.results.gates import Gates
 
+if sys.version_info >= (3, 11):
+    from typing import Unpack
+else:
+    from typing_extensions import Unpack
+
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
@@ -29,6 +35,7 @@ __all__ = [
     "DataWords",
     "EvaluateWords",
     "ModelWords",
+    "Unpack",
     "data_of",
     "gates_of",
     "held_out_of",

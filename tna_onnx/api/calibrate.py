@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tna_onnx.api.arguments import (
     CalibrateWords,
+    Unpack,
     data_of,
     gates_of,
     held_out_of,
@@ -22,9 +23,6 @@ from tna_onnx.graph.load import ModelSource
 from tna_onnx.progress import Progress, silent
 from tna_onnx.results.gates import Gates
 from tna_onnx.results.report import Report
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 __all__ = ["calibrate"]
 

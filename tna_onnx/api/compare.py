@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.api.arguments import DataModelWords, data_of, model_options_of, refuse_unknown
+from tna_onnx.api.arguments import DataModelWords, Unpack, data_of, model_options_of, refuse_unknown
 from tna_onnx.api.named_models import GivenModel, named_models, position_of
 from tna_onnx.calibration.provenance import versions
 from tna_onnx.data import InputSpec, Source
@@ -32,9 +32,6 @@ from tna_onnx.progress import Progress, silent
 from tna_onnx.results.comparison import ComparedModel, ModelComparison, verdict_text
 from tna_onnx.results.details import Bins
 from tna_onnx.runtime import Device, parse_device
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 __all__ = ["compare"]
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tna_onnx.api.arguments import EvaluateWords, data_of, limits_of, model_options_of, refuse_unknown
+from tna_onnx.api.arguments import EvaluateWords, Unpack, data_of, limits_of, model_options_of, refuse_unknown
 from tna_onnx.data.source import require_samples
 from tna_onnx.engine.outputs import score_models
 from tna_onnx.extraction.batch_size import BatchSize, batch_size_notes, check_batch_size, choose_batch_size
@@ -23,7 +23,6 @@ from tna_onnx.runtime import parse_device
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-    from typing_extensions import Unpack
 
 __all__ = ["evaluate"]
 

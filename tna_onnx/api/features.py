@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tna_onnx.api.arguments import DataModelWords, data_of, model_options_of, refuse_unknown
+from tna_onnx.api.arguments import DataModelWords, Unpack, data_of, model_options_of, refuse_unknown
 from tna_onnx.errors import UsageError
 from tna_onnx.extraction.batch_size import BatchSize, batch_size_for, batch_size_notes, check_batch_size
 from tna_onnx.extraction.collect import collect_features
@@ -24,7 +24,6 @@ from tna_onnx.runtime import parse_device
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-    from typing_extensions import Unpack
 
 __all__ = ["features"]
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tna_onnx.api.arguments import DataModelWords, data_of, model_options_of, refuse_unknown
+from tna_onnx.api.arguments import DataModelWords, Unpack, data_of, model_options_of, refuse_unknown
 from tna_onnx.data import Source
 from tna_onnx.data.options import Data
 from tna_onnx.engine.movement import Both, run_both
@@ -22,9 +22,6 @@ from tna_onnx.graph.rewrite import provenance
 from tna_onnx.progress import Progress, silent
 from tna_onnx.results.difference import ModelDifference, OutputDifference
 from tna_onnx.runtime import Device, parse_device
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 __all__ = ["verify"]
 
