@@ -4,9 +4,10 @@ Time. Networks with random weights (built here: MobileNetV2, ResNet-50) run over
 here, preprocessed as for ImageNet. Where the environment variable TNA_ONNX_CIFAR10 names a folder with `calib/` and
 `resnet20-wide.onnx`, so does that. In turn, in one process:
 
-- bare: ONNX Runtime with default options runs the same graph, cut at the features, over batches made before. It has the
+- bare: ONNX Runtime with default options runs the graph, cut at the features, over batches made before. It has the
   machine for itself: nothing is read meanwhile.
-- collected: `collect_features`, from files to the store: open, decode, resize, normalise, stack, run, check, store.
+- collected: `collect_features`, from files to the store: open, decode, resize, normalise, stack, run, check, store. Its
+  session is the one that serves a whole run, so the head is computed too.
 
 Both with as many threads as ONNX Runtime takes by itself (all cores), and with one thread for the network, which leaves
 the other cores for reading, as a GPU would. A third kind of row has a stand-in for a network on a GPU: a session that
@@ -319,7 +320,8 @@ def make_arrays(folder: Path, count: int) -> Path:
     rng = np.random.default_rng(0)
     images = np.lib.format.open_memmap(folder / "input.npy", "w+", np.float32, (count, 3, 32, 32))
     for start in range(0, count, 1000):
-        images[start : start + 1000] = rng.standard_normal((1000, 3, 32, 32), np.float32)
+        part = images[start : start + 1000]
+        part[:] = rng.standard_normal(part.shape, np.float32)
     images.flush()
     np.save(folder / "labels.npy", np.arange(count) % 10)
     return folder
