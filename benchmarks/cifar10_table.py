@@ -12,7 +12,6 @@ Writes Markdown to --output and, beside it, every single run as JSON.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import platform
@@ -23,26 +22,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from common import arguments, markdown
+from problems import open_head
 
 from tna_onnx.calibration.provenance import versions
 from tna_onnx.calibration.strategy import Strategy
-from tna_onnx.data import Recipe, open_source
+from tna_onnx.data import Recipe
 from tna_onnx.engine.logits import HeadLogits
-from tna_onnx.extraction.collect import collect_features
-from tna_onnx.extraction.head_check import check_readout
-from tna_onnx.extraction.sessions import input_specs, open_probe
 from tna_onnx.extraction.table import FeatureTable
-from tna_onnx.graph.head import Head, choose_head
-from tna_onnx.graph.load import load_model
+from tna_onnx.graph.readout import Head
 from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.numerics.stats import SampleScores
-from tna_onnx.progress import silent
-from tna_onnx.runtime import parse_device
 from tna_onnx.search.settings import SearchSettings
 
 MODELS = ("resnet20", "resnet20-wide")
 RECIPE = Recipe(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
-BATCH = 64
 BINS = 15
 # Draws of a calibrated model's hits, per repeat: the error of their mean is far below the last digit shown.
 FLOOR_DRAWS = 200
@@ -93,26 +87,23 @@ Run = dict[str, Any]
 
 def collect(folder: Path, name: str) -> tuple[FeatureTable, Head, dict[str, str]]:
     """Return features of `calib` and `test` together, the head, and SHA-256 of all that was read."""
-    model, device = load_model(folder / f"{name}.onnx"), parse_device("cpu")
-    head = choose_head(model)
-    probe = open_probe(model, head, device)
-    parts, digests = [], {"model": model.sha256}
-    for half in ("calib", "test"):
-        source = open_source(folder / half, input_specs(probe), head.n_classes, RECIPE)
-        check_readout(model, head, probe, source, BATCH, device)
-        parts.append(collect_features(model, head, source, device, BATCH, silent))
-        digests[half] = source.digest()
-    features, labels = np.concatenate([p.features for p in parts]), np.concatenate([p.labels for p in parts])
-    return FeatureTable(features, labels), head, digests
+    task, head = open_head(folder / f"{name}.onnx", folder / "calib", folder / "test", RECIPE)
+    assert task.held_out is not None
+    parts = {"calib": task.calibration, "test": task.held_out}
+    features = np.concatenate([part.table.features for part in parts.values()])
+    labels = np.concatenate([part.table.labels for part in parts.values()])
+    digests = {half: part.source.digest() for half, part in parts.items()}
+    return FeatureTable(features, labels), head, {"model": task.model.sha256, **digests}
 
 
-def split(store: FeatureTable, seed: int) -> list[FeatureTable]:
+def split(table: FeatureTable, seed: int) -> list[FeatureTable]:
     """Return two random halves of the samples, with half of every class each."""
-    rng, first = np.random.default_rng(seed), np.zeros(len(store), bool)
-    for label in np.unique(store.labels):
-        rows = rng.permutation(np.flatnonzero(store.labels == label))
+    rng = np.random.default_rng(seed)
+    first = np.zeros(len(table), bool)
+    for label in np.unique(table.labels):
+        rows = rng.permutation(np.flatnonzero(table.labels == label))
         first[rows[: len(rows) // 2]] = True
-    return [FeatureTable(store.features[rows], store.labels[rows]) for rows in (first, ~first)]
+    return [FeatureTable(table.features[rows], table.labels[rows]) for rows in (first, ~first)]
 
 
 def run_row(row: Row, calib: FeatureTable, test: FeatureTable, head: Head, seed: int) -> Run:
@@ -120,10 +111,11 @@ def run_row(row: Row, calib: FeatureTable, test: FeatureTable, head: Head, seed:
     strategy = Strategy(
         lambda w: HeadLogits(calib, w, head.bias), head.weight, *row, SearchSettings(bins=BINS, seed=seed)
     )
-    found = strategy.run(lambda *_: None)
-    scores = HeadLogits(test, found.weight, head.bias).mapped_scores(found.fitted)
+    outcome = strategy.run(lambda *_: None)
+    assert outcome.weight is not None
+    scores = HeadLogits(test, outcome.weight, head.bias).mapped_scores(outcome.fitted)
     run = {"search": row[0], "map": row[1], "repeat": seed, **dataclasses.asdict(Metrics.of(scores, BINS))}
-    run |= {"angle": found.chosen.angle, "members": found.chosen.ensemble_size}
+    run |= {"angle": outcome.chosen.angle, "members": outcome.chosen.ensemble_size}
     return run | ({"floor": floor(scores, seed)} if row == ("none", "ts") else {})
 
 
@@ -147,7 +139,8 @@ class Table:
 
     def change(self, row: Row, key: str, base: Row | None = None) -> np.ndarray:
         """Paired differences to another row, by default to the same map on the original weight."""
-        return self.values(row, key) - self.values(base or ("none", row[1]), key)
+        change: np.ndarray = self.values(row, key) - self.values(base or ("none", row[1]), key)
+        return change
 
     def best(self, key: str, rows: Iterable[Row] = ROWS) -> Row:
         """Row with the least mean."""
@@ -166,13 +159,6 @@ def span(values: np.ndarray) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def grid(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """Write a Markdown table: a column of text, then columns of numbers."""
-    titles = list(header)
-    lines = [titles, ["---"] + ["---:"] * (len(titles) - 1), *rows]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
-
-
 def result_table(table: Table) -> str:
     """Write all rows of a model; the least ECE and NLL in bold."""
 
@@ -183,7 +169,7 @@ def result_table(table: Table) -> str:
             yield f"**{text}**" if key in ("ece", "nll") and row == table.best(key) else text
         yield from (span(table.values(row, key)) if row in TILTED else "" for key in ("angle", "members"))
 
-    return grid(["Method", *(title for title, _, _ in METRICS.values()), "Angle °", "Members"], map(cells, ROWS))
+    return markdown(["Method", *(title for title, _, _ in METRICS.values()), "Angle °", "Members"], map(cells, ROWS))
 
 
 def change_table(table: Table) -> str:
@@ -196,7 +182,7 @@ def change_table(table: Table) -> str:
         yield f"{lower.sum()} of {len(lower)}"
 
     titles = (f"Δ {title}" for title, _, _ in METRICS.values())
-    return grid(["Method", *titles, "Repeats with lower ECE"], map(cells, TILTED))
+    return markdown(["Method", *titles, "Repeats with lower ECE"], map(cells, TILTED))
 
 
 def count_table(tables: list[Table]) -> str:
@@ -211,7 +197,7 @@ def count_table(tables: list[Table]) -> str:
             yield str(sum(map(is_clear, side)))
 
     header = ["Metric, search", "Lower", "by more than 1 SD", "Higher", "by more than 1 SD"]
-    return grid(header, (cells(search, key) for key in ERRORS for search in ("sparse", "complete")))
+    return markdown(header, (cells(search, key) for key in ERRORS for search in ("sparse", "complete")))
 
 
 def summary(tables: list[Table]) -> Iterator[str]:
@@ -284,7 +270,7 @@ def document(tables: list[Table], head: dict[str, Any]) -> str:
     """Write the page."""
     n, repeats = tables[0].runs[0]["n"], head["repeats"]
     items = [*summary(tables), *(f"`{table.model}`: {text}" for table in tables for text in findings(table))]
-    paper = grid(
+    paper = markdown(
         ["Method", *PAPER_MODELS],
         ([ROWS[row], *(" / ".join(x) for x in figures)] for row, figures in paper_figures().items()),
     )
@@ -332,7 +318,7 @@ def document(tables: list[Table], head: dict[str, Any]) -> str:
 
 def main() -> None:
     """Run all and write the page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--data", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--output", type=Path, default=Path("docs/results/cifar10.md"))
@@ -342,10 +328,10 @@ def main() -> None:
         parser.error("--repeats: at least 2 are needed for a standard deviation")
     begin, tables, digests = time.perf_counter(), [], {}
     for model in [a.only] if a.only else MODELS:
-        store, head, digests[model] = collect(a.data, model)
+        table, head, digests[model] = collect(a.data, model)
         runs = []
         for seed in range(a.repeats):
-            calib, test = split(store, seed)
+            calib, test = split(table, seed)
             for row, label in ROWS.items():
                 start = time.perf_counter()
                 runs.append(run_row(row, calib, test, head, seed))
@@ -353,7 +339,7 @@ def main() -> None:
                 print(f"{model}, repeat {seed}, {label}: ECE {runs[-1]['ece']:.4f} in {seconds:.1f} s", flush=True)
         tables.append(Table(model, runs))
     made_with = {"Python": platform.python_version(), **versions(), "scipy": version("scipy")}
-    top = {"samples": len(store), "repeats": a.repeats, "bins": BINS, "versions": made_with, "sha256": digests}
+    top = {"samples": len(table), "repeats": a.repeats, "bins": BINS, "versions": made_with, "sha256": digests}
     lines = ",\n".join(json.dumps({"model": table.model, **run}) for table in tables for run in table.runs)
     a.output.parent.mkdir(parents=True, exist_ok=True)
     a.output.with_suffix(".json").write_text(f'{json.dumps(top)[:-1]}, "runs": [\n{lines}\n]}}\n', "utf-8")

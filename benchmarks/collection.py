@@ -4,9 +4,10 @@ Time. Networks with random weights (built here: MobileNetV2, ResNet-50) run over
 here, preprocessed as for ImageNet. Where the environment variable TNA_ONNX_CIFAR10 names a folder with `calib/` and
 `resnet20-wide.onnx`, so does that. In turn, in one process:
 
-- bare: ONNX Runtime with default options runs the same graph, cut at the features, over batches made before. It has the
+- bare: ONNX Runtime with default options runs the graph, cut at the features, over batches made before. It has the
   machine for itself: nothing is read meanwhile.
-- collected: `collect_features`, from files to the store: open, decode, resize, normalise, stack, run, check, store.
+- collected: `collect_features`, from files to the store: open, decode, resize, normalise, stack, run, check, store. Its
+  session is the one that serves a whole run, so the head is computed too.
 
 Both with as many threads as ONNX Runtime takes by itself (all cores), and with one thread for the network, which leaves
 the other cores for reading, as a GPU would. A third kind of row has a stand-in for a network on a GPU: a session that
@@ -31,27 +32,26 @@ import platform
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime
+from common import arguments, markdown, memory_gb, peak_memory_gb, versions
 from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
 import tna_onnx
 from tna_onnx.data import PRESETS, Recipe, Source, open_source
 from tna_onnx.extraction.collect import collect_features
-from tna_onnx.extraction.sessions import input_specs, open_model
+from tna_onnx.extraction.sessions import OpenModel
 from tna_onnx.graph.cut import cut_at
+from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import load_model
-from tna_onnx.graph.outputs import find_readout
 from tna_onnx.progress import silent
 from tna_onnx.runtime import parse_device
 
@@ -205,12 +205,12 @@ def timed(run: Callable[[], object]) -> Run:
     return Run(wall, cpu, max(0.0, machine_seconds() - machine - cpu))
 
 
-def disturbance(runs: tuple[Run, ...]) -> float:
+def disturbance(runs: Iterable[Run]) -> float:
     """Cores that other processes took, the worst of some runs."""
     return max(run.others / run.wall for run in runs)
 
 
-def quiet(runs: tuple[Run, ...]) -> bool:
+def quiet(runs: Iterable[Run]) -> bool:
     """Whether other processes took less than a tenth of a core."""
     return disturbance(runs) < 0.1
 
@@ -229,27 +229,26 @@ class Case:
     def measure(self, repeats: int, most: int) -> tuple[int, list[tuple[Run, Run, Run]]]:
         """Return the number of samples and (bare, collected, reading alone) of the `repeats` least disturbed rounds."""
         model = load_model(self.model)
-        readout = find_readout(model, None, None, None)
-        source = Part(
-            open_source(self.data, input_specs(open_model(model, CPU)), readout.n_classes, self.recipe), self.limit
-        )
+        head = choose_head(model)
+        inputs = OpenModel(model, head, CPU).inputs
+        source = Part(open_source(self.data, inputs, head.n_classes, self.recipe), self.limit)
         batches = list(source.batches(BATCH))
         options, opened = onnxruntime.SessionOptions, onnxruntime.InferenceSession
         onnxruntime.SessionOptions = lambda: with_threads(options(), self.threads)  # the package takes these too
         if self.sleep:
-            onnxruntime.InferenceSession = lambda *a, **b: StandIn(opened(*a, **b), self.sleep, readout.n_features)
+            onnxruntime.InferenceSession = lambda *a, **b: StandIn(opened(*a, **b), self.sleep, head.n_features)
         try:
-            cut = cut_at(model, [readout.features]).SerializeToString()
+            cut = cut_at(model, [head.features]).SerializeToString()
 
             def bare() -> None:
                 session = onnxruntime.InferenceSession(
                     cut, onnxruntime.SessionOptions(), providers=["CPUExecutionProvider"]
                 )
                 for batch in batches:
-                    session.run([readout.features], batch)
+                    session.run([head.features], batch)
 
             def collected() -> None:
-                collect_features(model, readout, source, CPU, BATCH, silent)
+                collect_features(OpenModel(model, head, CPU), head, source, BATCH, silent)
 
             def reading() -> None:
                 for _ in source.batches(BATCH):
@@ -303,31 +302,6 @@ class Part:
         return self._source.batches(size, self._rows if rows is None else self._rows[rows])
 
 
-def status_kb(names: tuple[str, ...]) -> list[int]:
-    """Read fields of this process's memory from Linux."""
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    fields = dict(line.split(":", 1) for line in lines)
-    return [int(fields[name].split()[0]) for name in names]
-
-
-def watch_memory(run: Callable[[], object]) -> list[float]:
-    """Run, and return the largest anonymous memory and the largest mapped part of files, MB, seen every 5 ms."""
-    names, peaks, ended = ("RssAnon", "RssFile"), [0, 0], threading.Event()
-
-    def watch() -> None:
-        while not ended.wait(0.005):
-            peaks[:] = map(max, peaks, status_kb(names))
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    try:
-        run()
-    finally:
-        ended.set()
-        watcher.join()
-    return [kb / 1024 for kb in peaks]
-
-
 def make_links(folder: Path, count: int) -> Path:
     """A folder of `count` images, hard links to ten files."""
     rng = np.random.default_rng(0)
@@ -346,7 +320,8 @@ def make_arrays(folder: Path, count: int) -> Path:
     rng = np.random.default_rng(0)
     images = np.lib.format.open_memmap(folder / "input.npy", "w+", np.float32, (count, 3, 32, 32))
     for start in range(0, count, 1000):
-        images[start : start + 1000] = rng.standard_normal((1000, 3, 32, 32), np.float32)
+        part = images[start : start + 1000]
+        part[:] = rng.standard_normal(part.shape, np.float32)
     images.flush()
     np.save(folder / "labels.npy", np.arange(count) % 10)
     return folder
@@ -355,13 +330,10 @@ def make_arrays(folder: Path, count: int) -> Path:
 def collect_once(kind: str, model: Path, data: Path, cache: Path) -> None:
     """Collect and print peaks: what the subprocess does."""
     recipe = Recipe(resize=64, crop=64) if kind == "images" else None
-    before = status_kb(("RssAnon",))[0] / 1024
-    found: list[tna_onnx.Collection] = []
-    peaks = watch_memory(
-        lambda: found.append(tna_onnx.features(model, data, cache, preprocessing=recipe, device="cpu"))
-    )
-    stored = sum(file.stat().st_size for file in Path(found[0].folder).iterdir()) / 2**20
-    print(before, *peaks, stored)
+    (before,) = memory_gb(["RssAnon"])
+    peaks = peak_memory_gb(lambda: tna_onnx.features(model, data, cache, preprocessing=recipe, device="cpu"))
+    stored = sum(file.stat().st_size for file in cache.rglob("*") if file.is_file()) / 2**30
+    print(*(1024 * size for size in (before, *peaks, stored)))
 
 
 def memory_rows(folder: Path, sizes: list[int]) -> list[list[str]]:
@@ -421,12 +393,6 @@ def cases(folder: Path, a: argparse.Namespace) -> Iterator[Case]:
         print("TNA_ONNX_CIFAR10 is not set: CIFAR-10 left out", file=sys.stderr)
 
 
-def table(head: list[str], rows: list[list[str]], words: int) -> str:
-    """Markdown; the first columns hold words."""
-    lines = [head, [*["---"] * words, *["---:"] * (len(head) - words)], *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
 def commit() -> str:
     """The commit of the checkout, and whether it was changed since."""
     run = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=10"]
@@ -445,7 +411,7 @@ MEMORY_HEAD = ["data", "samples", "before, MB", "peak RssAnon, MB", "peak RssFil
 
 def main() -> None:
     """Measure, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--photos", type=int, default=2000, help="JPEG files, all of which MobileNetV2 sees")
     parser.add_argument("--slow", type=int, default=512, help="how many of them ResNet-50 sees")
     parser.add_argument("--repeats", type=int, default=5, help="rounds per row of the table of times; 0 leaves it out")
@@ -464,7 +430,7 @@ def main() -> None:
         sizes = [int(size) for size in a.sizes.split(",") if size]
         memory = memory_rows(folder, sizes)
         times = [time_row(case, a.repeats, max(a.repeats, a.rounds)) for case in cases(folder, a)] if a.repeats else []
-    libraries = ", ".join(f"{n} {version(n)}" for n in ("tna-onnx", "onnxruntime", "numpy", "pillow"))
+    libraries = versions("tna-onnx", "onnxruntime", "numpy", "pillow")
     text = TEXT.format(
         machine=f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, shared with other work",
         versions=f"Python {platform.python_version()}, {libraries}",
@@ -473,8 +439,8 @@ def main() -> None:
         repeats=a.repeats,
         rounds=max(a.repeats, a.rounds),
         batch=BATCH,
-        times=table(TIME_HEAD, times, 1),
-        memory=table(MEMORY_HEAD, memory, 1),
+        times=markdown(TIME_HEAD, times),
+        memory=markdown(MEMORY_HEAD, memory),
     )
     print(text)
     if a.output:
@@ -516,8 +482,8 @@ In other runs of 3 rounds: no arena 9.12 against 6.55 for MobileNetV2 (every bat
 pattern 6.63 against 6.55, and 0.415 against 0.394. Both stay as they are. Threads that spin wait on the cores that read
 the next samples; probably much of the CPU time of collecting beyond network and reading was theirs.
 
-The session that checks the head is closed before the one that collects is opened: for MobileNetV2 with 192 photographs
-the largest anonymous memory fell from 1562 to 987 MB.
+One session checks the head and collects. With two open at once, the largest anonymous memory was 1562 MB in place of
+987 MB for MobileNetV2 with 192 photographs.
 
 Milliseconds per sample of the network alone, by batch size (the fastest of 3 to 10 runs), which is what
 `--batch-size auto` goes by:

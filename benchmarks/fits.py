@@ -13,21 +13,21 @@ far our function, which merges and thins, lies from the plain one. Runs take tur
 # ruff: noqa: PLC0415 (each of the others is optional)
 from __future__ import annotations
 
-import argparse
+import functools
 import itertools
 import json
 import math
 import os
-import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from common import arguments, markdown, timed
+from problems import make
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
-from search_speed import make
 
 from tna_onnx.engine.local import reduce_chunks
 from tna_onnx.maps.isotonic import IsotonicOneVsAll
@@ -70,8 +70,11 @@ def temperature_fits(logits: np.ndarray, labels: np.ndarray) -> dict[str, Callab
     try:
         from sklearn.calibration import _TemperatureScaling
 
+        def sklearn_temperature(values: np.ndarray) -> float:
+            return 1 / float(_TemperatureScaling().fit(values, labels).beta_)
+
         for name, values in (("float32", logits), ("float64", double)):
-            fits[f"scikit-learn, {name}"] = lambda v=values: 1 / float(_TemperatureScaling().fit(v, labels).beta_)
+            fits[f"scikit-learn, {name}"] = functools.partial(sklearn_temperature, values)
     except ImportError:
         print("left out: scikit-learn 1.8 or newer is not installed")
     try:
@@ -99,9 +102,11 @@ def take_turns(fits: dict[str, Callable[[], Any]], repeats: int) -> tuple[dict[s
     results: dict[str, Any] = {}
     for _ in range(repeats):
         for name, fit in fits.items():
-            start = time.perf_counter()
-            results[name] = fit()
-            seconds[name].append(time.perf_counter() - start)
+
+            def keep(name: str = name, fit: Callable[[], Any] = fit) -> None:
+                results[name] = fit()
+
+            seconds[name].append(timed(keep))
     return seconds, results
 
 
@@ -118,20 +123,20 @@ def ratio(seconds: dict[str, list[float]], name: str) -> float:
 
 def show_temperature(logits: np.ndarray, labels: np.ndarray, repeats: int) -> list[dict[str, Any]]:
     """Print the table of temperature fits, and return its rows."""
-    seconds, found = take_turns(temperature_fits(logits, labels), repeats)
+    seconds, temperatures = take_turns(temperature_fits(logits, labels), repeats)
     print(f"\n### Temperature, {len(labels):,} x {logits.shape[1]:,} logits, {repeats} turns\n")
-    print("| fit | ms: median (range) | times ours | T | relative difference of T | NLL | NLL - ours |")
-    print("|---|---|---|---|---|---|---|")
-    rows, ours = [], nll(logits, labels, found["tna-onnx"])
-    for name, t in found.items():
-        value, off = nll(logits, labels, t), t / found["tna-onnx"] - 1
-        print(
-            f"| {name} | {spread(seconds[name])} | {ratio(seconds, name):.1f} | {t:.8f} | {off:+.1e} | {value:.10f} "
-            f"| {value - ours:+.1e} |",
-            flush=True,
-        )
-        rows.append({"fit": name, "seconds": seconds[name], "temperature": t, "nll": value})
-    return rows
+    nlls = {name: nll(logits, labels, t) for name, t in temperatures.items()}
+    rows = []
+    for name, t in temperatures.items():
+        off = t / temperatures["tna-onnx"] - 1
+        more = nlls[name] - nlls["tna-onnx"]
+        times = [spread(seconds[name]), f"{ratio(seconds, name):.1f}"]
+        rows.append([name, *times, f"{t:.8f}", f"{off:+.1e}", f"{nlls[name]:.10f}", f"{more:+.1e}"])
+    head = ["fit", "ms: median (range)", "times ours", "T", "relative difference of T", "NLL", "NLL - ours"]
+    print(markdown(head, rows), flush=True)
+    return [
+        {"fit": name, "seconds": seconds[name], "temperature": t, "nll": nlls[name]} for name, t in temperatures.items()
+    ]
 
 
 def show_isotonic(logits: np.ndarray, labels: np.ndarray, repeats: int) -> dict[str, Any]:
@@ -153,9 +158,8 @@ def show_isotonic(logits: np.ndarray, labels: np.ndarray, repeats: int) -> dict[
         function.append(np.abs(np.interp(p[:, c], *knots) - plain.predict(p[:, c])))
     largest = np.array([f.max() for f in function])
     print(f"\n### Isotonic, {len(labels):,} x {len(classes):,}, {repeats} turns\n")
-    print("| fit | ms: median (range) | times ours |\n|---|---|---|")
-    for name, values in seconds.items():
-        print(f"| {name} | {spread(values)} | {ratio(seconds, name):.1f} |")
+    rows = ([name, spread(values), f"{ratio(seconds, name):.1f}"] for name, values in seconds.items())
+    print(markdown(["fit", "ms: median (range)", "times ours"], rows))
     print(f"\nPooling on the same cells: largest difference over all classes {max(pooled):.1e}.")
     print(
         f"Final function (cells of 1/1024, thinned within 0.002) to the plain one at the samples: mean "
@@ -166,7 +170,7 @@ def show_isotonic(logits: np.ndarray, labels: np.ndarray, repeats: int) -> dict[
 
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--samples", type=int, default=12_500)
     parser.add_argument("--features", type=int, default=2048)
     parser.add_argument("--classes", type=int, default=1000)
@@ -174,9 +178,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="file for the numbers")
     a = parser.parse_args()
     warnings.simplefilter("ignore")  # of the libraries compared with
-    store, weight, _ = make(a.samples, a.features, a.classes, 0.125, 0.15)
-    labels = np.asarray(store.labels)
-    logits = np.asarray(store.features) @ weight.T
+    table, weight, _ = make(a.samples, a.features, a.classes, 0.125, 0.15)
+    labels = table.labels
+    logits = table.features @ weight.T
     rng = np.random.default_rng(0)
     honest = 2 * rng.standard_normal((500, 10))
     small = (2.5 * honest).astype(np.float32), (honest + rng.gumbel(size=honest.shape)).argmax(axis=1)

@@ -4,7 +4,7 @@
     python benchmarks/map_cost.py search --maps aar --angle-step 10
     python benchmarks/map_cost.py latency MODEL.onnx  # written files against the input, batch 1 and 64
 
-`search` runs on N = 12,500 samples, n = 2048, C = 1000 by default (see search_speed.py for the data). `latency` takes
+`search` runs on N = 12,500 samples, n = 2048, C = 1000 by default (see problems.py for the data). `latency` takes
 any float32 model with a dynamic batch, fits each map on random inputs with random labels (what the map says does not
 matter here, only its nodes), and times pairs of runs in turn: input model, written file, input model, ...
 """
@@ -19,13 +19,25 @@ from pathlib import Path
 
 import numpy as np
 import onnxruntime
-from search_speed import make, timed
+from common import arguments, timed
+from problems import bare_products, make
 
 import tna_onnx
+from tna_onnx.calibration.settings import Settings
 from tna_onnx.calibration.strategy import Strategy
 from tna_onnx.engine.logits import HeadLogits
 from tna_onnx.maps import MAPS
 from tna_onnx.search.settings import SearchSettings
+
+# What `latency` writes.
+WRITTEN = {
+    "none": Settings(search="sparse", map="none", ensemble_size=10),
+    "ts folded": Settings(search="none"),
+    "ts appended": Settings(search="none", fold=False),
+    "ets": Settings(search="none", map="ets"),
+    "irova": Settings(search="none", map="irova"),
+    "aar": Settings(search="none", map="aar"),
+}
 
 
 def peak_gb() -> float:
@@ -35,20 +47,19 @@ def peak_gb() -> float:
 
 def search(a: argparse.Namespace) -> None:
     """Print times of the complete search and of one fit, per map."""
-    store, weight, bias = make(a.samples, a.features, a.classes, lean=0.125, sharpness=0.15)
+    table, weight, bias = make(a.samples, a.features, a.classes, lean=0.125, sharpness=0.15)
     settings = SearchSettings(angle_step=a.angle_step)
     size = f"N {a.samples}, n {a.features}, C {a.classes}, {len(settings.grid)} angles"
-    print(f"{size}; peak with the data made {peak_gb():.2f} GB, features {store.features.nbytes / 2**30:.2f} GB")
+    print(f"{size}; peak with the data made {peak_gb():.2f} GB, features {table.features.nbytes / 2**30:.2f} GB")
 
-    def bare() -> None:
-        for _ in settings.grid:
-            for features, _labels in store.chunks(a.classes):
-                features @ weight.T
+    def cold_fit(name: str) -> None:
+        chosen = MAPS[name]
+        chosen.fit(HeadLogits(table, weight, bias).reduce(features=chosen.needs_features))
 
+    bare = functools.partial(bare_products, table, weight, len(settings.grid))
     for name in a.maps.split(","):
-        fit, needs = MAPS[name].fit, MAPS[name].needs_features
-        cold = timed(lambda fit=fit, needs=needs: fit(HeadLogits(store, weight, bias).reduce(features=needs)))
-        strategy = Strategy(lambda w: HeadLogits(store, w, bias), weight, "complete", name, settings)
+        cold = timed(functools.partial(cold_fit, name))
+        strategy = Strategy(lambda w: HeadLogits(table, w, bias), weight, "complete", name, settings)
         run = functools.partial(strategy.run, lambda *_: None)
         turns = [(timed(bare), timed(run)) for _ in range(a.repeats)]
         ratios = sorted(total / seconds for seconds, total in turns)
@@ -75,20 +86,15 @@ def latency(a: argparse.Namespace) -> None:
         labels = np.argmax(logits / 2 + rng.gumbel(size=logits.shape), axis=1)  # overconfident by a temperature of 2
         labels[:classes] = np.arange(classes)
         np.savez(Path(folder) / "data.npz", **{info.name: x, "labels": labels})
-        kinds = [("none", {}), ("ts", {}), ("ts", {"fold": False}), ("ets", {}), ("irova", {}), ("aar", {})]
-        for name, extra in kinds:
+        for label, settings in WRITTEN.items():
             path = Path(folder) / "written.onnx"
-            search_of = "sparse" if name == "none" else "none"
-            data = Path(folder) / "data.npz"
-            settings = {"map": name, "search": search_of, "ensemble_size": 10, "device": "cpu", **extra}
-            tna_onnx.calibrate(a.model, data, eval=data, output=path, **settings)
+            tna_onnx.calibrate(a.model, Path(folder) / "data.npz", output=path, settings=settings, device="cpu")
             written = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-            label = name + (" appended" if extra else " folded" if name == "ts" else "")
             for batch in (1, 64):
                 feed = {info.name: x[:batch]}
                 pairs = []
                 for _ in range(a.runs):
-                    first, second = (timed(lambda s=s, f=feed: s.run(None, f)) for s in (source, written))
+                    first, second = (timed(functools.partial(s.run, None, feed)) for s in (source, written))
                     pairs.append((first, second))
                 ratio = np.array([second / first for first, second in pairs[5:]])
                 base = np.median([first for first, _ in pairs[5:]])
@@ -101,7 +107,7 @@ def latency(a: argparse.Namespace) -> None:
 
 def main() -> None:
     """Parse and run."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     commands = parser.add_subparsers(required=True)
     one = commands.add_parser("search")
     one.add_argument("--samples", type=int, default=12_500)

@@ -7,7 +7,7 @@ its own samples. Each step runs in a process of its own:
 - calibrate: `tna_onnx.calibrate` from that store: sparse search with TS, cross-fitted report, verified file.
 
 Of each: CPU and wall time, the largest anonymous memory (RssAnon, what the process holds) and mapped part of files
-(RssFile, pages that the system may drop), seen every 10 ms, and `ru_maxrss`, the largest sum of the two as the kernel
+(RssFile, pages that the system may drop), seen every 5 ms, and `ru_maxrss`, the largest sum of the two as the kernel
 saw it. 1 GB is 2^30 bytes. The folder needs room for 5.5 GB at N = 1,000,000.
 
     python benchmarks/million.py                       # 125,000, 250,000, 500,000, 1,000,000
@@ -23,14 +23,12 @@ import resource
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
+from common import arguments, peak_memory_gb, versions
 from onnx import TensorProto, helper, numpy_helper
 
 import tna_onnx
@@ -79,39 +77,30 @@ def make_samples(folder: Path, samples: int, hidden: np.ndarray, weight: np.ndar
     return folder
 
 
-def status_gb(names: tuple[str, ...]) -> list[float]:
-    """Fields of this process's memory, from Linux."""
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    fields = dict(line.split(":", 1) for line in lines)
-    return [int(fields[name].split()[0]) / 2**20 for name in names]
-
-
 def step(kind: str, model: str, data: str, folder: str) -> None:
     """One step, in a process of its own: print wall, CPU, RssAnon, RssFile, ru_maxrss and a result."""
-    names, peaks, ended = ("RssAnon", "RssFile"), [0.0, 0.0], threading.Event()
+    cache = f"{folder}/cache"
+    said = ""
 
-    def watch() -> None:
-        while not ended.wait(0.01):
-            peaks[:] = map(max, peaks, status_gb(names))
+    def collect() -> None:
+        nonlocal said
+        collection = tna_onnx.features(model, data, cache, device="cpu")
+        said = "x".join(map(str, collection.shape))
 
-    watcher = threading.Thread(target=watch)
-    watcher.start()
+    def calibrate() -> None:
+        nonlocal said
+        report = tna_onnx.calibrate(model, cache, output=f"{folder}/out.onnx", device="cpu", overwrite=True)
+        said = f"{len(report.curve)} candidates; {report.verdict}"
+
     wall, cpu = time.perf_counter(), time.process_time()
-    if kind == "collect":
-        result: Any = tna_onnx.features(model, data, f"{folder}/cache", device="cpu")
-        said = "x".join(map(str, result.shape))
-    else:
-        result = tna_onnx.calibrate(model, f"{folder}/cache", output=f"{folder}/out.onnx", device="cpu", overwrite=True)
-        said = f"{len(result.curve)} candidates; {result.verdict}"
+    peaks = peak_memory_gb(collect if kind == "collect" else calibrate)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    ended.set()
-    watcher.join()
     print(wall, cpu, *peaks, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, said, sep="\t")
 
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--sizes", default="125000,250000,500000,1000000")
     parser.add_argument("--steps", default="collect,calibrate")
     parser.add_argument("--folder", default=tempfile.gettempdir(), help="where the files lie meanwhile")
@@ -120,7 +109,7 @@ def main() -> None:
     if a.step:
         step(*a.step)
         return
-    libraries = ", ".join(f"{n} {version(n)}" for n in ("tna-onnx", "onnxruntime", "numpy"))
+    libraries = versions("tna-onnx", "onnxruntime", "numpy")
     print(f"{platform.system()}, {os.cpu_count()} cores; Python {platform.python_version()}, {libraries}\n")
     print("| N | step | wall, s | CPU, s | CPU a sample, µs | RssAnon, GB | RssFile, GB | ru_maxrss, GB | result |")
     print("| ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: | --- |")

@@ -6,7 +6,6 @@ python benchmarks/performance.py --only tilt,search     # sections that are not 
 
 from __future__ import annotations
 
-import argparse
 import os
 import platform
 import re
@@ -15,6 +14,8 @@ import sys
 import time
 from importlib.metadata import distributions
 from pathlib import Path
+
+from common import arguments
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "results" / "performance.md"
@@ -61,7 +62,8 @@ def run(command: list[str]) -> str:
 
 def body(output: str) -> str:
     """Tables as they are, other lines as a code block."""
-    blocks, kind = [], None
+    blocks: list[tuple[str, list[str]]] = []
+    kind = None
     for line in output.splitlines():
         now = "table" if line.startswith("|") else "text"
         if now != kind:
@@ -78,7 +80,7 @@ def body(output: str) -> str:
 
 def main() -> None:
     """Write the page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--models", nargs="*", default=["models/digits/model.onnx:models/digits/calib.npz"])
     parser.add_argument("--options", default="", help="recipe of `adaptive.py` for image folders")
     parser.add_argument("--only", default=",".join(SECTIONS))

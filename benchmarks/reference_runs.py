@@ -11,7 +11,6 @@ unchanged program gives the same bytes.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import os
 import shutil
@@ -22,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+from common import arguments
 from onnx import TensorProto, helper, numpy_helper
 
 DIGITS = Path(__file__).resolve().parents[1] / "models" / "digits"
@@ -78,22 +78,22 @@ RUNS = {
 
 def main() -> None:
     """Make the models, run the commands, keep what they give."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("--cifar10", type=Path, help="folder with calib/, test/, resnet20.onnx and resnet20-wide.onnx")
     parser.add_argument("--only", help="names of runs, with commas")
-    arguments = parser.parse_args()
-    wanted = arguments.only.split(",") if arguments.only else list(RUNS)
+    a = parser.parse_args()
+    wanted = a.only.split(",") if a.only else list(RUNS)
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         make_models(place)
-        if arguments.cifar10:
-            for path in arguments.cifar10.resolve().iterdir():
+        if a.cifar10:
+            for path in a.cifar10.resolve().iterdir():
                 (place / path.name).symlink_to(path)
         for name in wanted:
-            if name.startswith("cifar") and not arguments.cifar10:
+            if name.startswith("cifar") and not a.cifar10:
                 continue
-            keep(name, place, arguments.out / name)
+            keep(name, place, a.out / name)
 
 
 def keep(name: str, place: Path, out: Path) -> None:
@@ -155,7 +155,7 @@ def with_tail(model: onnx.ModelProto) -> onnx.ModelProto:
     graph = model.graph
     logits = graph.output[0].name
     for name, value in (("low", -60.0), ("high", 60.0)):
-        graph.initializer.append(numpy_helper.from_array(np.float32(value), name))
+        graph.initializer.append(numpy_helper.from_array(np.array(value, np.float32), name))
     graph.node.append(helper.make_node("Clip", [logits, "low", "high"], ["clipped"], name="clip"))
     graph.output[0].name = "clipped"
     return model
@@ -170,9 +170,8 @@ def with_quantised_head(model: onnx.ModelProto) -> onnx.ModelProto:
     scale = np.float32(np.abs(weight).max() / 127)
     integers = np.clip(np.round(weight / scale), -127, 127).astype(np.int8)
     graph.initializer.remove(stored)
-    graph.initializer.extend(
-        numpy_helper.from_array(array, name) for name, array in (("wq", integers), ("ws", scale), ("wz", np.int8(0)))
-    )
+    arrays: dict[str, np.ndarray] = {"wq": integers, "ws": np.array(scale), "wz": np.array(0, np.int8)}
+    graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in arrays.items())
     node = helper.make_node("DequantizeLinear", ["wq", "ws", "wz"], [stored.name], name="dequantize")
     graph.node.insert(len(graph.node) - 1, node)
     return model

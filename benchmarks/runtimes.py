@@ -9,18 +9,29 @@ printed here.
 
 from __future__ import annotations
 
-import argparse
 import logging
 import platform
 import sys
 import tempfile
-from collections.abc import Iterable
 from pathlib import Path
+
+from common import arguments, markdown
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.runtimes.matrix import CONVERSIONS, FILES, LIMITS, RUNTIMES, SOURCES, DoesNotRun, Drift, Matrix  # noqa: E402
+from tests.runtimes.matrix import (  # noqa: E402
+    CONVERSIONS,
+    FILES,
+    LIMITS,
+    RUNTIMES,
+    SOURCES,
+    Conversion,
+    DoesNotRun,
+    Drift,
+    Matrix,
+    Runtime,
+)
 
 COLUMNS = ["original", "none", "ts", "ts-node", "ets", "irova", "aar"]
 HEADERS = ["original", "`none`", "`ts`", "`ts --no-fold`", "`ets`", "`irova`", "`aar`"]
@@ -63,16 +74,9 @@ def worst(results: list[Drift | None], of: str) -> str:
     return f"{value}; {missing}" if missing else value
 
 
-def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """Markdown."""
-    head = list(head)
-    lines = [head, ["---", "---", *["---:"] * (len(head) - 2)], *map(list, rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
 def page(n_samples: int) -> str:
     """Measure everything and return the page."""
-    tools = {**RUNTIMES, **CONVERSIONS}
+    tools: dict[str, Runtime | Conversion] = {**RUNTIMES, **CONVERSIONS}
     missing = {tool: why for tool, it in tools.items() if (why := it.missing())}
     with tempfile.TemporaryDirectory() as folder:
         matrix = Matrix(Path(folder), n_samples)
@@ -80,10 +84,11 @@ def page(n_samples: int) -> str:
     exact = [tool for tool in measured if tool in RUNTIMES or CONVERSIONS[tool].exact]
     coarse = [tool for tool in measured if tool not in exact]
 
-    def rows(names: list[str], of: str) -> list[list[str]]:
-        return [
+    def table(title: str, names: list[str], of: str) -> str:
+        rows = (
             [tool, tools[tool].version(), *(worst(measured[tool][column], of) for column in COLUMNS)] for tool in names
-        ]
+        )
+        return markdown([title, "version", *HEADERS], rows, words=2)
 
     reasons = {
         (tool, why): [n for (t, n), w in LIMITS.items() if (t, w) == (tool, why)] for (tool, _), why in LIMITS.items()
@@ -96,10 +101,10 @@ def page(n_samples: int) -> str:
         counts=", ".join(f"{number} {column}" for column, number in counts.items()),
         samples=f"{n_samples:,}",
         system=f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
-        same=table(["largest difference of a probability", "version", *HEADERS], rows(exact, "largest")),
-        largest=table(["largest difference", "version", *HEADERS], rows(coarse, "largest")),
-        mean=table(["mean difference", "version", *HEADERS], rows(coarse, "mean")),
-        agreement=table(["least share of equal predictions", "version", *HEADERS], rows(coarse, "agreement")),
+        same=table("largest difference of a probability", exact, "largest"),
+        largest=table("largest difference", coarse, "largest"),
+        mean=table("mean difference", coarse, "mean"),
+        agreement=table("least share of equal predictions", coarse, "agreement"),
         limits=limits,
         absent=f"\nNot measured:\n\n{absent}" if absent else "",
     )
@@ -157,7 +162,7 @@ nodes of that list, and ONNX Runtime then refuses the file; onnxconverter-common
 
 def main() -> None:
     """Parse and run."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--samples", type=int, default=991, help="held-out samples a model")
     parser.add_argument("--output", default=str(ROOT / "docs/compatibility.md"))
     a = parser.parse_args()

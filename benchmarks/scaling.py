@@ -10,16 +10,13 @@ size.
 
 from __future__ import annotations
 
-import argparse
-import time
 from pathlib import Path
 
 import numpy as np
-from search_speed import make
+from common import arguments, markdown, timed
+from problems import make, sparse_search
 
-from tna_onnx.engine.logits import HeadLogits, score_all
 from tna_onnx.search.settings import SearchSettings
-from tna_onnx.search.sparse import search_sparse
 
 BASE = {"N": 8000, "n": 256, "C": 100, "n_e": 10, "angles": 45}
 POINTS = {
@@ -33,25 +30,16 @@ POINTS = {
 
 def seconds(N: int, n: int, C: int, n_e: int, angles: int, *, adaptive: bool) -> float:
     """Time of one search."""
-    store, weight, bias = make(N, n, C, lean=0.5, sharpness=0.3)
+    table, weight, bias = make(N, n, C, lean=0.5, sharpness=0.3)
     settings = SearchSettings(
         ensemble_size=n_e, max_ensemble_size=n_e, angle_step=90 / angles, max_accuracy_drop=1.0, adaptive=adaptive
     )
-    original = HeadLogits(store, weight, bias)
-    start = time.perf_counter()
-    search_sparse(
-        weight,
-        lambda weights: score_all([HeadLogits(store, w, bias) for w in weights]),
-        settings,
-        lambda *_: None,
-        original.scaled_scores,
-    )
-    return time.perf_counter() - start
+    return timed(lambda: sparse_search(table, weight, bias, settings))
 
 
 def main() -> None:
     """Print the table, draw the figure."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--figure", type=Path)
     a = parser.parse_args()
@@ -62,19 +50,17 @@ def main() -> None:
         for adaptive, name, value in cases:
             times[adaptive, name, value].append(seconds(**{**BASE, name: value}, adaptive=adaptive))
     print(f"Base: {', '.join(f'{k} {v}' for k, v in BASE.items())}; {a.turns} turns, median seconds.\n")
-    print("| varied | search | values | seconds | exponent over the last three |")
-    print("| --- | --- | --- | --- | ---: |")
     curves = {}
+    rows = []
     for adaptive, name in dict.fromkeys((kind, name) for kind, name, _ in cases):
         x = np.array(POINTS[name])
         y = np.array([np.median(times[adaptive, name, value]) for value in x])
         slope = np.polyfit(np.log(x[-3:]), np.log(y[-3:]), 1)[0]
         label = name if adaptive else f"{name}, whole grid"
         curves[label] = (x / BASE[name], y, slope)
-        print(
-            f"| {name} | {'adaptive' if adaptive else 'whole grid'} | {', '.join(f'{v:,}' for v in x)} | "
-            f"{', '.join(f'{v:.3g}' for v in y)} | {slope:.2f} |"
-        )
+        search = "adaptive" if adaptive else "whole grid"
+        rows.append([name, search, ", ".join(f"{v:,}" for v in x), ", ".join(f"{v:.3g}" for v in y), f"{slope:.2f}"])
+    print(markdown(["varied", "search", "values", "seconds", "exponent over the last three"], rows, words=4))
     if a.figure:
         draw(curves, a.figure)
 

@@ -14,39 +14,18 @@ accuracy, `--sharpness` the overconfidence. Then in one process, one after the o
 
 from __future__ import annotations
 
-import argparse
+import functools
 import os
 import time
-from collections.abc import Callable
 
 import numpy as np
+from common import arguments, timed
+from problems import bare_products, make, sparse_search
 
-from tna_onnx.engine.logits import HeadLogits, score_all
-from tna_onnx.extraction.table import FeatureTable
-from tna_onnx.numerics.angles import mean_rotation
 from tna_onnx.numerics.metrics import ece
+from tna_onnx.numerics.tilt import mean_rotation
 from tna_onnx.search.candidates import Candidate, choose
 from tna_onnx.search.settings import SearchSettings
-from tna_onnx.search.sparse import search_sparse
-
-
-def make(
-    samples: int, n: int, classes: int, lean: float, sharpness: float
-) -> tuple[FeatureTable, np.ndarray, np.ndarray]:
-    """Return features, weight and bias of an overconfident classifier."""
-    rng = np.random.default_rng(0)
-    weight = rng.standard_normal((classes, n), np.float32)
-    labels = rng.integers(0, classes, samples)
-    features = np.maximum(rng.standard_normal((samples, n), np.float32) + np.float32(lean) * weight[labels], 0)
-    weight *= np.float32(sharpness)
-    return FeatureTable(features, labels.astype(np.int64)), weight, np.zeros(classes, np.float32)
-
-
-def timed(run: Callable[[], object]) -> float:
-    """Seconds of one call."""
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start
 
 
 def printed_iteration(weight: np.ndarray, iterations: int, seed: int) -> float:
@@ -65,7 +44,7 @@ def printed_iteration(weight: np.ndarray, iterations: int, seed: int) -> float:
 
 def main() -> None:
     """Print the ratios."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--samples", type=int, default=12_500)
     parser.add_argument("--features", type=int, default=2048)
     parser.add_argument("--classes", type=int, default=1000)
@@ -75,27 +54,16 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--iterations", type=int, default=5, help="timed iterations of Algorithm 1 as printed")
     a = parser.parse_args()
-    store, weight, bias = make(a.samples, a.features, a.classes, a.lean, a.sharpness)
+    table, weight, bias = make(a.samples, a.features, a.classes, a.lean, a.sharpness)
     settings = SearchSettings(angle_step=a.angle_step)
     print(f"N {a.samples}, n {a.features}, C {a.classes}; {os.cpu_count()} cores, NumPy {np.__version__}")
 
-    def bare() -> None:
-        for _ in settings.grid:
-            for features, _labels in store.chunks(a.classes):
-                features @ weight.T
-
+    bare = functools.partial(bare_products, table, weight, len(settings.grid))
     pool: tuple[Candidate, ...] = ()
 
     def search() -> None:
         nonlocal pool
-        original = HeadLogits(store, weight, bias)
-        pool = search_sparse(
-            weight,
-            lambda weights: score_all([HeadLogits(store, w, bias) for w in weights]),
-            settings,
-            lambda *_: None,
-            original.scaled_scores,
-        )
+        pool = sparse_search(table, weight, bias, settings)
 
     pairs = [(timed(bare), timed(search)) for _ in range(a.repeats)]
     ratios = sorted(s / b for b, s in pairs)

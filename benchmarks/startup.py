@@ -10,13 +10,13 @@ interpreter. Modules are what `sys.modules` holds at the end, of `python -c pass
 
 from __future__ import annotations
 
-import argparse
 import platform
 import resource
 import statistics
 import subprocess
 import sys
-from importlib.metadata import version
+
+from common import arguments, markdown, versions
 
 VERBS = ("calibrate", "compare", "evaluate", "features", "inspect", "verify")
 BARE = [sys.executable, "-c", "pass"]
@@ -49,7 +49,7 @@ def cpu_seconds(command: list[str]) -> float:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--rounds", type=int, default=11)
     a = parser.parse_args()
     timed = commands()
@@ -60,14 +60,13 @@ def main() -> None:
         for name, command in timed.items():
             seconds[name].append(cpu_seconds(command))
     bare = statistics.median(seconds["python -c pass"])
-    print(f"Python {platform.python_version()}, click {version('click')}, {a.rounds} rounds; CPU milliseconds\n")
-    print("| command | median | range | over bare Python |\n| --- | ---: | ---: | ---: |")
+    print(f"Python {platform.python_version()}, {versions('click')}, {a.rounds} rounds; CPU milliseconds\n")
+    rows = []
     for name, values in seconds.items():
         middle = statistics.median(values)
-        low, high = min(values), max(values)
-        print(
-            f"| `{name}` | {1000 * middle:.0f} | {1000 * low:.0f} to {1000 * high:.0f} | {1000 * (middle - bare):.0f} |"
-        )
+        span = f"{1000 * min(values):.0f} to {1000 * max(values):.0f}"
+        rows.append([f"`{name}`", f"{1000 * middle:.0f}", span, f"{1000 * (middle - bare):.0f}"])
+    print(markdown(["command", "median", "range", "over bare Python"], rows))
 
 
 if __name__ == "__main__":

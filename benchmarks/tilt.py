@@ -10,13 +10,13 @@ disjoint coordinates are applied together (at most `n_t`, 50); how long such run
 
 from __future__ import annotations
 
-import argparse
 import math
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+from common import arguments
 
 from tna_onnx.numerics.rotations import TiltParameters
 from tna_onnx.numerics.tilt import TiltPath
@@ -50,7 +50,7 @@ def bandwidth(put: Callable[[np.ndarray], Any], wait: Callable[[], None]) -> flo
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--angle", type=float, default=60.0)
     parser.add_argument("--largest", type=float, default=4e9, help="bytes of a weight")
