@@ -22,8 +22,8 @@ import numpy as np
 from common import arguments, timed
 from problems import bare_products, make, sparse_search
 
+from tna_onnx.numerics.angles import mean_rotation
 from tna_onnx.numerics.metrics import ece
-from tna_onnx.numerics.tilt import mean_rotation
 from tna_onnx.search.candidates import Candidate, choose
 from tna_onnx.search.settings import SearchSettings
 

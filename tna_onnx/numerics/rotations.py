@@ -28,10 +28,10 @@ class TiltParameters:
     """How rotations are drawn: angle t = theta_s * tau with tau ~ Beta(alpha, beta).
 
     Attributes:
-        alpha: first shape of the Beta distribution (paper: 5).
-        beta: second shape of the Beta distribution (paper: 1).
+        alpha: first shape of the Beta distribution, above 0 (paper: 5); no unit.
+        beta: second shape of the Beta distribution, above 0 (paper: 1); no unit.
         theta_s: largest angle of one rotation, radians (paper: 0.9).
-        n_t: rotations applied at a time, at most (paper: 50). Speed only: mRC is exact after every rotation.
+        n_t: rotations drawn at a time, at least 1 (paper: 50). Speed only: mRC is exact after every rotation.
     """
 
     alpha: float = 5.0

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tna_onnx.data.images.choices import Color, Interpolation, Layout
 from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from tna_onnx.data.images.choices import Color, Interpolation, Layout
     from tna_onnx.data.source import AnyArray
 
 __all__ = ["FILTERS", "ResolvedRecipe"]
