@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from click.testing import CliRunner, Result
 
 from tna_onnx.cli.group import group
 
-__all__ = ["cli", "program", "run"]
+__all__ = ["arguments_of", "cli", "program", "run"]
+
+
+def arguments_of(function: Any) -> set[str]:
+    """Return the names of everything that the command line can hand to a public function.
+
+    Whole values (`settings`, `gates`) and `progress` are for Python alone.
+    """
+    names = set(inspect.signature(function).parameters)
+    (words,) = get_args(get_type_hints(function)["words"])
+    return names - {"words", "settings", "gates", "progress"} | set(words.__annotations__)
 
 
 def cli(*words: object) -> Result:

@@ -97,7 +97,7 @@ def test_a_limit_on_a_metric(small: Small, after: Metrics, tmp_path: Path, flag:
     report = json.loads(found.read_text())
     assert report["missed"] == [f"{line} on 1,500 held-out samples"]
     assert report["output"] == ""
-    assert report["comparison"]["after"][name] == getattr(after, name)
+    assert report["comparison"]["after"][name] == pytest.approx(getattr(after, name), abs=1e-6)
     met = cli(*command, flag, f"{value * (1 + sign * 0.01):.4f}", "--json", found)
     assert (met.exit_code, met.stderr) == (0, "")
     assert output.exists()

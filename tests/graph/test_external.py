@@ -30,7 +30,7 @@ from tna_onnx.graph.places import placeless
 from tna_onnx.graph.rewrite import Rewritten, rewrite
 from tna_onnx.graph.save import check_output, data_file, pending
 from tna_onnx.graph.traverse import all_tensors
-from tna_onnx.maps import EnsembleTemperature
+from tna_onnx.maps.ensemble_temperature import EnsembleTemperature
 
 X = np.random.default_rng(1).standard_normal((5, FEATURES)).astype(np.float32)
 TENSORS = ("trunk", "weight", "bias")

@@ -26,7 +26,7 @@ from tests.graph.samples import (
 from tna_onnx.data import open_source
 from tna_onnx.errors import DataError, UnsupportedModel
 from tna_onnx.extraction.head_check import check_readout
-from tna_onnx.extraction.sessions import input_specs, open_probe
+from tna_onnx.extraction.sessions import OpenModel
 from tna_onnx.graph.difference import unexpected_differences
 from tna_onnx.graph.floats import float_tensor, rounded
 from tna_onnx.graph.head import choose_head, find_heads
@@ -483,11 +483,11 @@ def test_a_constant_per_sample_is_refused_by_numbers(
     head = choose_head(model)
     x = Builder().draw(samples, FEATURES)
     np.savez(tmp_path / "data.npz", x=x, labels=np.arange(samples) % CLASSES)
-    probe = open_probe(model, head, cpu)
-    source = open_source(tmp_path / "data.npz", input_specs(probe), CLASSES, None)
+    opened = OpenModel(model, head, cpu)
+    source = open_source(tmp_path / "data.npz", opened.inputs, CLASSES, None)
     expected = (UnsupportedModel, "does not give") if samples == CLASSES else (DataError, "could not run a batch of 4")
     with pytest.raises(expected[0], match=expected[1]):
-        check_readout(model, head, probe, source, samples, cpu)
+        check_readout(opened, head, opened.session, source, samples)
 
 
 # --- functions and hidden layers

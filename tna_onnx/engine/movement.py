@@ -133,11 +133,12 @@ class _Tally:
             if not same.all():
                 self.largest = None
         elif self.largest is not None:
-            self._move(np.where(same, 0, y.astype(np.float64) - x.astype(np.float64)))
+            self._move(x.astype(np.float64), y.astype(np.float64), same)
 
-    def _move(self, difference: NDArray[np.float64]) -> None:
-        with np.errstate(invalid="ignore"):
-            largest = float(np.max(np.abs(difference), initial=self.largest or 0.0))
+    def _move(self, x: NDArray[np.float64], y: NDArray[np.float64], same: NDArray[np.bool_]) -> None:
+        with np.errstate(invalid="ignore"):  # infinite minus infinite
+            moved = np.abs(np.where(same, 0, y - x))
+            largest = float(np.max(moved, initial=self.largest or 0.0))
         self.largest = largest if np.isfinite(largest) else None
 
 

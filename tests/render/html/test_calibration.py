@@ -23,8 +23,10 @@ from onnx import numpy_helper
 
 import tna_onnx
 from tests.conftest import Demo, Small
-from tna_onnx.calibration.details import angle_counts, class_sums, worst_rows
+from tna_onnx.calibration.angles import angle_counts
+from tna_onnx.calibration.class_bins import class_sums
 from tna_onnx.calibration.thumbnail import png, thumbnails
+from tna_onnx.calibration.worst import worst_rows
 from tna_onnx.cli.group import group
 from tna_onnx.data.source import Source
 from tna_onnx.numerics.metrics import ece
