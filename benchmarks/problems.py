@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from tna_onnx.calibration.job import Job
-from tna_onnx.calibration.task import Task, open_task
+from tna_onnx.calibration.opening import open_task
+from tna_onnx.calibration.task import Task
 from tna_onnx.data import Recipe
 from tna_onnx.data.options import Data
 from tna_onnx.engine.logits import HeadLogits, score_all

@@ -1,0 +1,179 @@
+"""Everything that `calibrate` opens and checks before any search: model, head, data, device, features."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tna_onnx.calibration.crossfit import FOLDS
+from tna_onnx.calibration.job import Job
+from tna_onnx.calibration.settings import QuantizedHead
+from tna_onnx.calibration.task import Collected, Task
+from tna_onnx.data.source import require_samples
+from tna_onnx.engine.placement import placement_of
+from tna_onnx.errors import UsageError
+from tna_onnx.extraction.batch_size import batch_size_for, check_batch_size
+from tna_onnx.extraction.collect import collect_features
+from tna_onnx.extraction.given import Samples, open_samples
+from tna_onnx.extraction.head_check import Probed, check_readout
+from tna_onnx.extraction.sessions import OpenModel
+from tna_onnx.graph.head import choose_head
+from tna_onnx.graph.load import Model, load_model
+from tna_onnx.graph.outputs import find_readout, output_of
+from tna_onnx.graph.readout import Head, Readout
+from tna_onnx.graph.requantize import requantized
+from tna_onnx.graph.save import check_output
+from tna_onnx.progress import Progress
+from tna_onnx.runtime import Session, parse_device
+
+__all__ = ["open_task"]
+
+
+def open_task(job: Job, progress: Progress) -> Task:
+    """Open and check, cheapest first; then run the network, once over each set of samples.
+
+    Raises:
+        UsageError, UnsupportedModel, DataError, DeviceError: see `tna_onnx.calibrate`.
+    """
+    check_batch_size(job.batch_size)
+    if job.needs_head and job.options.output_kind is not None:
+        raise UsageError("--output-kind is for --search none; where class vectors are searched, the graph tells")
+    device = parse_device(job.device)
+    model = load_model(job.model)
+    target = _target(job, model)
+    readout = _find_readout(job, model)
+    opened = OpenModel(model, readout, device)
+    names = job.calib.class_names(model.metadata, readout.labels, readout.n_classes)
+    samples = open_samples(opened, job.calib, names)
+    held_out = None
+    if job.held_out is not None:
+        held_out = open_samples(opened, job.held_out, names)
+    _check_samples(job, samples, held_out)
+
+    session = opened.session_from(samples.given)
+    size = _batch_size(job, opened, samples, session)
+    probed = check_readout(opened, samples.readout, session, samples.source, size)
+    if probed.tail is not None and session is not None and session.fixed_batch:
+        # the tail runs the collected batches as they are, so they must be those of the model
+        size = session.fixed_batch
+    network = _Network(opened, probed, size, progress)
+    provider = "none"
+    fallback = ""
+    if session is not None:
+        provider = session.provider
+        fallback = session.fallback
+    return Task(
+        opened=opened,
+        probed=probed,
+        class_output=output_of(readout),
+        class_names=names,
+        output=target,
+        calibration=network.collect(samples, job.folder),
+        held_out=None if held_out is None else network.collect(held_out, None),
+        provider=provider,
+        fallback=fallback,
+        batch_size=size,
+        placement=placement_of(provider, device),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Network:
+    """The model, ready to run over samples."""
+
+    opened: OpenModel
+    probed: Probed
+    batch_size: int
+    progress: Progress
+
+    def collect(self, samples: Samples, cache: Path | None) -> Collected:
+        """Run the samples, once, up to the head; samples that hold logits are taken as they are."""
+        readout = samples.readout
+        if isinstance(readout, Head):
+            readout = self.probed.readout
+        given = frozenset(samples.given)
+        table = collect_features(self.opened, readout, samples.source, self.batch_size, self.progress, cache, given)
+        return Collected(replace(samples, readout=readout), table)
+
+
+def _batch_size(job: Job, opened: OpenModel, samples: Samples, session: Session | None) -> int:
+    """Return the samples per run. There is nothing to probe where the network has run before."""
+    if samples.given or session is None:
+        return batch_size_for(job.batch_size, opened.model, None, (), samples.source, job.folder)
+    return batch_size_for(job.batch_size, opened.model, session, session.outputs, samples.source, job.folder)
+
+
+def _target(job: Job, model: Model) -> Path | None:
+    """Return the path to write, and refuse one that would harm a file of the run.
+
+    Raises:
+        UsageError: such a path.
+    """
+    if job.output is not None:
+        target = Path(job.output)
+    elif model.path is not None:
+        target = model.path.with_suffix(".tna.onnx")
+    else:
+        return None
+    check_output(model, target, overwrite=job.overwrite)
+    for path in _data_files(job):
+        if target.exists() and path.exists() and target.samefile(path):
+            raise UsageError(f"{target}: output is the data file; choose another --output")
+    return target
+
+
+def _data_files(job: Job) -> Iterator[Path]:
+    for data in (job.calib, job.held_out):
+        if data is not None:
+            yield from (Path(each) for each in (data.samples, data.labels) if isinstance(each, (str, Path)))
+
+
+def _find_readout(job: Job, model: Model) -> Readout:
+    """Return the head that is to be tilted, or whatever logits a map can go behind."""
+    options = job.options
+    if job.needs_head:
+        readout: Readout = choose_head(model, options.head, options.output_name)
+    else:
+        readout = find_readout(model, options.head, options.output_name, options.output_kind)
+    if isinstance(readout, Head):
+        return _as_stored(model, readout, job.settings.quantized_head)
+    return readout
+
+
+def _as_stored(model: Model, head: Head, choice: QuantizedHead) -> Head:
+    """Decide how a new weight of a quantised head will be stored."""
+    if choice == "requantize":
+        return requantized(model, head)
+    if head.stored_weight.quantized:
+        return head.kept_in_float()
+    return head
+
+
+def _check_samples(job: Job, samples: Samples, held_out: Samples | None) -> None:
+    """Refuse samples that leave nothing to do, too few of them, and held-out data that are none.
+
+    Raises:
+        UsageError, DataError: one of these.
+    """
+    bins = job.settings.bins
+    if job.needs_head:
+        _require_features(samples)
+    if held_out is None:
+        require_samples(samples.source, bins, held_out=math.ceil(len(samples.source) / FOLDS))
+        return
+    require_samples(samples.source, bins)
+    require_samples(held_out.source, bins)
+    if held_out.source.digest() == samples.source.digest():
+        raise UsageError(
+            f"{held_out.source.describe()}: the same data as {samples.source.describe()}; held-out data must be other "
+            "samples. Leave --eval away to have the result cross-fitted"
+        )
+    if isinstance(samples.readout, Head):
+        _require_features(held_out)
+
+
+def _require_features(samples: Samples) -> None:
+    if not isinstance(samples.readout, Head):
+        raise UsageError(f"{samples.source.describe()}: holds logits, which leave nothing to tilt; add --search none")
