@@ -1,6 +1,7 @@
 """The search on torch: the same scores, fits and choices as with NumPy; torch's host stands in for a CUDA device."""
 
 import types
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 
 from tna_onnx.calibration.strategy import Strategy
 from tna_onnx.engine.logits import HeadLogits, score_all
-from tna_onnx.engine.placement import Host, OnDevice, placement_of
+from tna_onnx.engine.placement import Host, OnDevice, float32_products, placement_of
 from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.maps import MAPS
 from tna_onnx.numerics.rotations import TiltParameters
@@ -121,13 +122,35 @@ def test_cuda_is_taken_where_the_session_has_it(monkeypatch: pytest.MonkeyPatch)
     placed = placement_of("CUDAExecutionProvider", Device("cuda", 1))
     assert isinstance(placed, OnDevice)
     assert placed.name == "torch 2.0 on cuda:1"
-    assert fake.backends.cuda.matmul.allow_tf32 is False  # products of float32 are those of the deployed model
+    assert fake.backends.cuda.matmul.allow_tf32 is True  # which is the process's: only products take it away
     assert isinstance(placement_of("CPUExecutionProvider", Device("auto")), Host)
     assert isinstance(placement_of("CUDAExecutionProvider", Device("cuda", 2)), Host)  # torch does not see that one
     monkeypatch.setitem(__import__("sys").modules, "torch", _FakeCuda(0))
     assert isinstance(placement_of("CUDAExecutionProvider", Device("cuda", 0)), Host)
     monkeypatch.setitem(__import__("sys").modules, "torch", None)  # not installed
     assert isinstance(placement_of("CUDAExecutionProvider", Device("cuda", 0)), Host)
+
+
+@pytest.fixture(params=[True, False])
+def allowed(torch: Any, request: pytest.FixtureRequest) -> Iterator[bool]:
+    """Set the process's switch for TF32, for one test."""
+    switch = torch.backends.cuda.matmul
+    before = switch.allow_tf32
+    switch.allow_tf32 = request.param
+    yield request.param
+    switch.allow_tf32 = before
+
+
+def test_products_are_float32_and_the_process_keeps_its_switch(torch: Any, allowed: bool) -> None:
+    switch = torch.backends.cuda.matmul
+    with float32_products(torch.zeros(1)):
+        assert not switch.allow_tf32
+    assert switch.allow_tf32 is allowed
+    with pytest.raises(ValueError, match="inside"), float32_products(torch.zeros(1)):
+        raise ValueError("inside")
+    assert switch.allow_tf32 is allowed
+    with float32_products(np.zeros(1)):
+        assert switch.allow_tf32 is allowed
 
 
 def test_features_are_moved_once(torch: Any, problem: tuple[FeatureTable, Any, Any], monkeypatch: Any) -> None:

@@ -19,7 +19,7 @@ from tna_onnx.calibration.provenance import versions
 from tna_onnx.data import InputSpec, Source
 from tna_onnx.data.options import Data
 from tna_onnx.data.source import require_samples
-from tna_onnx.engine.outputs import score_models
+from tna_onnx.engine.outputs import score_model
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction.batch_size import BatchSize, batch_size_notes, check_batch_size, choose_batch_size
 from tna_onnx.extraction.sessions import input_specs, open_model
@@ -206,14 +206,12 @@ def _run(
     names = data.class_names(model.metadata, output.labels, output.n_classes)
     session = open_model(model, settings.device)
     source = samples.open(model, input_specs(session), output.n_classes, names)
-    predicted: list[NDArray[np.int64]] = []
 
     def advance(_: str, done: int, total: int) -> None:
         settings.progress(given.name, done, total)
 
     size = choose_batch_size(settings.batch_size, session, [output.name], source)
-    scores = score_models([(session, output)], source, size, advance, predicted)[0]
-    classes = np.concatenate(predicted)
+    scores, classes = score_model(session, output, source, size, advance)
     warning = data.check(classes, source.labels, names, output.n_classes)
     return _Run(
         name=given.name,

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import Any
 
 from tna_onnx.api.arguments import EvaluateWords, Unpack, data_of, limits_of, model_options_of, refuse_unknown
 from tna_onnx.data.source import require_samples
-from tna_onnx.engine.outputs import score_models
+from tna_onnx.engine.outputs import score_model
 from tna_onnx.extraction.batch_size import BatchSize, batch_size_notes, check_batch_size, choose_batch_size
 from tna_onnx.extraction.sessions import input_specs, open_model
 from tna_onnx.graph.load import ModelSource, load_model
@@ -20,9 +18,6 @@ from tna_onnx.progress import Progress, silent
 from tna_onnx.results.evaluation import Evaluation
 from tna_onnx.results.gates import GateMissed
 from tna_onnx.runtime import parse_device
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 __all__ = ["evaluate"]
 
@@ -71,9 +66,8 @@ def evaluate(
     source = labelled.open(input_specs(session), output.n_classes, names)
     require_samples(source, bins)
     size = choose_batch_size(batch_size, session, [output.name], source)
-    predicted: list[NDArray[np.int64]] = []
-    scores = score_models([(session, output)], source, size, progress or silent, predicted)[0]
-    warning = labelled.check(np.concatenate(predicted), source.labels, names, output.n_classes)
+    scores, predicted = score_model(session, output, source, size, progress or silent)
+    warning = labelled.check(predicted, source.labels, names, output.n_classes)
     metrics = Metrics.of(scores, bins)
     evaluation = Evaluation(
         model=loaded.name,

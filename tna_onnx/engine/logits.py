@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.data import Batch
 from tna_onnx.engine import local
-from tna_onnx.engine.placement import Host, Placement
+from tna_onnx.engine.placement import Host, Placement, float32_products
 from tna_onnx.engine.protocol import Engine
 from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.maps.base import CalibrationMap, Reduce, apply_map
@@ -142,7 +142,8 @@ class _Linear:
 
     def __call__(self, features: Any) -> Any:
         """Return the logits (B, C) of features (B, n)."""
-        logits = features @ self.weight.T
+        with float32_products(features):
+            logits = features @ self.weight.T
         logits += self.bias
         return logits
 

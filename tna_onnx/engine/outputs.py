@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,7 +13,7 @@ from tna_onnx.graph.outputs import ClassOutput
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.progress import Progress
 
-__all__ = ["Runs", "score_models"]
+__all__ = ["Runs", "score_model"]
 
 
 class Runs(Protocol):
@@ -24,38 +23,36 @@ class Runs(Protocol):
         """Run one batch."""
 
 
-def score_models(
-    models: Sequence[tuple[Runs, ClassOutput]],
-    source: Source,
-    batch_size: int,
-    progress: Progress,
-    predicted: list[NDArray[np.int64]] | None = None,
-) -> list[SampleScores]:
-    """Score several models on the same samples, each batch read once.
+def score_model(
+    session: Runs, output: ClassOutput, source: Source, batch_size: int, progress: Progress
+) -> tuple[SampleScores, NDArray[np.int64]]:
+    """Run a model over samples and score what it says.
 
     Args:
-        models: sessions and the outputs that classify.
+        session: on the model.
+        output: the output that classifies.
         source: the samples.
         batch_size: samples per run.
         progress: called with (stage, done, total).
-        predicted: gets the classes that the first model predicts, batch by batch.
+
+    Returns:
+        (scores, predicted classes (N,)).
 
     Raises:
         DataError: an output of the wrong shape, or NaN or infinite values in it.
     """
-    parts: list[list[SampleScores]] = [[] for _ in models]
+    scores = []
+    predicted = []
     done = 0
     labels = source.labels
     for batch in source.batches(batch_size):
         size = len(next(iter(batch.values())))
-        for kept, (session, output) in zip(parts, models, strict=True):
-            values = session.run([output.name], batch)[0]
-            kept.append(_score(values, labels[done : done + size], output, source, done))
-            if predicted is not None and kept is parts[0]:
-                predicted.append(np.argmax(output.probabilities(values), axis=1))
+        values = session.run([output.name], batch)[0]
+        scores.append(_score(values, labels[done : done + size], output, source, done))
+        predicted.append(np.argmax(output.probabilities(values), axis=1))
         done += size
         progress("evaluate", done, len(source))
-    return [SampleScores.concatenate(kept) for kept in parts]
+    return SampleScores.concatenate(scores), np.concatenate(predicted)
 
 
 def _score(
@@ -84,4 +81,6 @@ def _score(
 def _widened(values: NDArray[Any], output: ClassOutput) -> NDArray[np.float64]:
     """Return (N, C) probabilities of values in the model's order of classes."""
     values = np.asarray(values, np.float64)
-    return np.concatenate([1 - values, values], axis=1) if output.kind == "positive_probability" else values
+    if output.kind == "positive_probability":
+        return np.concatenate([1 - values, values], axis=1)
+    return values

@@ -6,6 +6,8 @@ fits of maps run where features and logits are.
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,7 +17,7 @@ from numpy.typing import NDArray
 from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.runtime import Device
 
-__all__ = ["Host", "OnDevice", "Placement", "placement_of"]
+__all__ = ["Host", "OnDevice", "Placement", "float32_products", "placement_of"]
 
 
 class Host:
@@ -45,8 +47,6 @@ class OnDevice:
         self._device = torch.device(device)
         self._kept: tuple[FeatureTable, int, list[tuple[Any, NDArray[np.int64]]]] | None = None
         self.name = f"torch {torch.__version__} on {device}"
-        # products of float32 stay float32, whatever the process has set
-        torch.backends.cuda.matmul.allow_tf32 = False
 
     def put(self, array: NDArray[Any]) -> Any:
         """Copy an array to the device."""
@@ -74,6 +74,25 @@ class OnDevice:
 
 
 Placement = Host | OnDevice
+
+
+@contextlib.contextmanager
+def float32_products(array: Any) -> Iterator[None]:
+    """Keep products of float32 arrays in float32 in this block; nothing to do for NumPy.
+
+    On CUDA torch may round them to TF32 (10 bits), which moves a logit by a thousandth of its terms. The switch is the
+    whole process's, so what the caller had set comes back afterwards.
+    """
+    if not type(array).__module__.startswith("torch"):
+        yield
+        return
+    switch = sys.modules["torch"].backends.cuda.matmul
+    before = switch.allow_tf32
+    switch.allow_tf32 = False
+    try:
+        yield
+    finally:
+        switch.allow_tf32 = before
 
 
 def placement_of(provider: str, device: Device) -> Placement:
