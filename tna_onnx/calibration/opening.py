@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -29,6 +30,8 @@ from tna_onnx.progress import Progress
 from tna_onnx.runtime import Session, parse_device
 
 __all__ = ["open_task"]
+
+_log = logging.getLogger("tna_onnx")
 
 
 def open_task(job: Job, progress: Progress) -> Task:
@@ -58,12 +61,13 @@ def open_task(job: Job, progress: Progress) -> Task:
     if probed.tail is not None and session is not None and session.fixed_batch:
         # the tail runs the collected batches as they are, so they must be those of the model
         size = session.fixed_batch
-    network = _Network(opened, probed, size, progress)
     provider = "none"
     fallback = ""
     if session is not None:
         provider = session.provider
         fallback = session.fallback
+    _log.info("open: %s, provider %s", model.name, provider)
+    network = _Network(opened, probed, size, progress)
     return Task(
         opened=opened,
         probed=probed,
@@ -90,6 +94,7 @@ class _Network:
 
     def collect(self, samples: Samples, cache: Path | None) -> Collected:
         """Run the samples, once, up to the head; samples that hold logits are taken as they are."""
+        _log.info("collect: %s samples of %s", f"{len(samples.source):,}", samples.source.describe())
         readout = samples.readout
         if isinstance(readout, Head):
             readout = self.probed.readout

@@ -47,9 +47,9 @@ def recalibrate(job: Job, progress: Progress) -> Report:
     with pending(task.model, rewritten.proto, target) as path:
         shipped = task.logits(outcome.weight, factor, on=checked_samples(task))
         verification = check_written(task, rewritten, path, shipped, outcome.fitted)
-        _log.info("check: %d samples, largest |p - p'| %.1e", verification.samples, verification.max_difference)
+        _log.info("check: %s samples, largest |p - p'| %.1e", f"{verification.samples:,}", verification.max_difference)
         compared = compare_heads(task, strategy, outcome, job.settings, factor)
-        _log.info("compare: %s on %d samples", compared.comparison.how, compared.comparison.before.n)
+        _log.info("compare: %s samples, %s", f"{compared.comparison.before.n:,}", compared.comparison.how)
         details = collect_details(task, job.settings, outcome, compared, path, progress) if job.details else None
         finished = Finished(task, outcome, folding, rewritten, verification, compared, details, suspicion)
         report = report_of(job, finished)
@@ -65,7 +65,6 @@ def _look_at_labels(job: Job, task: Task) -> str:
     Raises:
         CheckFailed: the accuracy is not the expected one.
     """
-    _log.info("open: %s of %s, %d samples on %s", task.where, task.model.name, len(task.source), task.provider)
     predicted = task.logits(task.weight).predictions()
     return job.calib.check(predicted, task.source.labels, task.class_names, task.readout.n_classes)
 
@@ -94,12 +93,14 @@ def _search(task: Task, strategy: Strategy, progress: Progress) -> Outcome:
         outcome = strategy.run(functools.partial(progress, "search"))
     except ValueError as error:
         raise UnsupportedModel(f"{task.model.name}: {task.where}: {error}; use --search none") from error
-    chosen = outcome.chosen
-    _log.info(
-        "search: %d candidates; %.3g degrees, %d members, map %s",
-        len(outcome.candidates),
-        chosen.angle,
-        chosen.ensemble_size,
-        outcome.map,
-    )
+    _log.info("search: %s, map %s, candidates scored: %d", _weight(outcome), outcome.map, len(outcome.candidates))
     return outcome
+
+
+def _weight(outcome: Outcome) -> str:
+    """The chosen weight in words, for the log."""
+    chosen = outcome.chosen
+    if chosen.angle == 0:
+        return "original weight"
+    members = f"{chosen.ensemble_size} members" if chosen.ensemble_size else "the limit of many members"
+    return f"mRC {chosen.reached:.3g} degrees, {members}"
