@@ -70,12 +70,14 @@ def test_a_keyword_replaces_a_field_of_a_value() -> None:
 
 def test_held_out_data_are_read_like_the_calibration_data_unless_they_say_otherwise() -> None:
     calib = Data("calib/", labels="calib.csv", label_column="y")
-    plain = arguments.held_out_of("eval/", calib, "eval.csv")
+    plain = arguments.held_out_of("eval/", calib, {"eval_labels": "eval.csv", "labels": "calib.csv"})
     assert plain is not None
     assert (plain.samples, plain.labels, plain.label_column) == ("eval/", "eval.csv", "y")
     own = Data("eval.parquet", format="table")
-    assert arguments.held_out_of(own, calib, None) is own
-    assert arguments.held_out_of(None, calib, None) is None
+    held_out = arguments.held_out_of(own, calib, {"skip_bad": True, "labels": "calib.csv"})
+    assert held_out is not None
+    assert (held_out.format, held_out.skip_bad, held_out.labels) == ("table", True, None)
+    assert arguments.held_out_of(None, calib, {}) is None
 
 
 def test_the_loss_of_accuracy_is_a_setting_and_a_gate() -> None:
@@ -83,4 +85,5 @@ def test_the_loss_of_accuracy_is_a_setting_and_a_gate() -> None:
     assert settings.for_search.max_accuracy_drop == 0.015
     assert arguments.gates_of({"max_accuracy_drop": 1.5}, settings).max_accuracy_drop == 1.5
     assert arguments.gates_of({}, Settings()).max_accuracy_drop == Settings().max_accuracy_drop
-    assert arguments.gates_of({}, Settings(), Gates()).max_accuracy_drop is None
+    assert arguments.gates_of({}, Settings(), Gates(max_ece=5)).max_accuracy_drop == Settings().max_accuracy_drop
+    assert arguments.gates_of({}, Settings(), Gates(max_accuracy_drop=2)).max_accuracy_drop == 2

@@ -108,8 +108,6 @@ class CalibrateWords(DataModelWords, total=False):
     fail_if_worse: bool
 
 
-_LIMITS = ("max_ece", "max_nll", "min_accuracy")
-
 V = TypeVar("V", bound="DataclassInstance")
 
 
@@ -128,9 +126,7 @@ def limits_of(words: Mapping[str, Any]) -> Gates:
     Raises:
         UsageError: a value of the wrong type or out of its range.
     """
-    limits = {name: words[name] for name in _LIMITS if name in words}
-    check_numbers("a number or None", **limits)
-    return Gates(**limits)
+    return _with(Gates(), words)
 
 
 def gates_of(words: Mapping[str, Any], settings: Settings, given: Gates | None = None) -> Gates:
@@ -139,10 +135,10 @@ def gates_of(words: Mapping[str, Any], settings: Settings, given: Gates | None =
     Raises:
         UsageError: a value of the wrong type or out of its range.
     """
-    check_numbers("a number or None", **{name: words[name] for name in _LIMITS if name in words})
-    if given is None:
-        given = Gates(max_accuracy_drop=settings.max_accuracy_drop)
-    return _with(given, words)
+    gates = _with(given or Gates(), words)
+    if gates.max_accuracy_drop is None:
+        gates = dataclasses.replace(gates, max_accuracy_drop=settings.max_accuracy_drop)
+    return gates
 
 
 def model_options_of(words: Mapping[str, Any]) -> ModelOptions:
@@ -160,13 +156,22 @@ def data_of(samples: Any, words: Mapping[str, Any]) -> Data:
     return _with(samples if isinstance(samples, Data) else Data(samples), words)
 
 
-def held_out_of(samples: Any, calib: Data, labels: Any) -> Data | None:
-    """Make held-out samples: they are read like the calibration data, unless they are a `Data` of their own."""
+def held_out_of(samples: Any, calib: Data, words: Mapping[str, Any]) -> Data | None:
+    """Make held-out samples: they are read like the calibration data, unless they are a `Data` of their own.
+
+    Raises:
+        UsageError: a value of the wrong type.
+    """
     if samples is None:
         return None
-    if isinstance(samples, Data):
-        return samples if labels is None else dataclasses.replace(samples, labels=labels)
-    return dataclasses.replace(calib, samples=samples, labels=labels)
+    labels = words.get("eval_labels")
+    if not isinstance(samples, Data):
+        # the accuracy that the user expects is measured once, on the calibration data
+        return dataclasses.replace(calib, samples=samples, labels=labels, expect_accuracy=None)
+    own = {name: word for name, word in words.items() if name not in ("labels", "expect_accuracy")}
+    if labels is not None:
+        own["labels"] = labels
+    return data_of(samples, own)
 
 
 def refuse_unknown(function: str, words: Mapping[str, Any], known: type) -> None:

@@ -51,8 +51,8 @@ def calibrate(
             never modified.
         calib: labelled calibration data: a path, a URL, a mapping of arrays, an iterable of batches (docs/data.md), or
             a `tna_onnx.Data`.
-        eval: held-out data for the report, likewise; a plain path is read like `calib`. Cross-fitting on `calib`
-            without it.
+        eval: held-out data for the report, likewise; anything but a `Data` is read with the options of `calib`. Without
+            it the report is cross-fitted on `calib`.
         output: path of the new file; `NAME.tna.onnx` beside the model by default. Without it a model in memory gives
             `Report.recalibrated` and no file.
         settings: of search, map and intervals, as one value.
@@ -85,7 +85,7 @@ def calibrate(
     job = Job(
         model=model,
         calib=calibration,
-        held_out=held_out_of(eval, calibration, words.get("eval_labels")),
+        held_out=held_out_of(eval, calibration, words),
         options=model_options_of(words),
         settings=chosen,
         gates=gates_of(words, chosen, gates),

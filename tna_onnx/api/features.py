@@ -74,7 +74,7 @@ def features(
         raise UsageError(f"{source.describe()}: holds computed features or logits already")
 
     session = opened.session
-    size = batch_size_for(batch_size, loaded, session, session.outputs, source, Path(cache))
+    size = batch_size_for(batch_size, loaded, session, [opened.main], source, Path(cache))
     probed = check_readout(opened, readout, session, source, size)
     if probed.tail is not None and session.fixed_batch:
         size = session.fixed_batch

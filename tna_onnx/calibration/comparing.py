@@ -9,9 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from tna_onnx.calibration.settings import Settings
 from tna_onnx.calibration.strategy import Outcome, Strategy
-from tna_onnx.calibration.task import Task
+from tna_onnx.calibration.task import Collected, Task
+from tna_onnx.engine.logits import Logits
+from tna_onnx.errors import DataError
+from tna_onnx.numerics.ops import to_host
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.results.report import Comparison, How, compare_scores
 
@@ -27,9 +32,7 @@ class Compared:
     comparison: Comparison
 
 
-def compare_heads(
-    task: Task, strategy: Strategy, outcome: Outcome, settings: Settings, factor: float | None
-) -> Compared:
+def compare_heads(task: Task, strategy: Strategy, outcome: Outcome, settings: Settings, after: Logits) -> Compared:
     """Score the input and the result on held-out data, or cross-fitted.
 
     Args:
@@ -37,25 +40,44 @@ def compare_heads(
         strategy: how the result was made.
         outcome: the result.
         settings: bins, seed and confidence level.
-        factor: what weight and bias are multiplied by in the file, if the map was folded.
+        after: logits of the held-out data, if there are any, under the weight that was written, before the map.
 
     Raises:
-        DataError: a map cannot be fitted without one of the folds.
+        DataError: held-out logits that are not finite, or a map cannot be fitted without one of the folds.
     """
-    how, before, after = _paired_scores(task, strategy, outcome, factor)
+    how, before, scores = _paired_scores(task, strategy, outcome, after)
     described = task.shown.source.describe()
-    comparison = compare_scores(described, how, before, after, settings.bins, settings.seed, settings.level)
-    return Compared(before, after, comparison)
+    comparison = compare_scores(described, how, before, scores, settings.bins, settings.seed, settings.level)
+    return Compared(before, scores, comparison)
 
 
 def _paired_scores(
-    task: Task, strategy: Strategy, outcome: Outcome, factor: float | None
+    task: Task, strategy: Strategy, outcome: Outcome, after: Logits
 ) -> tuple[How, SampleScores, SampleScores]:
-    held_out = task.held_out
-    if held_out is not None:
-        before = task.logits(task.weight, on=held_out).scores()
-        after = task.logits(outcome.weight, factor, on=held_out).mapped_scores(outcome.fitted)
-        return "held-out", before, after
+    if task.held_out is not None:
+        before = task.logits(task.weight, on=task.held_out)
+        for logits in (before, after):
+            _require_finite(task, logits, task.held_out)
+        return "held-out", before.scores(), after.mapped_scores(outcome.fitted)
     if outcome.chosen.angle == 0 and outcome.fitted is None:
         return "unchanged", outcome.before, outcome.before
     return "cross-fitted", *strategy.cross_fitted(outcome)
+
+
+def _require_finite(task: Task, logits: Logits, samples: Collected) -> None:
+    """Refuse logits that the file cannot give as finite numbers: a NaN would miss no gate.
+
+    Raises:
+        DataError: such a sample.
+    """
+    # features are widened to float32 here; a float16 file overflows earlier
+    largest = float(np.finfo(np.float16).max) if task.readout.logits_type == "float16" else np.inf
+    done = 0
+    for values, labels, _ in logits.chunks():
+        bad = ~(np.abs(to_host(values)) <= largest).all(axis=1) | ~np.isfinite(to_host(values)).all(axis=1)
+        if bad.any():
+            raise DataError(
+                f"{samples.source.describe()}: logits '{task.readout.logits}' of sample "
+                f"{done + int(np.flatnonzero(bad)[0])} hold NaN or infinite values"
+            )
+        done += len(labels)

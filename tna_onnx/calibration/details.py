@@ -1,7 +1,7 @@
 """The numbers behind the figures of a report, from scores and features.
 
-Logits are read in chunks and nothing of size N x C is kept. "Shown samples" are the held-out ones if they reach the
-head, else the calibration samples, which were fitted.
+Logits are read in chunks and nothing of size N x C is kept. "Shown samples" are the held-out ones if there are any,
+else the calibration samples, which were fitted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from tna_onnx.calibration.worst import class_names, worst_samples
 from tna_onnx.engine.logits import Logits
 from tna_onnx.graph.difference import differences
 from tna_onnx.graph.load import load_model
-from tna_onnx.graph.readout import Head
 from tna_onnx.numerics.metrics import objective_value
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.numerics.stats import SampleScores
@@ -51,7 +50,7 @@ def collect_details(
     Raises:
         DataError: a sample cannot be read again for its thumbnail.
     """
-    view = _View.of(task, settings, outcome)
+    view = _View(task, settings, outcome)
     before = task.logits(task.weight, on=view.shown)
     after = outcome.logits
     if view.held_out:
@@ -84,21 +83,21 @@ def collect_details(
 
 @dataclass(frozen=True, eq=False)
 class _View:
-    """A result, and the samples on which it is shown."""
+    """A result on the samples of which it is shown."""
 
     task: Task
     settings: Settings
     outcome: Outcome
-    shown: Collected
-    held_out: bool
 
-    @classmethod
-    def of(cls, task: Task, settings: Settings, outcome: Outcome) -> _View:
-        """Choose the samples: held-out ones that reach the head, if it has one."""
-        held_out = task.held_out
-        if held_out is not None and isinstance(held_out.samples.readout, Head) == (task.head is not None):
-            return cls(task, settings, outcome, held_out, held_out=True)
-        return cls(task, settings, outcome, task.calibration, held_out=False)
+    @property
+    def shown(self) -> Collected:
+        """The samples."""
+        return self.task.shown
+
+    @property
+    def held_out(self) -> bool:
+        """Whether they are held out."""
+        return self.task.held_out is not None
 
     def scored(self, scores: SampleScores) -> Scored:
         """Reduce scores to what a figure shows of a candidate."""

@@ -12,6 +12,7 @@ from tna_onnx.calibration.crossfit import FOLDS
 from tna_onnx.calibration.job import Job
 from tna_onnx.calibration.settings import QuantizedHead
 from tna_onnx.calibration.task import Collected, Task
+from tna_onnx.data.options import Data
 from tna_onnx.data.source import require_samples
 from tna_onnx.engine.placement import placement_of
 from tna_onnx.errors import UsageError
@@ -52,6 +53,7 @@ def open_task(job: Job, progress: Progress) -> Task:
     samples = open_samples(opened, job.calib, names)
     held_out = None
     if job.held_out is not None:
+        _check_class_names(job.held_out, model, readout, names)
         held_out = open_samples(opened, job.held_out, names)
     _check_samples(job, samples, held_out)
 
@@ -98,16 +100,26 @@ class _Network:
         readout = samples.readout
         if isinstance(readout, Head):
             readout = self.probed.readout
-        given = frozenset(samples.given)
-        table = collect_features(self.opened, readout, samples.source, self.batch_size, self.progress, cache, given)
+        table = collect_features(
+            self.opened, readout, samples.source, self.batch_size, self.progress, cache, samples.given
+        )
         return Collected(replace(samples, readout=readout), table)
 
 
 def _batch_size(job: Job, opened: OpenModel, samples: Samples, session: Session | None) -> int:
     """Return the samples per run. There is nothing to probe where the network has run before."""
-    if samples.given or session is None:
-        return batch_size_for(job.batch_size, opened.model, None, (), samples.source, job.folder)
-    return batch_size_for(job.batch_size, opened.model, session, session.outputs, samples.source, job.folder)
+    to_probe = None if samples.given else session
+    return batch_size_for(job.batch_size, opened.model, to_probe, [opened.main], samples.source, job.folder)
+
+
+def _check_class_names(data: Data, model: Model, readout: Readout, names: tuple[str, ...] | None) -> None:
+    """Refuse held-out data whose class names are not those of the calibration data.
+
+    Raises:
+        UsageError: they differ.
+    """
+    if data.classes is not None and data.class_names(model.metadata, readout.labels, readout.n_classes) != names:
+        raise UsageError("eval has other class names than calib; both must be the model's, in the order of its output")
 
 
 def _target(job: Job, model: Model) -> Path | None:
@@ -157,7 +169,7 @@ def _as_stored(model: Model, head: Head, choice: QuantizedHead) -> Head:
 
 
 def _check_samples(job: Job, samples: Samples, held_out: Samples | None) -> None:
-    """Refuse samples that leave nothing to do, too few of them, and held-out data that are none.
+    """Refuse samples that leave nothing to do, too few of them, and held-out data that are the calibration data.
 
     Raises:
         UsageError, DataError: one of these.
@@ -175,8 +187,11 @@ def _check_samples(job: Job, samples: Samples, held_out: Samples | None) -> None
             f"{held_out.source.describe()}: the same data as {samples.source.describe()}; held-out data must be other "
             "samples. Leave --eval away to have the result cross-fitted"
         )
-    if isinstance(samples.readout, Head):
-        _require_features(held_out)
+    if isinstance(samples.readout, Head) and not isinstance(held_out.readout, Head):
+        raise UsageError(
+            f"{held_out.source.describe()}: holds logits, and {samples.source.describe()} does not; give both as "
+            "logits, or both as data or features"
+        )
 
 
 def _require_features(samples: Samples) -> None:

@@ -18,6 +18,7 @@ from tna_onnx.calibration.task import Collected, Task
 from tna_onnx.data import Batch
 from tna_onnx.engine.outputs import Runs
 from tna_onnx.errors import CheckFailed
+from tna_onnx.extraction.sessions import open_model
 from tna_onnx.graph.outputs import tensor_outputs
 from tna_onnx.numerics.ops import softmax
 
@@ -47,13 +48,14 @@ def check_other_outputs(
     Raises:
         CheckFailed: an output that followed the probabilities does not any more.
     """
-    outputs = task.opened.computed(tensor_outputs(task.model))
-    others = [name for name in outputs if name != task.class_output.name]
+    others = [name for name in tensor_outputs(task.model) if name != task.class_output.name]
     if checked.samples.given or not others:
         return
     names = [task.class_output.name, *others]
     batches = checked.source.batches(task.batch_size, rows)
-    old, new = _outputs((task.opened.session, runner), names, batches)
+    # a session of its own: the one that collected leaves these outputs out
+    source = open_model(task.model, task.device)
+    old, new = _outputs((source, runner), names, batches)
     p = task.class_output.probabilities(old[names[0]])
     q = task.class_output.probabilities(new[names[0]])
     for name in others:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import logging
 
+import numpy as np
+
 from tna_onnx.calibration.comparing import compare_heads
 from tna_onnx.calibration.details import collect_details
 from tna_onnx.calibration.job import Job
@@ -12,9 +14,10 @@ from tna_onnx.calibration.opening import open_task
 from tna_onnx.calibration.provenance import provenance_entries
 from tna_onnx.calibration.reporting import Finished, report_of
 from tna_onnx.calibration.strategy import Outcome, Strategy
-from tna_onnx.calibration.task import Task
+from tna_onnx.calibration.task import Collected, Task
 from tna_onnx.calibration.writing import Writing
 from tna_onnx.calibration.written import check_written, checked_samples
+from tna_onnx.engine.logits import Logits
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.save import pending
 from tna_onnx.progress import Progress
@@ -45,10 +48,14 @@ def recalibrate(job: Job, progress: Progress) -> Report:
 
     target = None if job.dry_run else task.output
     with pending(task.model, rewritten.proto, target) as path:
-        shipped = task.logits(outcome.weight, factor, on=checked_samples(task))
-        verification = check_written(task, rewritten, path, shipped, outcome.fitted)
+        checked = checked_samples(task)
+        shipped = _logits(task, outcome, factor, checked)
+        verification = check_written(task, rewritten, path, checked, shipped, outcome.fitted)
         _log.info("check: %s samples, largest |p - p'| %.1e", f"{verification.samples:,}", verification.max_difference)
-        compared = compare_heads(task, strategy, outcome, job.settings, factor)
+        after = shipped
+        if task.held_out is not None and task.held_out is not checked:
+            after = task.logits(outcome.weight, factor, on=task.held_out)
+        compared = compare_heads(task, strategy, outcome, job.settings, after)
         _log.info("compare: %s samples, %s", f"{compared.comparison.before.n:,}", compared.comparison.how)
         details = collect_details(task, job.settings, outcome, compared, path, progress) if job.details else None
         finished = Finished(task, outcome, folding, rewritten, verification, compared, details, suspicion)
@@ -65,6 +72,10 @@ def _look_at_labels(job: Job, task: Task) -> str:
     Raises:
         CheckFailed: the accuracy is not the expected one.
     """
+    if job.held_out is not None and job.held_out.expect_accuracy is not None and task.held_out is not None:
+        labels = task.held_out.source.labels
+        hits = task.logits(task.weight, on=task.held_out).predictions() == labels
+        job.held_out.check_accuracy(float(np.mean(hits)), len(labels))
     predicted = task.logits(task.weight).predictions()
     return job.calib.check(predicted, task.source.labels, task.class_names, task.readout.n_classes)
 
@@ -95,6 +106,13 @@ def _search(task: Task, strategy: Strategy, progress: Progress) -> Outcome:
         raise UnsupportedModel(f"{task.model.name}: {task.where}: {error}; use --search none") from error
     _log.info("search: %s, map %s, candidates scored: %d", _weight(outcome), outcome.map, len(outcome.candidates))
     return outcome
+
+
+def _logits(task: Task, outcome: Outcome, factor: float | None, on: Collected) -> Logits:
+    """Logits of some samples under the weight that was written, before the map."""
+    if factor is None and on is task.calibration:
+        return outcome.logits  # which are there
+    return task.logits(outcome.weight, factor, on=on)
 
 
 def _weight(outcome: Outcome) -> str:

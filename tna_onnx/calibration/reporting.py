@@ -53,9 +53,8 @@ class Finished:
     details: Details | None
     suspicion: str
 
-    @property
     def drift(self) -> float | None:
-        """What quantising the new weight does to probabilities."""
+        """Measure what quantising the new weight does to probabilities."""
         return self.task.quantization_drift(self.outcome.weight)
 
 
@@ -66,7 +65,7 @@ def report_of(job: Job, finished: Finished) -> Report:
     comparison = finished.compared.comparison
     missed = _missed(job, comparison)
     changes = _changes(finished.rewritten, task.output)
-    drift = finished.drift
+    drift = finished.drift()
     written = ""
     in_memory = None
     if not missed and not job.dry_run:

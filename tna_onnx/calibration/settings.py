@@ -155,7 +155,7 @@ class Settings:
         """
         from tna_onnx.numerics.averages import LIMIT  # noqa: PLC0415 - loads NumPy
 
-        size: object = self.ensemble_size
+        size: Any = self.ensemble_size
         if size == "auto":
             return min(_FIRST_MEMBERS, self.max_ensemble_size), self.max_ensemble_size
         if size == "inf":
@@ -163,6 +163,7 @@ class Settings:
         if isinstance(size, str):
             raise UsageError(f"ensemble size '{size}' is not known; expected auto, inf or a positive number")
         check_numbers("a whole number", ensemble_size=size)
-        if not isinstance(size, int) or size < 1:
+        members = int(size)
+        if members < 1:
             raise UsageError(f"ensemble_size must be at least 1, auto or inf, got {size}")
-        return size, size
+        return members, members

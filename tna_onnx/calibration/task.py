@@ -135,7 +135,7 @@ class Task:
         collected = on or self.calibration
         table = collected.table
         head = self.head
-        if head is None or weight is None or not isinstance(collected.samples.readout, Head):
+        if head is None or weight is None:
             # the network gave logits, or someone had stored them: there is nothing to multiply
             return StoredLogits(table, self.engine)
         unchanged = weight is head.weight

@@ -21,7 +21,6 @@ from tna_onnx.calibration.task import Task
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.nodes import NodeOps, can_append
 from tna_onnx.graph.readers import can_insert, can_scale
-from tna_onnx.graph.readout import Head
 from tna_onnx.graph.rewrite import Rewritten, rewrite
 from tna_onnx.maps import MAPS
 from tna_onnx.maps.base import Folding
@@ -47,7 +46,8 @@ class Writing:
         readout = self.task.readout
         if not can_append(readout.logits_type, self.task.model.opset):
             return tuple(name for name in self._all if name == "none" or self._folds_by_force(name))
-        return tuple(name for name in self._all if self._has_features or not _reads_features(name))
+        plain = self.task.probed.plain_features
+        return tuple(name for name in self._all if plain or not _reads_features(name))
 
     @functools.cached_property
     def choices(self) -> tuple[str, ...]:
@@ -110,13 +110,6 @@ class Writing:
     @property
     def _all(self) -> tuple[str, ...]:
         return ("none", *MAPS)
-
-    @functools.cached_property
-    def _has_features(self) -> bool:
-        """Whether appended nodes can read the features, and all samples have them."""
-        held_out = self.task.held_out
-        there = held_out is None or isinstance(held_out.samples.readout, Head)
-        return self.task.probed.plain_features and there
 
     def _folds_by_force(self, name: str) -> bool:
         """Whether a map can be folded where nothing can be appended."""

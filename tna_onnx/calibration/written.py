@@ -7,7 +7,8 @@ Four checks:
 3. ONNX Runtime computes from it the probabilities that were scored, as far as rounding allows;
 4. what held between its outputs in the source still holds.
 
-Checks 3 and 4 run a part of the samples: of the held-out ones where there are enough, else of the calibration data.
+Checks 3 and 4 run a part of the samples: of the held-out ones where there are enough, else of the calibration data;
+of those that enter at the model's inputs, where only one set does.
 """
 
 from __future__ import annotations
@@ -42,7 +43,12 @@ FloatArray = NDArray[np.float64]
 
 
 def check_written(
-    task: Task, rewritten: Rewritten, path: Path, logits: Logits, fitted: CalibrationMap | None
+    task: Task,
+    rewritten: Rewritten,
+    path: Path,
+    checked: Collected,
+    logits: Logits,
+    fitted: CalibrationMap | None,
 ) -> Verification:
     """Run all checks on a file.
 
@@ -50,14 +56,14 @@ def check_written(
         task: what was opened.
         rewritten: the new model, and what was meant to change.
         path: the file.
-        logits: of `checked_samples(task)` under the weight that was written, before the map.
+        checked: `checked_samples(task)`.
+        logits: of these samples under the weight that was written, before the map.
         fitted: the map, folded or not.
 
     Raises:
         CheckFailed: one of the checks.
     """
     checker = check_file(task.model, rewritten, path)
-    checked = checked_samples(task)
     rows = _rows(task, checked)
     runner = checked.samples.open_written(path, task.class_output.name, task.device)
     verification = check_probabilities(runner, task, checked, rows, logits, fitted, checker=checker)
@@ -67,9 +73,13 @@ def check_written(
 
 def checked_samples(task: Task) -> Collected:
     """Return the samples of which a part is run through the written file."""
-    if task.held_out is not None and len(task.held_out.source) >= _SAMPLES:
-        return task.held_out
-    return task.calibration
+    sets = [task.calibration]
+    if task.held_out is not None:
+        enough = len(task.held_out.source) >= _SAMPLES
+        sets.insert(0 if enough else 1, task.held_out)
+    # data for the model's inputs show more than features: they run the whole file, and its other outputs
+    whole = [each for each in sets if not each.samples.given]
+    return (whole or sets)[0]
 
 
 def check_file(model: Model, rewritten: Rewritten, path: Path) -> bool:
@@ -123,14 +133,16 @@ def check_probabilities(
     expected = softmax(apply_map(fitted, s, z))
     bound = probability_bounds(task, z, s, fitted)
     difference = np.max(np.abs(actual - expected), axis=1, initial=0)
-    _check_each(task, rows, difference, bound)
+    _check_each(task, checked, rows, difference, bound)
     _check_mean(difference, bound)
     _check_classes(actual, expected, bound)
     largest = int(np.argmax(difference))
     return Verification(len(rows), float(difference[largest]), float(bound[largest]), checker)
 
 
-def _check_each(task: Task, rows: NDArray[np.int64], difference: FloatArray, bound: FloatArray) -> None:
+def _check_each(
+    task: Task, checked: Collected, rows: NDArray[np.int64], difference: FloatArray, bound: FloatArray
+) -> None:
     worst = int(np.argmax(difference - bound))
     if difference[worst] <= bound[worst]:
         return
@@ -138,8 +150,8 @@ def _check_each(task: Task, rows: NDArray[np.int64], difference: FloatArray, bou
     if task.readout.output_step:
         reason = "; the model quantises this output, and its range may be too narrow for the new probabilities"
     raise CheckFailed(
-        f"verification: the written file gives sample {rows[worst]} a probability that is {difference[worst]:.3g} "
-        f"off the numerics; expected at most {bound[worst]:.3g}{reason}"
+        f"verification: the written file gives sample {rows[worst]} of {checked.source.describe()} a probability that "
+        f"is {difference[worst]:.3g} off the numerics; expected at most {bound[worst]:.3g}{reason}"
     )
 
 

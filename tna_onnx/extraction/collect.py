@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -22,7 +22,7 @@ from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.extraction.tensors import Tensors
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.progress import Progress
-from tna_onnx.runtime import runtime_version
+from tna_onnx.runtime import Session, runtime_version
 
 __all__ = ["collect_features"]
 
@@ -43,7 +43,7 @@ def collect_features(
     batch_size: int,
     progress: Progress,
     cache: Path | None = None,
-    given: Collection[str] = (),
+    given: Mapping[str, np.dtype[Any]] | None = None,
 ) -> FeatureTable:
     """Run the model over all samples and keep its features; its logits if there is no head.
 
@@ -55,16 +55,17 @@ def collect_features(
         progress: called with (stage, done, total).
         cache: folder of feature stores; what an interrupted run has left there is taken over. With it the logits are
             kept too.
-        given: tensors that the samples hold already.
+        given: tensors that the samples hold already, with their dtypes.
 
     Raises:
         DataError: features of the wrong shape, or with NaN or infinite values.
         UsageError: no room for the features, or the cache cannot be used.
     """
+    given = given or {}
     if cache is not None and given:
         raise UsageError("the data are computed features or logits already; leave --cache out")
     tensors = Tensors.of(opened, readout, given, keep_logits=cache is not None)
-    collector = _Collector(opened, readout, source, batch_size, tensors)
+    collector = _Collector(opened, readout, source, batch_size, tensors, _session(opened, tensors, source, given))
     if cache is None:
         return _stored_column(collector) or collector.run(TemporaryRows(len(source)).array, progress)
     with open_store(cache, collector.key(), source.labels, batch_size) as store:
@@ -90,19 +91,27 @@ class _Rows:
 class _Collector:
     """Runs the batches and keeps their rows."""
 
-    def __init__(self, opened: OpenModel, readout: Readout, source: Source, batch_size: int, tensors: Tensors) -> None:
+    def __init__(
+        self,
+        opened: OpenModel,
+        readout: Readout,
+        source: Source,
+        batch_size: int,
+        tensors: Tensors,
+        session: Session | None,
+    ) -> None:
         self.readout = readout
         self.source = source
         self.batch_size = batch_size
         self.tensors = tensors
-        self._opened = opened
+        self._session = session
         self._model = opened.model
         self._head = readout if isinstance(readout, Head) else None
         self._has_row: dict[str, bool] = {}
 
     def key(self) -> dict[str, Any]:
         """Everything that the rows depend on."""
-        provider = self._opened.session.provider if self.tensors.computed else "none"
+        provider = self._session.provider if self._session else "none"
         return {
             **model_key(self._model),
             "head": self._head.node if self._head else None,
@@ -169,8 +178,9 @@ class _Collector:
     def _rows(self, batch: Batch) -> _Rows:
         """Run one batch and return what is kept of it."""
         results = dict(batch)
-        if names := list(self.tensors.computed):
-            results.update(zip(names, self._opened.session.run(names, batch), strict=True))
+        if self._session is not None:
+            names = list(self.tensors.computed)
+            results.update(zip(names, self._session.run(names, batch), strict=True))
         count = len(next(iter(batch.values())))
         raw = results[self.tensors.main]
         arrays = {"features": self._main_rows(raw, count)}
@@ -241,6 +251,24 @@ class _Collector:
         _require_finite(self.source, name, values, start)
         array[start : start + len(values)] = values
         release(array, slice(start, start + len(values)))
+
+
+def _session(opened: OpenModel, tensors: Tensors, source: Source, given: Mapping[str, Any]) -> Session | None:
+    """Return the session that computes what is kept; None if the samples hold all of it.
+
+    Raises:
+        DataError: the samples hold features, but the nodes behind them read more of the data.
+    """
+    if not tensors.computed:
+        return None
+    session = opened.session_from(given)
+    missing = [name for name in tensors.computed if session is None or name not in session.outputs]
+    if missing:
+        raise DataError(
+            f"{source.describe()}: holds features, but the nodes behind the head also read '{missing[0]}'; give the "
+            "data themselves, with --cache for the features"
+        )
+    return session
 
 
 def _stored_column(collector: _Collector) -> FeatureTable | None:

@@ -83,7 +83,7 @@ def check_readout(
     logits = class_logits(model, readout, raw, len(next(iter(batch.values()))))
     _require_finite(model, readout, logits)
     _refuse_probabilities(model, readout, raw)
-    if session is not None and session is opened.session_if_open:
+    if session is not None and opened.is_whole(session):
         _check_output(opened, readout, logits, batch)
     readout = replace(readout, logits_type=raw.dtype.name)
     if not isinstance(readout, Head):
@@ -251,7 +251,8 @@ def _check_tail(model: Model, head: Head, tail: Tail, sample: Batch, logits: NDA
             "choose another with --head NODE"
         )
     original = tail.logits(head.weight)(sample)
-    if not any(_moves_alone(model, head, tail, sample, original, k) for k in _probed_classes(head)):
+    moved = [_moves_alone(model, head, tail, sample, original, k) for k in _probed_classes(head)]
+    if not any(moved):
         raise UnsupportedModel(
             f"{model.name}: changing the class vectors of head '{head.node}' does not move the logits of the first "
             f"{len(logits)} samples"

@@ -12,7 +12,6 @@ from tna_onnx.data import InputSpec
 from tna_onnx.graph.cut import ModelProto, cut_at, cut_between, read_beside
 from tna_onnx.graph.external import real_places
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.outputs import tensor_outputs
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.runtime import Device, Session, open_session
 
@@ -23,8 +22,9 @@ __all__ = ["OpenModel", "input_specs", "open_model", "open_part"]
 class OpenModel:
     """A source model and its session, which is opened at the first use and serves the whole run.
 
-    The session gives the features, the logits, what the nodes between them read, and every output of the model, so
-    that the head check, the collection of all data and the check of the other outputs share it.
+    The session gives the features, the logits, what the nodes between them read, and the output that classifies: the
+    head check and the collection of all data share it. Other outputs are left out, because ONNX Runtime computes all
+    that a session has, asked for or not.
 
     Attributes:
         model: the source.
@@ -48,10 +48,14 @@ class OpenModel:
             self._whole = open_part(self.model, cut_at(self.model, self._tensors()), self.device)
         return self._whole
 
+    def is_whole(self, session: Session) -> bool:
+        """Whether a session starts at the model's inputs."""
+        return session is self._whole
+
     @property
-    def session_if_open(self) -> Session | None:
-        """The session from the model's inputs, if a run has needed it yet."""
-        return self._whole
+    def main(self) -> str:
+        """The tensor that is collected: the features, or the logits of a model without a head."""
+        return self.readout.features if isinstance(self.readout, Head) else self.readout.logits
 
     @property
     def inputs(self) -> tuple[InputSpec, ...]:
@@ -77,7 +81,7 @@ class OpenModel:
         return list(dict.fromkeys(name for name in names if name in self.model.producers))
 
     def _tensors(self) -> list[str]:
-        names = [self.readout.logits, self.readout.output, *tensor_outputs(self.model)]
+        names = [self.readout.logits, self.readout.output]
         if isinstance(self.readout, Head):
             names = [self.readout.features, *read_beside(self.model, self.readout), *names]
         return self.computed(names)

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tna_onnx.errors import CheckFailed, UsageError
+from tna_onnx.numerics.checks import check_numbers
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Interval, Metrics
 
@@ -63,9 +64,11 @@ class Gates:
     fail_if_worse: bool = True
 
     def __post_init__(self) -> None:
-        for name, most in (("max_ece", 100), ("max_nll", math.inf), ("min_accuracy", 100), ("max_accuracy_drop", 100)):
+        largest = {"max_ece": 100, "max_nll": math.inf, "min_accuracy": 100, "max_accuracy_drop": 100}
+        for name, top in largest.items():
             limit = getattr(self, name)
-            if limit is not None and not 0 <= limit <= most:
+            check_numbers("a number or None", **{name: limit})
+            if limit is not None and not 0 <= limit <= top:
                 unit = "nats, at least 0" if name == "max_nll" else "per cent, from 0 to 100"
                 raise UsageError(f"{name} must be in {unit}, got {limit}")
 
