@@ -59,7 +59,7 @@ def test_values_and_keywords_give_the_same_file(small: Small, tmp_path: Path) ->
     )
     assert one.read_bytes() == two.read_bytes()
     assert report.settings["seed"] == 3
-    assert report.settings["gates"] == dataclasses.asdict(tna_onnx.Gates(max_nll=9.0))
+    assert report.settings["gates"] == dataclasses.asdict(tna_onnx.Gates(max_nll=9.0, max_accuracy_drop=0.3))
 
 
 def test_a_keyword_replaces_a_field_of_a_value() -> None:

@@ -1,6 +1,6 @@
 """README.md and docs/ are true: every command and every Python block runs, in order, page by page; the site builds.
 
-A page runs in a folder of its own that holds what the page takes for granted (`document_worlds.py`). `documents.py`
+A page runs in a folder of its own that holds what the page takes for granted (`worlds.py`). `documents.py`
 says how a page marks what cannot run. A block that begins with `# NAME.py` or `# NAME.toml` is a file.
 """
 

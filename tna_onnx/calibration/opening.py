@@ -185,7 +185,7 @@ def _check_samples(job: Job, samples: Samples, held_out: Samples | None) -> None
     if held_out.source.digest() == samples.source.digest():
         raise UsageError(
             f"{held_out.source.describe()}: the same data as {samples.source.describe()}; held-out data must be other "
-            "samples. Leave --eval away to have the result cross-fitted"
+            "samples. Leave out --eval to have the result cross-fitted"
         )
     if isinstance(samples.readout, Head) and not isinstance(held_out.readout, Head):
         raise UsageError(

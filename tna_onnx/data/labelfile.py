@@ -70,6 +70,8 @@ def read_label_file(path: Path, label_column: str | None = None, *, is_path: Cal
         DataError: it cannot be read, or does not hold labels.
     """
     suffix = path.suffix.lower()
+    if path.is_dir():
+        raise UsageError(f"{path}: is a directory; give a file of labels, one of {' '.join(LABEL_FILES)}")
     if not path.is_file():
         raise UsageError(f"{path}: no such file; give a file of labels, one of {' '.join(LABEL_FILES)}")
     if suffix not in LABEL_FILES:

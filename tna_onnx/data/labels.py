@@ -60,7 +60,7 @@ def check_labels(labels: AnyArray, n_samples: int, n_classes: int, where: str) -
     # A map fitted to samples of one class says nothing about the others.
     if np.all(indices == indices[0]):
         raise DataError(
-            f"{where}: every label is {indices[0]}, but calibration needs at least two different classes; "
+            f"{where}: every label is {indices[0]}; at least two different classes are needed: "
             "draw the samples from all classes"
         )
     return indices

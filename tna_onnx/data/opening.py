@@ -114,7 +114,7 @@ def _open_path(path: Path, request: Request, kind: Format | None) -> Source:
     if not path.exists():
         if shards := expand_braces(path):
             return open_webdataset(path, request, shards)
-        advice = "give a .npz file or a folder with one sub-folder per class"
+        advice = "give a .npz file or a folder with one sub-folder per class; --format lists what else can be read"
         if ".py:" in str(path):
             advice = "to run a function of a Python file, add --format loader"
         raise UsageError(f"{path}: no such file or folder; {advice}")

@@ -51,7 +51,7 @@ def config_options(command: F) -> F:
             "-v",
             "--verbose",
             is_flag=True,
-            help="Print which settings come from a file or the environment, and log each stage of the work. "
+            help="Print which settings come from a file or the environment, and log the stages of `calibrate`. "
             "--quiet turns the log off.",
         ),
         click.option(
@@ -60,7 +60,7 @@ def config_options(command: F) -> F:
             is_eager=True,  # before the options whose defaults it sets
             expose_value=False,
             callback=_load,
-            help="TOML file with settings, named like the flags. Flags and TNA_ONNX_* variables win over it.",
+            help="TOML file with settings, named like the flags. Flags and TNA_ONNX_* variables take precedence over it.",
         ),
     ):
         run = option(run)

@@ -42,8 +42,16 @@ class Samples:
 def samples(details: Details) -> Samples | None:
     """Return the values of the section; None if there are no such samples."""
     kinds = (
-        ("Wrong, and confident", "Wrong predictions with the highest confidence after.", details.overconfident),
-        ("Right, and unsure", "Right predictions with the lowest confidence after.", details.underconfident),
+        (
+            "Wrong, and confident",
+            "Wrong predictions with the highest confidence after recalibration.",
+            details.overconfident,
+        ),
+        (
+            "Right, and unsure",
+            "Right predictions with the lowest confidence after recalibration.",
+            details.underconfident,
+        ),
     )
     groups = tuple(Group(title, text, tuple(map(_card, worst))) for title, text, worst in kinds if worst)
     if not groups:
