@@ -22,13 +22,13 @@ from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.progress import silent
 from tna_onnx.search.candidates import Candidate
 
-__all__ = ["job_of", "of_logits", "opened", "outcome_of", "outputs", "probabilities", "scores_of"]
+__all__ = ["few", "job_of", "of_logits", "opened", "outcome_of", "outputs", "probabilities", "scores_of"]
 
 
-def job_of(small: Small, model: Any = None, calib: Any = None, *, held_out: bool = False, **fields: Any) -> Job:
+def job_of(small: Small, model: Any = None, calib: Any = None, held_out: Any = None, **fields: Any) -> Job:
     """Ask for a recalibration, by default of the small model on its own data with search none."""
     data = Data(small.calib if calib is None else calib)
-    test = Data(small.test) if held_out else None
+    test = None if held_out is None else Data(held_out)
     fields.setdefault("settings", Settings(search="none"))
     return Job(model or small.model, data, test, device="cpu", **fields)
 
@@ -36,6 +36,12 @@ def job_of(small: Small, model: Any = None, calib: Any = None, *, held_out: bool
 def opened(small: Small, model: Any = None, calib: Any = None, **fields: Any) -> Task:
     """Open what `job_of` asks for."""
     return open_task(job_of(small, model, calib, **fields), silent)
+
+
+def few(path: Path, samples: int = 300) -> dict[str, NDArray[Any]]:
+    """Return the first samples of an .npz file."""
+    with np.load(path) as arrays:
+        return {name: values[:samples] for name, values in arrays.items()}
 
 
 def of_logits(small: Small) -> Task:
