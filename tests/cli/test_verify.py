@@ -24,7 +24,6 @@ from tests.conftest import Demo, Small
 from tests.graph.samples import CASES
 from tests.support import arguments_of, cli
 from tna_onnx.cli.group import group
-from tna_onnx.engine.movement import _Tally
 from tna_onnx.graph.difference import differences
 from tna_onnx.graph.difference.parts import moved as moved_names
 from tna_onnx.graph.head import choose_head
@@ -333,18 +332,6 @@ def test_an_output_in_front_of_the_head_that_moves_is_seen(small: Small, tmp_pat
     assert result.exit_code == 1
     assert found["outputs"]["others"][0]["differing"] > 1500
     assert "output   'features' (does not depend on the head): " in result.output
-
-
-def test_a_tally_counts_nan_text_and_shapes() -> None:
-    tally = _Tally()
-    tally.add(np.array([1.0, np.nan, np.inf]), np.array([1.5, np.nan, np.inf]))
-    assert (tally.values, tally.differing, tally.largest) == (3, 1, 0.5)
-    tally.add(np.array([1.0]), np.array([np.nan]))
-    assert (tally.differing, tally.largest) == (2, None)
-    text = _Tally()
-    text.add(np.array(["a", "b"], object), np.array(["a", "c"], object))
-    text.add(np.zeros((2, 1)), np.zeros(2))
-    assert (text.values, text.differing, text.largest) == (4, 3, None)
 
 
 # --- tampered files

@@ -22,15 +22,10 @@ from markupsafe import escape
 from onnx import numpy_helper
 
 import tna_onnx
+from tests.calibration.samples import scores_of
 from tests.conftest import Demo, Small
-from tna_onnx.calibration.angles import angle_counts
-from tna_onnx.calibration.class_bins import class_sums
-from tna_onnx.calibration.thumbnail import png, thumbnails
-from tna_onnx.calibration.worst import worst_rows
 from tna_onnx.cli.group import group
-from tna_onnx.data.source import Source
 from tna_onnx.numerics.metrics import ece
-from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.render.html.calibration import to_html
 from tna_onnx.results.as_json import to_json
 from tna_onnx.results.details import Bins, Details, RiskCoverage
@@ -39,11 +34,6 @@ from tna_onnx.search.candidates import Candidate, candidate_weight
 from tna_onnx.search.settings import SearchSettings
 
 FAST = {"angle_step": 9.0, "max_ensemble_size": 40, "device": "cpu"}
-
-
-def scores_of(confidence: list[float], hit: list[bool]) -> SampleScores:
-    zeros = np.zeros(len(hit), np.float32)
-    return SampleScores(np.float32(confidence), np.array(hit), zeros, zeros)
 
 
 @pytest.fixture(scope="module")
@@ -100,35 +90,6 @@ def test_a_long_risk_coverage_curve_keeps_its_ends_and_its_area() -> None:
     assert curve.risk[-1] == pytest.approx(1 - scores.hit.mean())
     order = np.argsort(-scores.confidence)
     assert curve.area == pytest.approx(np.mean(np.cumsum(~scores.hit[order]) / np.arange(1, 5001)), abs=1e-3)
-
-
-def test_class_sums_are_those_of_a_loop_however_the_samples_are_split() -> None:
-    rng = np.random.default_rng(1)
-    logits, labels, bins = 3 * rng.standard_normal((40, 3)), rng.integers(0, 3, 40), 5
-    whole = class_sums(logits, labels, bins)
-    parts = class_sums(logits[:7], labels[:7], bins) + class_sums(logits[7:], labels[7:], bins)
-    p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-    for c in range(3):
-        expected = Bins.of(p[:, c], labels == c, bins)
-        for found in (whole.bins(c), parts.bins(c)):
-            assert found.count == expected.count
-            np.testing.assert_allclose(found.confidence, expected.confidence, atol=1e-12)
-            np.testing.assert_allclose(found.accuracy, expected.accuracy, atol=1e-12)
-
-
-def test_angles_by_hand() -> None:
-    features = np.array([[1.0, 0.0], [1.0, 1.0], [0.0, 0.0]])  # the last has no direction
-    weight = np.array([[2.0, 0.0], [0.0, 1.0], [0.0, 0.0]])  # neither has the last class
-    predicted, others = angle_counts(features, weight, np.array([0.0, 0.0, -1.0]))
-    assert {2 * k: n for k, n in enumerate(predicted) if n} == {0: 1, 44: 1}  # 0 and 45 degrees
-    assert {2 * k: n for k, n in enumerate(others) if n} == {44: 1, 90: 1}
-
-
-def test_worst_rows() -> None:
-    over, under = worst_rows(scores_of([0.9, 0.8, 0.2, 0.99, 0.1], [False, True, True, False, True]), 2)
-    assert (over.tolist(), under.tolist()) == ([3, 0], [4, 2])
-    over, under = worst_rows(scores_of([0.9], [True]))
-    assert (over.tolist(), under.tolist()) == ([], [0])
 
 
 def test_details_agree_with_the_report(report: Report) -> None:
@@ -208,69 +169,6 @@ def test_the_model_in_memory_has_details(small: Small) -> None:
     report = tna_onnx.calibrate(small.model.read_bytes(), small.calib, details=True, **FAST)
     assert report.recalibrated is not None
     check_page(to_html(report))
-
-
-# Pictures
-
-
-def test_png_holds_the_pixels() -> None:
-    image = pytest.importorskip("PIL.Image")
-    rng = np.random.default_rng(2)
-    for shape in ((5, 7), (5, 7, 3)):
-        pixels = rng.integers(0, 256, shape).astype(np.uint8)
-        head, data = png(pixels).split(",")
-        assert head == "data:image/png;base64"
-        with image.open(io.BytesIO(base64.b64decode(data))) as opened:
-            np.testing.assert_array_equal(np.asarray(opened), pixels)
-
-
-class Pictures:
-    """A source of a few arrays, with a recipe."""
-
-    def __init__(self, values: np.ndarray, recipe: dict[str, object] | None) -> None:
-        self._values, self._recipe = values, recipe
-
-    def recipe(self) -> dict[str, object] | None:
-        return self._recipe
-
-    def batches(self, size: int, rows: np.ndarray) -> list[dict[str, np.ndarray]]:
-        return [{"x": self._values[rows]}]
-
-
-def pixels_of(source: object, rows: list[int]) -> np.ndarray:
-    image = pytest.importorskip("PIL.Image")
-    found = thumbnails(source, np.array(rows))  # type: ignore[arg-type]
-    opened = [image.open(io.BytesIO(base64.b64decode(found[row].split(",")[1]))) for row in rows]
-    return np.stack([np.asarray(one) for one in opened])
-
-
-@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-@pytest.mark.parametrize("color", ["RGB", "BGR"])
-def test_thumbnails_undo_the_recipe(layout: str, color: str) -> None:
-    rng = np.random.default_rng(3)
-    pixels = rng.integers(0, 256, (4, 8, 9, 3)).astype(np.uint8)
-    mean, std = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
-    values = pixels if color == "RGB" else pixels[..., ::-1]
-    values = ((values / 255 - mean) / std).astype(np.float32)
-    recipe = {"layout": layout, "color": color, "mean": mean, "std": std, "scale": 1 / 255}
-    source = Pictures(values if layout == "NHWC" else np.moveaxis(values, -1, 1), recipe)
-    np.testing.assert_array_equal(pixels_of(source, [1, 3]), pixels[[1, 3]])
-
-
-def test_thumbnails_without_a_recipe() -> None:
-    grey = np.linspace(-1, 1, 2 * 64).reshape(2, 1, 8, 8).astype(np.float32)
-    found = pixels_of(Pictures(grey, None), [0, 1])
-    assert (found.min(), found.max()) == (0, 255)
-    stored = np.full((1, 3, 8, 8), 7, np.uint8)
-    assert np.unique(pixels_of(Pictures(stored, None), [0])).tolist() == [7]
-    large = np.zeros((1, 3, 200, 300), np.uint8)
-    assert pixels_of(Pictures(large, None), [0]).shape == (1, 50, 75, 3)  # blocks of four, 96 at most
-
-
-@pytest.mark.parametrize("shape", [(3, 8), (3, 16, 8, 8), (3, 1, 2, 2), (3, 4, 3)])
-def test_what_is_no_picture_has_none(shape: tuple[int, ...]) -> None:
-    source: Source = Pictures(np.zeros(shape, np.float32), None)  # type: ignore[assignment]
-    assert thumbnails(source, np.array([0])) == {}
 
 
 # The page

@@ -1,0 +1,65 @@
+"""The honest numbers: of files that were run, of every sample once, or of nothing that changed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.calibration.samples import few, opened, outcome_of, outputs, probabilities
+from tests.conftest import Small
+from tna_onnx.calibration.comparing import compare_heads
+from tna_onnx.calibration.settings import Settings
+from tna_onnx.calibration.strategy import Strategy
+from tna_onnx.calibration.task import Task
+from tna_onnx.maps.temperature import Temperature
+
+SETTINGS = Settings(search="none", bins=10)
+
+
+def strategy_of(task: Task, **fields: Any) -> Strategy:
+    return Strategy(task.logits, task.weight, "none", "ts", SETTINGS.for_search, **fields)
+
+
+@pytest.mark.parametrize("factor", [None, 0.5])
+def test_held_out_numbers_are_those_of_the_model_run_on_the_data(small: Small, factor: float | None) -> None:
+    """With the map folded (a factor) or not: only the rounding of weights differs."""
+    task = opened(small, held_out=few(small.test))
+    compared = compare_heads(task, strategy_of(task), outcome_of(task, Temperature(2.0)), SETTINGS, factor)
+    data = few(small.test)
+    (logits,) = outputs(small.model, data["x"])
+    labels = data["labels"]
+    rows = np.arange(len(labels))
+    assert compared.comparison.how == "held-out"
+    for scores, metrics, p in (
+        (compared.before, compared.comparison.before, probabilities(logits)),
+        (compared.after, compared.comparison.after, probabilities(logits / 2)),
+    ):
+        np.testing.assert_array_equal(scores.hit, p.argmax(axis=1) == labels)
+        np.testing.assert_allclose(scores.confidence, p.max(axis=1), atol=1e-5)
+        assert metrics.nll == pytest.approx(-np.mean(np.log(p[rows, labels])), abs=1e-5)
+    assert compared.comparison.data == task.shown.source.describe() != task.source.describe()
+
+
+def test_where_nothing_changed_both_are_the_same(small: Small) -> None:
+    task = opened(small, calib=few(small.calib))
+    compared = compare_heads(task, strategy_of(task), outcome_of(task), SETTINGS, None)
+    assert compared.comparison.how == "unchanged"
+    assert compared.before is compared.after
+    for interval in compared.comparison.differences.values():
+        assert (interval.low, interval.high) == (0, 0)
+
+
+def test_without_held_out_data_each_sample_counts_once(small: Small) -> None:
+    task = opened(small, calib=few(small.calib))
+    strategy = strategy_of(task)
+    outcome = strategy.run(lambda *_: None)
+    compared = compare_heads(task, strategy, outcome, SETTINGS, None)
+    assert compared.comparison.how == "cross-fitted"
+    for one in ("confidence", "nll"):  # the folds' order, but the same samples
+        np.testing.assert_array_equal(np.sort(getattr(compared.before, one)), np.sort(getattr(outcome.before, one)))
+    np.testing.assert_array_equal(compared.before.hit, compared.after.hit)  # a temperature moves no class
+    own = outcome.logits.mapped_scores(outcome.fitted)
+    # scored by fits without them, samples look no better than scored by the fit with them
+    assert np.mean(compared.after.nll, dtype=np.float64) >= np.mean(own.nll, dtype=np.float64)

@@ -1,0 +1,77 @@
+"""What a written file says about itself: enough to repeat the run, nothing that differs when it is repeated."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+from tests.calibration.samples import opened, outcome_of
+from tests.conftest import Demo, Small
+from tna_onnx import __version__
+from tna_onnx.calibration.job import Job
+from tna_onnx.calibration.opening import open_task
+from tna_onnx.calibration.provenance import provenance_entries, versions
+from tna_onnx.calibration.settings import Settings
+from tna_onnx.calibration.task import Task
+from tna_onnx.data.options import Data
+from tna_onnx.maps.temperature import Temperature
+from tna_onnx.progress import silent
+
+
+def test_entries_are_texts_that_give_the_numbers_back(task: Task, small: Small) -> None:
+    settings = Settings(search="none", bins=12, max_accuracy_drop=0.5, theta_s=0.1 + 0.2)
+    entries = provenance_entries(task, settings, outcome_of(task, Temperature(1 / 3)))
+    assert all(isinstance(value, str) for value in entries.values())
+    assert entries["version"] == __version__
+    assert (entries["search"], entries["map"], entries["output_kind"]) == ("none", "ts", "logits")
+    assert entries["source_sha256"] == hashlib.sha256(small.model.read_bytes()).hexdigest()
+    numbers = {name: json.loads(entries[name]) for name in ("temperature", "theta_s", "bins", "calibration_samples")}
+    assert numbers == {"temperature": 1 / 3, "theta_s": 0.1 + 0.2, "bins": 12, "calibration_samples": 1500}
+    assert json.loads(entries["max_accuracy_drop"]) == pytest.approx(0.005)  # a fraction, as the search reads it
+    assert json.loads(entries["antithetic"]) is False
+
+
+def test_the_limit_of_many_members_is_called_inf(task: Task) -> None:
+    outcome = outcome_of(task)
+    object.__setattr__(outcome.chosen, "ensemble_size", 0)
+    assert provenance_entries(task, Settings(search="none"), outcome)["ensemble_size"] == "inf"
+
+
+def test_the_same_data_elsewhere_give_the_same_entries_and_other_data_others(
+    task: Task, small: Small, tmp_path: Path
+) -> None:
+    settings = Settings(search="none")
+    here = provenance_entries(task, settings, outcome_of(task))
+    moved = Small(tmp_path / "m.onnx", tmp_path / "c.npz", small.test)
+    shutil.copy(small.model, moved.model)
+    shutil.copy(small.calib, moved.calib)
+    there = opened(moved)
+    assert provenance_entries(there, settings, outcome_of(there)) == here
+    other = opened(small, calib=small.test)
+    entries = provenance_entries(other, settings, outcome_of(other))
+    assert {name for name in here if entries[name] != here[name]} == {"calibration_sha256"}
+
+
+def test_a_recipe_is_kept(demo: Demo, tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    for k in range(20):
+        folder = tmp_path / str(k % 10)
+        folder.mkdir(exist_ok=True)
+        image.fromarray(np.full((28, 28), 10 * k, np.uint8)).save(folder / f"{k}.png")
+    settings = Settings(search="none", bins=5)
+    task = open_task(Job(demo.model, Data(tmp_path), settings=settings, device="cpu"), silent)
+    assert json.loads(provenance_entries(task, settings, outcome_of(task))["preprocessing"]) == json.loads(
+        json.dumps(task.source.recipe())
+    )
+
+
+def test_versions_are_those_of_the_packages() -> None:
+    expected = {"onnx": onnx.__version__, "onnxruntime": onnxruntime.__version__, "numpy": np.__version__}
+    assert versions() == {"tna-onnx": __version__, **expected}

@@ -1,0 +1,135 @@
+"""The check of a written file: what passes, and that what is wrong by ten times the rounding bound does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from tests.calibration.samples import few, opened, outcome_of
+from tests.conftest import Small
+from tna_onnx.calibration.rounding import probability_bounds
+from tna_onnx.calibration.task import Task
+from tna_onnx.calibration.writing import Writing
+from tna_onnx.calibration.written import check_file, check_probabilities, check_written, checked_samples
+from tna_onnx.errors import CheckFailed
+from tna_onnx.graph.load import load_model
+from tna_onnx.graph.rewrite import Rewritten
+from tna_onnx.maps.temperature import Temperature
+
+ROWS = np.arange(512)
+
+
+class Gives:
+    """A session on a file that gives these probabilities, as logits."""
+
+    def __init__(self, p: np.ndarray) -> None:
+        self._logits = np.log(p)
+        self._done = 0
+
+    def run(self, outputs: list[str], batch: dict[str, np.ndarray]) -> list[np.ndarray]:
+        count = len(next(iter(batch.values())))
+        self._done += count
+        return [self._logits[self._done - count : self._done]]
+
+
+def check(task: Task, p: np.ndarray, rows: np.ndarray = ROWS) -> Any:
+    logits = task.logits(task.weight)
+    return check_probabilities(Gives(p), task, task.calibration, rows, logits, Temperature(2.0), checker=True)
+
+
+@pytest.fixture(scope="module")
+def exact(task: Task) -> tuple[np.ndarray, np.ndarray]:
+    """Return the probabilities (512, 5) that are right, and the bounds on them."""
+    assert task.head is not None
+    z = task.calibration.table.features[ROWS].astype(np.float64)
+    s = np.asarray(task.logits(task.weight).at(ROWS), np.float64)
+    powers = np.exp(s / 2)
+    return powers / powers.sum(axis=1, keepdims=True), probability_bounds(task, z, s, Temperature(2.0))
+
+
+def moved(p: np.ndarray, by: np.ndarray | float) -> np.ndarray:
+    """Move so much probability from the largest class to the smallest one."""
+    out = p.copy()
+    rows = np.arange(len(p))
+    out[rows, p.argmax(axis=1)] -= by
+    out[rows, p.argmin(axis=1)] += by
+    return out
+
+
+def test_right_probabilities_pass_and_the_numbers_are_those(task: Task, exact: tuple[np.ndarray, np.ndarray]) -> None:
+    p, bound = exact
+    verification = check(task, moved(p, bound / 20))
+    assert (verification.samples, verification.checker) == (512, True)
+    assert verification.max_difference == pytest.approx(np.max(bound) / 20, rel=1e-3)
+    assert verification.bound == pytest.approx(np.max(bound), rel=1e-9)
+
+
+@pytest.mark.parametrize("times", [1.01, 10.0])
+def test_one_sample_beyond_its_bound_is_named(task: Task, exact: tuple[np.ndarray, np.ndarray], times: float) -> None:
+    p, bound = exact
+    by = np.zeros(512)
+    by[137] = times * bound[137]
+    with pytest.raises(CheckFailed, match="gives sample 137 a probability"):
+        check(task, moved(p, by))
+
+
+def test_all_samples_near_their_bounds_are_no_rounding(task: Task, exact: tuple[np.ndarray, np.ndarray]) -> None:
+    p, bound = exact
+    with pytest.raises(CheckFailed, match="on average, too much for rounding"):
+        check(task, moved(p, bound / 2))
+
+
+@pytest.mark.parametrize("part", ["weight", "bias"])
+def test_a_weight_that_is_wrong_by_ten_times_the_bound_is_caught(
+    task: Task, small: Small, tmp_path: Path, exact: tuple[np.ndarray, np.ndarray], part: str
+) -> None:
+    """One number of the file is off, by what moves its most exposed sample ten times as far as rounding may."""
+    p, bound = exact
+    outcome = outcome_of(task, Temperature(2.0))
+    rewritten = Writing(task, fold=True).write(outcome, {})
+    tensor = next(t for t in rewritten.proto.graph.initializer if t.name == part)
+    value = numpy_helper.to_array(tensor).copy()
+    # p_0 moves by p_0 (1 - p_0) of what its logit moves; that of weight [0, 3] is the third feature
+    features = task.calibration.table.features[ROWS, 3] if part == "weight" else np.ones(512)
+    reach = p[:, 0] * (1 - p[:, 0]) * features / bound
+    value[(0, 3) if part == "weight" else 0] += np.float32(10 / reach.max())
+    path = tmp_path / "o.onnx"
+    onnx.save(rewritten.proto, path)
+    logits = task.logits(outcome.weight, 0.5)
+    assert check_written(task, rewritten, path, logits, outcome.fitted).samples == 512
+    tensor.CopyFrom(numpy_helper.from_array(value, part))
+    onnx.save(rewritten.proto, path)
+    with pytest.raises(CheckFailed, match="off the numerics"):
+        check_written(task, rewritten, path, logits, outcome.fitted)
+
+
+def test_a_node_that_nobody_announced_is_a_difference(task: Task, tmp_path: Path) -> None:
+    proto = onnx.ModelProto()
+    proto.CopyFrom(task.model.proto)
+    proto.graph.node[1].name = "renamed"
+    onnx.save(proto, tmp_path / "o.onnx")
+    with pytest.raises(CheckFailed, match="the written file differs from"):
+        check_file(task.model, Rewritten(task.model.proto, task.readout), tmp_path / "o.onnx")
+
+
+def test_the_checker_may_refuse_only_what_it_refuses_in_the_source(small: Small, tmp_path: Path) -> None:
+    proto = onnx.load(small.model)
+    proto.graph.node.append(helper.make_node("Relu", ["logits"], ["unused"], name="odd", nothing=1))
+    onnx.save(proto, tmp_path / "m.onnx")
+    source = load_model(tmp_path / "m.onnx")
+    written = Rewritten(source.proto, None)  # type: ignore[arg-type]
+    assert check_file(source, written, tmp_path / "m.onnx") is False
+    assert check_file(load_model(small.model), Rewritten(onnx.load(small.model), None), small.model) is True  # type: ignore[arg-type]
+
+
+def test_held_out_samples_are_checked_where_there_are_enough(small: Small, task: Task) -> None:
+    assert checked_samples(task) is task.calibration
+    calib = few(small.calib)
+    for samples, enough in ((511, False), (512, True)):
+        both = opened(small, calib=calib, held_out=few(small.test, samples))
+        assert checked_samples(both) is (both.held_out if enough else both.calibration)

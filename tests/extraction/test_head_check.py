@@ -1,0 +1,123 @@
+"""The first batch decides whether a head is what the graph walk took it for: right ones pass, wrong ones do not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from tests.extraction.samples import CPU, WEIGHT, dense, divided, inputs, opened, source_of, tokens
+from tna_onnx.errors import DataError, UnsupportedModel
+from tna_onnx.extraction.head_check import Probed, check_readout
+from tna_onnx.extraction.sessions import OpenModel
+from tna_onnx.graph.load import load_model
+from tna_onnx.graph.outputs import find_readout
+from tna_onnx.graph.readout import Head, Readout
+
+
+def head_of(model: OpenModel) -> Head:
+    assert isinstance(model.readout, Head)
+    return model.readout
+
+
+def check(model: OpenModel, x: np.ndarray, readout: Readout | None = None) -> Probed:
+    return check_readout(model, readout or model.readout, model.session, source_of(model, x), 64)
+
+
+def with_weight(model: OpenModel, weight: np.ndarray) -> Head:
+    """Return the head with another weight than the file's: what a wrong walk would have found."""
+    head = head_of(model)
+    return replace(head, stored_weight=replace(head.stored_weight, value=weight.astype(head.stored_weight.value.dtype)))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("softmax", [False, True])
+def test_a_linear_head_passes(dtype: type, *, softmax: bool) -> None:
+    probed = check(opened(dense(dtype, softmax=softmax)), inputs(64).astype(dtype))
+    assert (probed.tail, probed.plain_features, probed.logits_shape) == (None, True, (3,))
+    assert probed.readout.logits_type == np.dtype(dtype).name
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_a_weight_that_is_off_by_ten_times_the_rounding_is_refused(dtype: type) -> None:
+    """16 units of rounding of sum |z||w| + |b| may be explained; one number off by ten times that may not."""
+    model = opened(dense(dtype))
+    x = np.ones((4, 6), dtype)
+    bound = 16 * float(np.finfo(dtype).eps) * float(np.abs(WEIGHT[1]).sum() + 1)
+    for times, refused in ((0.1, False), (10, True)):
+        weight = WEIGHT.copy()
+        weight[1, 2] += times * bound
+        if refused:
+            with pytest.raises(UnsupportedModel, match="does not give the model's logits"):
+                check(model, x, with_weight(model, weight))
+        else:
+            check(model, x, with_weight(model, weight))
+
+
+def test_class_vectors_in_another_order_are_refused() -> None:
+    model = opened(dense())
+    with pytest.raises(UnsupportedModel, match="--head NODE"):
+        check(model, inputs(64), with_weight(model, WEIGHT[[1, 0, 2]]))
+
+
+@pytest.mark.parametrize(("build", "shape"), [(tokens, (4, 6)), (divided, (6,))])
+def test_other_heads_get_a_tail(build: Any, shape: tuple[int, ...]) -> None:
+    probed = check(opened(build()), inputs(16, *shape))
+    assert probed.tail is not None
+    assert isinstance(probed.readout, Head)
+    assert (probed.readout.linear, probed.plain_features) == (False, False)
+
+
+def test_a_layer_in_front_of_a_sum_over_classes_is_not_the_classifiers() -> None:
+    """Subtracting the mean over classes lets a class vector move the logits of the others."""
+    proto = tokens()
+    proto.graph.node[-1].output[0] = "maxima"
+    proto.graph.node.append(helper.make_node("ReduceMean", ["maxima"], ["mean"], axes=[1], keepdims=1))
+    proto.graph.node.append(helper.make_node("Sub", ["maxima", "mean"], ["logits"], name="centre"))
+    model = load_model(proto)
+    head = head_of(opened(tokens()))
+    broken = OpenModel(model, head, CPU)
+    with pytest.raises(UnsupportedModel, match="moves the logits of other classes too"):
+        check(broken, inputs(16, 4, 6))
+
+
+def test_an_activation_over_another_axis_is_noticed() -> None:
+    proto = dense(softmax=True)
+    model = opened(proto)
+    proto.graph.node[-1].attribute[0].i = 0
+    wrong = OpenModel(load_model(proto), model.readout, CPU)
+    with pytest.raises(UnsupportedModel, match="'p' is not the softmax of 'logits'"):
+        check(wrong, inputs(64))
+
+
+def test_infinite_logits_name_the_sample() -> None:
+    x = inputs(64)
+    x[5] = 3e38
+    with pytest.raises(DataError, match="logits 'logits' of sample 5 hold NaN or infinite values"):
+        check(opened(dense()), x)
+
+
+def without_head(proto: onnx.ModelProto, kind: str) -> OpenModel:
+    model = load_model(proto)
+    readout = find_readout(model, None, proto.graph.output[0].name, kind)
+    return OpenModel(model, Readout(**{name: getattr(readout, name) for name in Readout.__dataclass_fields__}), CPU)
+
+
+def test_without_a_head_only_the_logits_are_looked_at() -> None:
+    probed = check(without_head(dense(), "logits"), inputs(8))
+    assert not isinstance(probed.readout, Head)
+    assert (probed.tail, probed.plain_features, probed.logits_shape) == (None, False, (3,))
+
+
+@pytest.mark.parametrize(("holds", "name"), [("logits", "p"), ("probabilities", "logits")])
+def test_an_output_that_does_not_hold_what_was_said(holds: str, name: str) -> None:
+    proto = dense(softmax=name == "p")
+    head = head_of(opened(proto))
+    fields = {field: getattr(head, field) for field in Readout.__dataclass_fields__}
+    stated = Readout(**{**fields, "output": name, "logits": name, "holds": holds, "activation": "none", "follows": ()})
+    with pytest.raises(UnsupportedModel, match="probabilities"):
+        check(OpenModel(load_model(proto), stated, CPU), inputs(8))

@@ -1,0 +1,56 @@
+"""The part of a graph behind the features, under any weight: against NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.extraction.samples import BIAS, CPU, WEIGHT, divided, inputs, opened, tokens
+from tna_onnx.data import Batch
+from tna_onnx.extraction.tail import Tail
+from tna_onnx.graph.readout import Head
+
+ATOL = 1e-5  # of logits up to about 10 in float32
+
+
+def tail_of(proto: onnx.ModelProto, sample: Batch, fixed_batch: int | None = None) -> tuple[Tail, Head]:
+    model = opened(proto)
+    assert isinstance(model.readout, Head)
+    return Tail(model.model, model.readout, CPU, sample, fixed_batch), model.readout
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_logits_of_tokens(*, changed: bool) -> None:
+    z = np.maximum(inputs(7, 4, 6), 0)
+    weight = np.flip(WEIGHT) * 2 if changed else None
+    tail, _ = tail_of(tokens(), {"z": z})
+    used = WEIGHT if weight is None else weight
+    np.testing.assert_allclose(tail.logits(weight)({"z": z}), (z @ used.T + BIAS).max(axis=1), atol=ATOL)
+
+
+def test_what_stands_beside_is_fed_too() -> None:
+    z, scale = np.maximum(inputs(5), 0), np.float32([[1.0], [2.0], [4.0], [0.5], [3.0]])
+    tail, _ = tail_of(divided(), {"z": z, "scale": scale})
+    np.testing.assert_allclose(tail.logits(None)({"z": z, "scale": scale}), (z @ WEIGHT.T + BIAS) / scale, atol=ATOL)
+
+
+def test_the_model_is_not_changed() -> None:
+    proto = tokens()
+    before = proto.SerializeToString()
+    tail, head = tail_of(proto, {"z": inputs(2, 4, 6)})
+    tail.logits(head.weight * 2)
+    assert proto.SerializeToString() == before
+
+
+def test_a_fixed_batch_is_run_in_its_portions() -> None:
+    z = np.maximum(inputs(7, 4, 6), 0)
+    tail, _ = tail_of(tokens(3), {"z": z[:3]}, fixed_batch=3)
+    np.testing.assert_allclose(tail.logits(None)({"z": z}), (z @ WEIGHT.T + BIAS).max(axis=1), atol=ATOL)
+
+
+def test_in_float_leaves_the_tail_it_came_from_as_it_is() -> None:
+    tail, head = tail_of(tokens(), {"z": inputs(2, 4, 6)})
+    other = tail.in_float()
+    assert tail._head is head
+    assert other._head is not head
