@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import tna_onnx
+from tests.builders import small_model, tensor_info
 from tests.conftest import Demo, Small
 from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.numerics.stats import SampleScores
@@ -124,14 +125,8 @@ def binary(folder: Path, form: str) -> tuple[Path, Path, Path]:
         tensors["weight"] = np.concatenate([-single / 2, single / 2], axis=1)
         tensors["bias"], shape = np.array([-0.2, 0.2], np.float32), ["N", 2]
         nodes.append(helper.make_node("Softmax", ["s"], ["y"], axis=1))
-    graph = helper.make_graph(
-        nodes,
-        "binary",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 8])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
-        [numpy_helper.from_array(v, k) for k, v in tensors.items()],
-    )
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), folder / "b.onnx")
+    model = small_model(nodes, [tensor_info("x", ["N", 8])], [tensor_info("y", shape)], tensors)
+    onnx.save(model, folder / "b.onnx")
     for name in ("calib", "test"):
         x = rng.standard_normal((1500, 8)).astype(np.float32)
         s = (np.maximum(x @ hidden, 0) @ single)[:, 0] + 0.4
@@ -205,9 +200,9 @@ def test_other_outputs_stay_and_stay_consistent(small: Small, tmp_path: Path) ->
     )
     proto.graph.output.extend(
         [
-            helper.make_tensor_value_info("label", TensorProto.INT64, ["N"]),
-            helper.make_tensor_value_info("p", TensorProto.FLOAT, ["N", 5]),
-            helper.make_tensor_value_info("features", TensorProto.FLOAT, ["N", 32]),
+            tensor_info("label", ["N"], np.int64),
+            tensor_info("p", ["N", 5]),
+            tensor_info("features", ["N", 32]),
         ]
     )
     onnx.save(proto, tmp_path / "m.onnx")
@@ -248,7 +243,7 @@ def test_a_label_read_in_front_of_the_logits_would_miss_the_map(small: Small, tm
             helper.make_node("ArgMax", ["raw"], ["label"], axis=1, keepdims=0),
         ]
     )
-    proto.graph.output.append(helper.make_tensor_value_info("label", TensorProto.INT64, ["N"]))
+    proto.graph.output.append(tensor_info("label", ["N"], np.int64))
     onnx.save(proto, tmp_path / "m.onnx")
     output = tmp_path / "o.onnx"
     with pytest.raises(tna_onnx.UnsupportedModel, match=r"'raw'.* is read "):
