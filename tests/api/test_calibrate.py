@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -30,7 +31,8 @@ def run(path: Path, data: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize("map_name", ["none", "ts", "ets"])
 def test_reported_metrics_are_those_of_the_written_file(demo: Demo, tmp_path: Path, map_name: str) -> None:
-    settings = tna_onnx.Settings(map=map_name, ensemble_size=64, angle_step=8.0)  # type: ignore[arg-type]
+    members: Any = 64 if map_name == "ts" else "inf"  # one map walks, the others take the limit, which is quick
+    settings = tna_onnx.Settings(map=map_name, ensemble_size=members, angle_step=15.0)  # type: ignore[arg-type]
     report = tna_onnx.calibrate(
         demo.model, demo.calib, eval=demo.test, output=tmp_path / "o.onnx", settings=settings, device="cpu"
     )

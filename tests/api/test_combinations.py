@@ -138,10 +138,12 @@ def binary(folder: Path, form: str) -> tuple[Path, Path, Path]:
 @pytest.mark.parametrize("form", ["sigmoid (N, 1)", "sigmoid (N,)", "softmax (N, 2)"])
 def test_binary_heads(tmp_path: Path, form: str, map_name: str) -> None:
     model, calib, test = binary(tmp_path, form)
-    # 32 features need thousands of members; one case walks them, the others take the limit
+    # 32 features need hundreds of members; one case walks them, the others take the limit
     members: Any = "auto" if (form, map_name) == ("sigmoid (N, 1)", "ts") else "inf"
     settings = tna_onnx.Settings(map=map_name, ensemble_size=members, angle_step=10.0)  # type: ignore[arg-type]
-    report = tna_onnx.calibrate(model, calib, eval=test, output=tmp_path / "o.onnx", settings=settings, device="cpu")
+    report = tna_onnx.calibrate(
+        model, calib, eval=test, output=tmp_path / "o.onnx", settings=settings, max_accuracy_drop=2.0, device="cpu"
+    )
     before, after = report.comparison.before, report.comparison.after
     assert report.classes == 2
     assert after.ece < 0.6 * before.ece
