@@ -16,6 +16,13 @@ from tests.builders import small_model, tensor_info
 ROOT = Path(__file__).resolve().parent.parent
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes() -> None:
+    """Give each worker, and what it starts, one thread of linear algebra: there is a worker a core already."""
+    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(name, "1")
+
+
 @dataclass(frozen=True)
 class Demo:
     """The embedded digit classifier and its data."""
