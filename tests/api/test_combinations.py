@@ -98,8 +98,8 @@ def test_a_number_of_members_is_taken_as_given(small: Small, tmp_path: Path) -> 
 
 def test_antithetic_members_are_pairs_and_reproducible(small: Small, tmp_path: Path) -> None:
     for name in ("a", "b"):
-        tna_onnx.calibrate(small.model, small.calib, output=tmp_path / name, antithetic=True, **FAST)
-    tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "plain", **FAST)
+        tna_onnx.calibrate(small.model, small.calib, eval=small.test, output=tmp_path / name, antithetic=True, **FAST)
+    tna_onnx.calibrate(small.model, small.calib, eval=small.test, output=tmp_path / "plain", **FAST)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
     assert (tmp_path / "a").read_bytes() != (tmp_path / "plain").read_bytes()
 
@@ -211,7 +211,9 @@ def test_other_outputs_stay_and_stay_consistent(small: Small, tmp_path: Path) ->
     x = np.load(small.test)["x"]
     before = outputs(tmp_path / "m.onnx", x)
     for map_name in ("ts", "ets", "irova", "aar"):
-        report = tna_onnx.calibrate(tmp_path / "m.onnx", small.calib, map=map_name, overwrite=True, **FAST)
+        report = tna_onnx.calibrate(
+            tmp_path / "m.onnx", small.calib, eval=small.test, map=map_name, overwrite=True, **FAST
+        )
         logits, label, p, features = outputs(Path(report.output), x)
         np.testing.assert_array_equal(features, before[3])
         np.testing.assert_array_equal(label, logits.argmax(axis=1))

@@ -86,8 +86,8 @@ def test_a_pipe_gets_plain_text(small: Small, tmp_path: Path) -> None:
 
 
 def test_evaluate_has_a_diagram(small: Small) -> None:
-    text = in_pipe(["evaluate", small.model, "--data", small.test, "--plot", "--device", "cpu"], "utf-8")
-    rows = re.findall(r"^ +\d+-\d+ +([\d,]+) ", text, re.M)
+    result = cli("evaluate", small.model, "--data", small.test, "--plot", "--device", "cpu")
+    rows = re.findall(r"^ +\d+-\d+ +([\d,]+) ", result.stdout, re.M)
     assert sum(int(count.replace(",", "")) for count in rows) == 1500
 
 

@@ -269,7 +269,8 @@ def test_images_and_their_preprocessing(demo: Demo, tmp_path: Path) -> None:
 
 def test_verify(small: Small, tmp_path: Path) -> None:
     output = tmp_path / "o.onnx"
-    written(tmp_path, "calibrate", small.model, "--calib", small.calib, "-o", output, *FAST, "--no-fold")
+    data = ["--calib", small.calib, "--eval", small.test]
+    written(tmp_path, "calibrate", small.model, *data, "-o", output, *FAST, "--no-fold")
     flags = ["--quiet", "--device", "cpu"]
     found = written(tmp_path, "verify", small.model, output, "--data", small.test, *flags)
     assert found["recalibrated"].endswith("o.onnx")
@@ -280,7 +281,7 @@ def test_verify(small: Small, tmp_path: Path) -> None:
 
 def test_inspect(small: Small, demo: Demo, tmp_path: Path) -> None:
     output = tmp_path / "o.onnx"
-    written(tmp_path, "calibrate", small.model, "--calib", small.calib, "-o", output, *FAST)
+    written(tmp_path, "calibrate", small.model, "--calib", small.calib, "--eval", small.test, "-o", output, *FAST)
     for model in (small.model, demo.model, output):
         valid(cli("inspect", model, "--json").stdout)
 
