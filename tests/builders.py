@@ -34,6 +34,7 @@ def small_model(
     domains: Mapping[str, int] | None = None,
     ir_version: int = 8,
     sparse: Iterable[onnx.SparseTensorProto] = (),
+    metadata: Mapping[str, str] | None = None,
     **fields: Any,
 ) -> onnx.ModelProto:
     """Return a model; its IR version is one that every supported ONNX Runtime reads.
@@ -47,6 +48,7 @@ def small_model(
         domains: versions of other domains.
         ir_version: of the file.
         sparse: sparse initializers.
+        metadata: the model's own properties.
         fields: further fields of the model.
     """
     if isinstance(tensors, Mapping):
@@ -54,4 +56,6 @@ def small_model(
     graph = helper.make_graph(list(nodes), "test", inputs, outputs, tensors, sparse_initializer=list(sparse))
     versions = {"": opset, **(domains or {})}
     opsets = [helper.make_opsetid(domain, version) for domain, version in versions.items()]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=ir_version, **fields)
+    proto = helper.make_model(graph, opset_imports=opsets, ir_version=ir_version, **fields)
+    helper.set_model_props(proto, dict(metadata or {}))
+    return proto

@@ -9,9 +9,18 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper
+
+from tests.builders import small_model, tensor_info
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes() -> None:
+    """Give each worker, and what it starts, one thread of linear algebra: there is a worker a core already."""
+    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(name, "1")
 
 
 @dataclass(frozen=True)
@@ -44,19 +53,17 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Small:
     folder, rng = tmp_path_factory.mktemp("small"), np.random.default_rng(5)
     hidden = rng.standard_normal((8, 32)).astype(np.float32)
     weight, bias = rng.standard_normal((5, 32)).astype(np.float32), rng.standard_normal(5).astype(np.float32)
-    graph = helper.make_graph(
+    model = small_model(
         [
             helper.make_node("MatMul", ["x", "hidden"], ["h"], name="hidden"),
             helper.make_node("Relu", ["h"], ["features"], name="relu"),
             helper.make_node("Gemm", ["features", "weight", "bias"], ["logits"], name="head", transB=1),
         ],
-        "small",
-        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["N", 8])],
-        [helper.make_tensor_value_info("logits", onnx.TensorProto.FLOAT, ["N", 5])],
-        [numpy_helper.from_array(v, k) for k, v in {"hidden": hidden, "weight": weight, "bias": bias}.items()],
+        inputs=[tensor_info("x", ["N", 8])],
+        outputs=[tensor_info("logits", ["N", 5])],
+        tensors={"hidden": hidden, "weight": weight, "bias": bias},
+        metadata={"team": "unchanged"},
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    helper.set_model_props(model, {"team": "unchanged"})
     onnx.save(model, folder / "model.onnx")
     for name in ("calib", "test"):
         x = rng.standard_normal((1500, 8)).astype(np.float32)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from typing import Any, get_args, get_type_hints
 
+import click
 from click.testing import CliRunner, Result
 
 from tna_onnx.cli.group import group
@@ -24,13 +25,13 @@ def arguments_of(function: Any) -> set[str]:
     return names - {"words", "settings", "gates", "progress"} | set(words.__annotations__)
 
 
-def cli(*words: object) -> Result:
+def cli(*words: object, command: click.Command = group) -> Result:
     """Run `tna-onnx WORDS` in this process; an exception other than an exit fails the test.
 
     >>> cli("--version").exit_code
     0
     """
-    result = CliRunner().invoke(group, [str(word) for word in words])
+    result = CliRunner().invoke(command, [str(word) for word in words], prog_name="tna-onnx")
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result

@@ -18,11 +18,13 @@ def test_a_model_from_nodes_and_arrays() -> None:
         tensors={"w": weight},
         domains={"ai.onnx.ml": 3},
         producer_name="here",
+        metadata={"team": "tests"},
     )
     onnx.checker.check_model(proto, full_check=True)
     np.testing.assert_array_equal(onnx.numpy_helper.to_array(proto.graph.initializer[0]), weight)
     assert {entry.domain: entry.version for entry in proto.opset_import} == {"": 17, "ai.onnx.ml": 3}
     assert (proto.ir_version, proto.producer_name) == (8, "here")
+    assert [(entry.key, entry.value) for entry in proto.metadata_props] == [("team", "tests")]
 
 
 def test_an_input_of_any_shape_and_another_type() -> None:

@@ -23,13 +23,13 @@ def loaded(code: str) -> set[str]:
     return set(result.stdout.rpartition("modules: ")[2].split())
 
 
-def cli(*words: str) -> str:
+def code_of(*words: str) -> str:
     return f"sys.argv = {['tna-onnx', *words]!r}; from tna_onnx.cli import main; main()"
 
 
 @pytest.mark.parametrize("words", [("--help",), ("--version",), *((verb, "--help") for verb in VERBS)])
 def test_help_loads_nothing_heavy(words: tuple[str, ...]) -> None:
-    modules = loaded(cli(*words))
+    modules = loaded(code_of(*words))
     assert "tna_onnx.cli.group" in modules
     assert modules.isdisjoint(HEAVY)
 
@@ -49,7 +49,7 @@ def test_the_check_can_fail() -> None:
 
 
 def test_a_wrong_command_loads_nothing_heavy() -> None:
-    script = f"import sys\ntry:\n    {cli('calibrat')}\nexcept SystemExit as end:\n    assert end.code == 2\n"
+    script = f"import sys\ntry:\n    {code_of('calibrat')}\nexcept SystemExit as end:\n    assert end.code == 2\n"
     script += "print(*sys.modules)"
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert set(result.stdout.split()).isdisjoint(HEAVY)

@@ -12,9 +12,10 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper
 
 import tna_onnx
+from tests.builders import small_model, tensor_info
 from tests.conftest import Small
 from tna_onnx.graph.load import load_model
 from tna_onnx.results.as_json import to_json
@@ -253,22 +254,21 @@ def test_a_file_with_external_data_and_one_without_give_the_same(small: Small, t
 def test_a_model_with_functions_and_hidden_outputs(small: Small, tmp_path: Path) -> None:
     """Both at once, end to end: the head lies in a function, and a hidden layer is an output too."""
     source = onnx.load(small.model)
-    tensors = {t.name: numpy_helper.to_array(t) for t in source.graph.initializer}
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
     body = [helper.make_node("Gemm", ["z", "w", "b"], ["s"], transB=1)]
     nodes = [
         helper.make_node("MatMul", ["x", "hidden"], ["h"], name="hidden"),
         helper.make_node("Relu", ["h"], ["features"], name="relu"),
         helper.make_node("Classify", ["features", "weight", "bias"], ["logits"], name="call", domain="local"),
     ]
-    infos = [
-        helper.make_tensor_value_info("features", onnx.TensorProto.FLOAT, ["N", 32]),
-        helper.make_tensor_value_info("logits", onnx.TensorProto.FLOAT, ["N", 5]),
-    ]
-    initializers = [numpy_helper.from_array(v, k) for k, v in tensors.items()]
-    graph = helper.make_graph(nodes, "g", list(source.graph.input), infos, initializers)
-    function = helper.make_function("local", "Classify", ["z", "w", "b"], ["s"], body, opsets[:1])
-    proto = helper.make_model(graph, opset_imports=opsets, ir_version=8, functions=[function])
+    function = helper.make_function("local", "Classify", ["z", "w", "b"], ["s"], body, [helper.make_opsetid("", 17)])
+    proto = small_model(
+        nodes,
+        source.graph.input,
+        [tensor_info("features", ["N", 32]), tensor_info("logits", ["N", 5])],
+        source.graph.initializer,
+        domains={"local": 1},
+        functions=[function],
+    )
     report = tna_onnx.calibrate(proto, small.calib, **FAST)
     assert report.recalibrated is not None
     expected = tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "o.onnx", **FAST)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 import pytest
-from click.testing import CliRunner
 
+from tests.support import cli
 from tna_onnx import errors
 from tna_onnx.cli.command import Command, Group
 
@@ -21,20 +21,20 @@ def group_that_raises(error: BaseException) -> Group:
 
 @pytest.mark.parametrize("kind", OWN)
 def test_each_error_ends_with_the_exit_code_of_its_class(kind: type[errors.TnaError]) -> None:
-    result = CliRunner().invoke(group_that_raises(kind("why")), ["fail"])
+    result = cli("fail", command=group_that_raises(kind("why")))
     assert (result.exit_code, result.stderr) == (kind.exit_code, "Error: why\n")
 
 
 def test_an_interruption_is_a_message() -> None:
-    result = CliRunner().invoke(group_that_raises(KeyboardInterrupt()), ["fail"])
+    result = cli("fail", command=group_that_raises(KeyboardInterrupt()))
     assert (result.exit_code, result.stderr) == (errors.INTERRUPTED, "Interrupted; no file was written.\n")
 
 
 @pytest.mark.parametrize("error", [OSError("disk"), EOFError("end"), ValueError("bug")])
 def test_unexpected_errors_are_left_to_main(error: Exception) -> None:
-    result = CliRunner().invoke(group_that_raises(error), ["fail"])
-    assert isinstance(result.exception, (RuntimeError, ValueError))
-    assert error in (result.exception, result.exception.__cause__)
+    with pytest.raises((RuntimeError, ValueError)) as caught:
+        cli("fail", command=group_that_raises(error))
+    assert error in (caught.value, caught.value.__cause__)
 
 
 def test_help_that_is_cut_off_is_a_normal_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,4 +43,4 @@ def test_help_that_is_cut_off_is_a_normal_end(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(click.Context, "get_help", cut_off)
     monkeypatch.setattr("tna_onnx.cli.command.drop", lambda _: None)
-    assert CliRunner().invoke(group_that_raises(ValueError()), ["fail", "--help"]).exit_code == 0
+    assert cli("fail", "--help", command=group_that_raises(ValueError())).exit_code == 0

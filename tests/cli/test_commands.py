@@ -13,9 +13,10 @@ import click
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 
 import tna_onnx
+from tests.builders import small_model, tensor_info
 from tests.conftest import ROOT, Demo, Small
 from tests.support import arguments_of, cli, run
 from tna_onnx.cli.group import group
@@ -26,10 +27,8 @@ FAST = ["--angle-step", "6", "--max-ensemble-size", "40", "--device", "cpu"]
 def save(path: Path, nodes: list[onnx.NodeProto], tensors: dict[str, np.ndarray], **shapes: list[object]) -> Path:
     """Write a float32 model with input `x` and output `logits`."""
     shapes = {"x": ["N", 8], "logits": ["N", 5], **shapes}
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shapes[name]) for name in ("x", "logits"))
-    initializers = [numpy_helper.from_array(value, name) for name, value in tensors.items()]
-    graph = helper.make_graph(nodes, "g", [x], [y], initializers)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    x, y = (tensor_info(name, shapes[name]) for name in ("x", "logits"))
+    onnx.save(small_model(nodes, [x], [y], tensors), path)
     return path
 
 

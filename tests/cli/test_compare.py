@@ -15,10 +15,12 @@ import numpy as np
 import onnx
 import pytest
 from click.testing import Result
+from numpy.typing import DTypeLike
 from onnx import TensorProto, helper, numpy_helper
 
 import tna_onnx
 from tests import support
+from tests.builders import small_model, tensor_info
 from tests.conftest import Small
 from tna_onnx.api import compare as model_comparison
 from tna_onnx.cli.group import group
@@ -49,7 +51,7 @@ def classifier(
     classes: int = 4,
     scale: float = 1.0,
     name: str = "x",
-    dtype: int = TensorProto.FLOAT,
+    dtype: DTypeLike = np.float32,
     order: list[int] | None = None,
     class_names: list[str] | None = None,
 ) -> Path:
@@ -61,16 +63,13 @@ def classifier(
         helper.make_node("Cast", [name], ["float"], to=TensorProto.FLOAT),
         helper.make_node("MatMul", ["float", "weight"], ["logits"], name="head"),
     ]
-    graph = helper.make_graph(
+    model = small_model(
         nodes,
-        "g",
-        [helper.make_tensor_value_info(name, dtype, ["N", 6])],
-        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["N", classes])],
-        [numpy_helper.from_array(weight, "weight")],
+        [tensor_info(name, ["N", 6], dtype)],
+        [tensor_info("logits", ["N", classes])],
+        {"weight": weight},
+        metadata=class_names and {"class_names": json.dumps(class_names)},
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    if class_names is not None:
-        helper.set_model_props(model, {"class_names": json.dumps(class_names)})
     path.parent.mkdir(exist_ok=True)
     onnx.save(model, path)
     return path
@@ -235,7 +234,7 @@ def test_quiet_prints_nothing(world: World) -> None:
 
 
 def test_models_with_other_inputs_see_the_same_samples(world: World, tmp_path: Path) -> None:
-    double = classifier(tmp_path / "double.onnx", name="y", dtype=TensorProto.DOUBLE)
+    double = classifier(tmp_path / "double.onnx", name="y", dtype=np.float64)
     found = compared(tmp_path, world.true, double, "--data", world.data)
     one, two = found["models"]
     assert one["metrics"] == two["metrics"]
@@ -254,13 +253,9 @@ def test_each_model_gets_the_layout_that_fits_it(tmp_path: Path) -> None:
             helper.make_node("Flatten", ["t" if turn else "x"], ["flat"]),
             helper.make_node("MatMul", ["flat", "weight"], ["logits"]),
         ]
-        x, y = (
-            helper.make_tensor_value_info(name, TensorProto.FLOAT, s)
-            for name, s in (("x", shape), ("logits", ["N", 2]))
-        )
-        graph = helper.make_graph(nodes, "g", [x], [y], [numpy_helper.from_array(weight, "weight")])
+        model = small_model(nodes, [tensor_info("x", shape)], [tensor_info("logits", ["N", 2])], {"weight": weight})
         models.append(tmp_path / f"{layout}.onnx")
-        onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), models[-1])
+        onnx.save(model, models[-1])
     for k in range(40):
         folder = tmp_path / "photos" / "ab"[k % 2]
         folder.mkdir(parents=True, exist_ok=True)
@@ -323,7 +318,7 @@ def test_batches_that_can_be_read_once(world: World) -> None:
 
 
 def test_data_in_another_order_each_time_are_refused(world: World, tmp_path: Path) -> None:
-    double = classifier(tmp_path / "double.onnx", name="y", dtype=TensorProto.DOUBLE)
+    double = classifier(tmp_path / "double.onnx", name="y", dtype=np.float64)
     rng = np.random.default_rng(0)
 
     def shuffled() -> Any:
@@ -357,13 +352,8 @@ def test_python_refuses_too_few(models: Any, message: str, world: World) -> None
 def test_refusals_have_the_exit_codes_of_evaluate(world: World, small: Small, tmp_path: Path) -> None:
     five = classifier(tmp_path / "five.onnx", classes=5)
     (tmp_path / "text.onnx").write_text("no model")
-    relu = helper.make_graph(
-        [helper.make_node("Relu", ["x"], ["y"])],
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 6])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 6])],
-    )
-    onnx.save(helper.make_model(relu, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "r.onnx")
+    node = helper.make_node("Relu", ["x"], ["y"])
+    onnx.save(small_model([node], [tensor_info("x", ["N", 6])], [tensor_info("y", ["N", 6])]), tmp_path / "r.onnx")
     cases: list[tuple[list[object], int, str]] = [
         ([world.true], 2, "at least two models, got 1"),
         ([world.true, tmp_path / "missing.onnx"], 2, "missing.onnx"),

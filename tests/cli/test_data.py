@@ -19,10 +19,11 @@ import onnx
 import onnxruntime
 import pytest
 from click.testing import Result
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 import tna_onnx
 from tests import support
+from tests.builders import small_model, tensor_info
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -55,17 +56,11 @@ def network(path: Path, *, pixels: bool = False, metadata: dict[str, str] | None
         helper.make_node("Relu", ["h"], ["features"], name="relu"),
         helper.make_node("MatMul", ["features", "weight"], ["logits"], name="head"),
     ]
-    kind, shape = (TensorProto.UINT8, ["N", SIDE, SIDE, 3]) if pixels else (TensorProto.FLOAT, ["N", 3, SIDE, SIDE])
-    graph = helper.make_graph(
-        nodes,
-        "images",
-        [helper.make_tensor_value_info("image", kind, shape)],
-        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["N", 4])],
-        [numpy_helper.from_array(hidden, "hidden"), numpy_helper.from_array(weight, "weight")],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    helper.set_model_props(model, metadata or {})
-    onnx.save(model, path)
+    image = tensor_info("image", ["N", 3, SIDE, SIDE])
+    if pixels:
+        image = tensor_info("image", ["N", SIDE, SIDE, 3], np.uint8)
+    tensors = {"hidden": hidden, "weight": weight}
+    onnx.save(small_model(nodes, [image], [tensor_info("logits", ["N", 4])], tensors, metadata=metadata), path)
     return path
 
 
@@ -518,17 +513,8 @@ def linear_classifier(path: Path, names: tuple[str, ...] = NAMES) -> tuple[Path,
         post_transform="SOFTMAX",
         multi_class=1,
     )
-    graph = helper.make_graph(
-        [node],
-        "linear",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 8])],
-        [
-            helper.make_tensor_value_info("label", TensorProto.STRING, ["N"]),
-            helper.make_tensor_value_info("probabilities", TensorProto.FLOAT, ["N", 4]),
-        ],
-    )
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 1)]
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
+    outputs = [tensor_info("label", ["N"], object), tensor_info("probabilities", ["N", 4])]
+    onnx.save(small_model([node], [tensor_info("x", ["N", 8])], outputs, domains={"ai.onnx.ml": 1}), path)
     x = rng.standard_normal((200, 8)).astype(np.float32)
     return path, x, x @ (2 * weight).T + bias
 

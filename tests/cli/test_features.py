@@ -19,9 +19,10 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
 import tna_onnx
+from tests.builders import small_model, tensor_info
 from tests.conftest import Small
 from tests.corpus.forms import CASES
 from tests.support import cli, program
@@ -189,18 +190,17 @@ def test_a_store_of_another_model(small: Small, stored: Path, tmp_path: Path) ->
 def two_heads(path: Path) -> Path:
     """x (N, 8) -> Relu -> logits a (N, 5); Relu of that -> logits b (N, 5)."""
     rng = np.random.default_rng(0)
-    nodes, tensors = [], []
+    nodes, tensors = [], {}
     for name, source, target in [("a", "x", "h"), ("b", "h", "g")]:
         shapes = {f"{name}0": (8, 8), f"{name}1": (8, 5)}
-        tensors += [numpy_helper.from_array(rng.standard_normal(s).astype(np.float32), k) for k, s in shapes.items()]
+        tensors |= {k: rng.standard_normal(s).astype(np.float32) for k, s in shapes.items()}
         nodes += [
             helper.make_node("MatMul", [source, f"{name}0"], [f"{target}0"]),
             helper.make_node("Relu", [f"{target}0"], [target]),
             helper.make_node("MatMul", [target, f"{name}1"], [name], name=f"head_{name}"),
         ]
-    infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["N", 8 if n == "x" else 5]) for n in ("x", "a", "b")]
-    graph = helper.make_graph(nodes, "two", infos[:1], infos[1:], tensors)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    outputs = [tensor_info(name, ["N", 5]) for name in ("a", "b")]
+    onnx.save(small_model(nodes, [tensor_info("x", ["N", 8])], outputs, tensors), path)
     return path
 
 
@@ -373,14 +373,8 @@ def slow(tmp_path_factory: pytest.TempPathFactory) -> Slow:
         nodes.append(helper.make_node("MatMul", [last, "square"], [f"m{k}"]))
         nodes.append(helper.make_node("Relu", [f"m{k}"], [last := f"r{k}"]))
     nodes.append(helper.make_node("MatMul", [last, "head"], ["logits"], name="head"))
-    graph = helper.make_graph(
-        nodes,
-        "slow",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", width])],
-        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["N", 5])],
-        [numpy_helper.from_array(square, "square"), numpy_helper.from_array(head, "head")],
-    )
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), folder / "m.onnx")
+    x, y = tensor_info("x", ["N", width]), tensor_info("logits", ["N", 5])
+    onnx.save(small_model(nodes, [x], [y], {"square": square, "head": head}), folder / "m.onnx")
     np.savez(
         folder / "d.npz",
         x=rng.standard_normal((20000, width)).astype(np.float32),

@@ -6,18 +6,16 @@ import io
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
 from tests.conftest import Small
-from tna_onnx.cli.group import group
+from tests.support import cli, program, run
 from tna_onnx.render.plot import ReliabilityPlot
 from tna_onnx.results.details import Bins
 
@@ -25,9 +23,8 @@ FAST = ["--search", "none", "--device", "cpu"]
 ESCAPE = re.compile(r"\x1b\[([0-9;]*)m")
 
 
-def command(small: Small, output: Path, *flags: str) -> list[str]:
-    files = [small.model, "--calib", small.calib, "--eval", small.test, "-o", output]
-    return [sys.executable, "-m", "tna_onnx", "calibrate", *map(str, files), *FAST, *flags]
+def command(small: Small, output: Path, *flags: str) -> list[object]:
+    return ["calibrate", small.model, "--calib", small.calib, "--eval", small.test, "-o", output, *FAST, *flags]
 
 
 def environment(**changes: str) -> dict[str, str]:
@@ -36,13 +33,13 @@ def environment(**changes: str) -> dict[str, str]:
     return {k: v for k, v in os.environ.items() if k not in steering} | changes
 
 
-def on_terminal(arguments: list[str], **changes: str) -> str:
+def on_terminal(words: list[object], **changes: str) -> str:
     """Run a command with its output on a pseudo-terminal, and return what arrived there."""
     pty = pytest.importorskip("pty")  # none on Windows
     master, slave = pty.openpty()
     env = environment(TERM="xterm-256color", PYTHONIOENCODING="utf-8", **changes)
     with subprocess.Popen(
-        arguments, stdout=slave, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, env=env
+        program(*words), stdout=slave, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, env=env
     ) as process:
         os.close(slave)
         received = b""
@@ -59,9 +56,11 @@ def on_terminal(arguments: list[str], **changes: str) -> str:
     return received.decode("utf-8").replace("\r\n", "\n")
 
 
-def in_pipe(arguments: list[str], **changes: str) -> str:
-    done = subprocess.run(arguments, capture_output=True, check=True, env=environment(**changes))
-    return done.stdout.decode(changes.get("PYTHONIOENCODING", "utf-8"))
+def in_pipe(words: list[object], encoding: str) -> str:
+    """Run a command with its output in a pipe, and return what arrived there."""
+    done = run(*words, env=environment(PYTHONIOENCODING=encoding), encoding=encoding)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def printed(plot: ReliabilityPlot, encoding: str = "utf-8", width: int = 80) -> list[str]:
@@ -76,7 +75,7 @@ def printed(plot: ReliabilityPlot, encoding: str = "utf-8", width: int = 80) -> 
 
 
 def test_a_pipe_gets_plain_text(small: Small, tmp_path: Path) -> None:
-    text = in_pipe(command(small, tmp_path / "o.onnx", "--plot"), PYTHONIOENCODING="utf-8")
+    text = in_pipe(command(small, tmp_path / "o.onnx", "--plot"), "utf-8")
     assert "\x1b" not in text
     assert re.search(r"^ECE, % +\d+\.\d\d +\d+\.\d\d +[+-]\d+\.\d\d \(", text, re.M)
     assert "─" not in text
@@ -87,9 +86,8 @@ def test_a_pipe_gets_plain_text(small: Small, tmp_path: Path) -> None:
 
 
 def test_evaluate_has_a_diagram(small: Small) -> None:
-    arguments = [sys.executable, "-m", "tna_onnx", "evaluate", str(small.model), "--data", str(small.test), "--plot"]
-    text = in_pipe([*arguments, "--device", "cpu"], PYTHONIOENCODING="utf-8")
-    rows = re.findall(r"^ +\d+-\d+ +([\d,]+) ", text, re.M)
+    result = cli("evaluate", small.model, "--data", small.test, "--plot", "--device", "cpu")
+    rows = re.findall(r"^ +\d+-\d+ +([\d,]+) ", result.stdout, re.M)
     assert sum(int(count.replace(",", "")) for count in rows) == 1500
 
 
@@ -117,7 +115,7 @@ def test_no_color_is_respected(small: Small, tmp_path: Path) -> None:
 
 
 def test_ascii_stands_in_where_the_encoding_has_no_blocks(small: Small, tmp_path: Path) -> None:
-    text = in_pipe(command(small, tmp_path / "ö.onnx", "--plot"), PYTHONIOENCODING="ascii")
+    text = in_pipe(command(small, tmp_path / "ö.onnx", "--plot"), "ascii")
     assert re.search(r"93-100 .* #+", text)
     assert "## accuracy" in text
     assert r"\xf6.onnx" in text  # a name that cannot be shown is escaped, not an error
@@ -126,8 +124,7 @@ def test_ascii_stands_in_where_the_encoding_has_no_blocks(small: Small, tmp_path
 
 @pytest.mark.parametrize("flags", [[], ["--plot", "--quiet"]])
 def test_there_is_no_diagram_unless_asked(small: Small, tmp_path: Path, flags: list[str]) -> None:
-    arguments = command(small, tmp_path / "o.onnx", *flags)[3:]
-    result = CliRunner().invoke(group, arguments)
+    result = cli(*command(small, tmp_path / "o.onnx", *flags))
     assert result.exit_code == 0
     assert "conf., %" not in result.output
 

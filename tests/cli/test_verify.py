@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 import tna_onnx
+from tests.builders import small_model, tensor_info
 from tests.conftest import Demo, Small
 from tests.graph.samples import CASES
 from tests.support import arguments_of, cli
@@ -228,12 +229,8 @@ def test_quantised_heads(small: Small, axis: int | None, flags: list[str], tmp_p
 
 def save(path: Path, nodes: Sequence[onnx.NodeProto], tensors: dict[str, np.ndarray], *outputs: str) -> Path:
     """Write a float32 model with input `x` (N, 8), output `logits` (N, 5) and further outputs."""
-    infos = [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["N", 5])]
-    infos += [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs]
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 8])
-    initializers = [numpy_helper.from_array(value, name) for name, value in tensors.items()]
-    graph = helper.make_graph(list(nodes), "g", [x], infos, initializers)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    infos = [tensor_info("logits", ["N", 5]), *map(tensor_info, outputs)]
+    onnx.save(small_model(nodes, [tensor_info("x", ["N", 8])], infos, tensors), path)
     return path
 
 
@@ -243,14 +240,9 @@ def test_linear_classifier(small: Small, tmp_path: Path) -> None:
         "LinearClassifier", ["x"], ["label", "logits"], name="lc", domain="ai.onnx.ml", classlabels_ints=[*range(5)],
         coefficients=rng.standard_normal(40).tolist(), intercepts=rng.standard_normal(5).tolist(),
     )  # fmt: skip
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 8])
-    outs = [
-        helper.make_tensor_value_info("label", TensorProto.INT64, ["N"]),
-        helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["N", 5]),
-    ]
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    outs = [tensor_info("label", ["N"], np.int64), tensor_info("logits", ["N", 5])]
     path, output = tmp_path / "m.onnx", tmp_path / "o.onnx"
-    onnx.save(helper.make_model(helper.make_graph([node], "g", [x], outs), opset_imports=opsets, ir_version=8), path)
+    onnx.save(small_model([node], [tensor_info("x", ["N", 8])], outs, domains={"ai.onnx.ml": 3}), path)
     model = load_model(path)
     head = choose_head(model)
     with pending(model, rewrite(model, head, head.weight / 2, bias_factor=0.5, metadata={}).proto, output):
@@ -301,7 +293,7 @@ def several_outputs(small: Small, folder: Path) -> Path:
     model = onnx.load(small.model)
     model.graph.node.append(helper.make_node("Softmax", ["logits"], ["p"], name="softmax", axis=-1))
     for name, width in (("features", 32), ("p", 5)):
-        model.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", width]))
+        model.graph.output.append(tensor_info(name, ["N", width]))
     onnx.save(model, folder / "several.onnx")
     return folder / "several.onnx"
 
@@ -432,7 +424,7 @@ def new_metadata(m: onnx.ModelProto) -> None:
 
 
 def value_info(m: onnx.ModelProto) -> None:
-    m.graph.value_info.append(helper.make_tensor_value_info("h", TensorProto.FLOAT, ["N", 32]))
+    m.graph.value_info.append(tensor_info("h", ["N", 32]))
 
 
 def doc_string(m: onnx.ModelProto) -> None:
@@ -618,7 +610,7 @@ def two_heads(small: Small, folder: Path) -> Path:
     near = weight + np.random.default_rng(2).standard_normal(weight.shape).astype(np.float32) / 10
     model.graph.initializer.append(numpy_helper.from_array(near, "w2"))
     model.graph.node.append(helper.make_node("Gemm", ["features", "w2", "bias"], ["second"], name="h2", transB=1))
-    model.graph.output.append(helper.make_tensor_value_info("second", TensorProto.FLOAT, ["N", 5]))
+    model.graph.output.append(tensor_info("second", ["N", 5]))
     onnx.save(model, folder / "two.onnx")
     return folder / "two.onnx"
 
@@ -777,7 +769,7 @@ def test_sub_graphs_are_compared_too(tmp_path: Path) -> None:
             tensor.ClearField("raw_data")
             tensor.data_location = TensorProto.EXTERNAL
             tensor.external_data.add(key="location", value="c.bin")
-        y = helper.make_tensor_value_info("c", TensorProto.FLOAT, [5])
+        y = tensor_info("c", [5])
         branch = helper.make_graph([helper.make_node("Constant", [], ["c"], value=tensor)], "b", [], [y])
         yes = numpy_helper.from_array(np.array(True), "yes")
         nodes = [

@@ -11,13 +11,14 @@ import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import TensorProto, helper
+from onnx import helper
 from onnx.reference import ReferenceEvaluator
 from scipy.optimize import minimize
 from scipy.special import log_softmax
 from sklearn.covariance import oas
 from sklearn.isotonic import IsotonicRegression
 
+from tests.builders import small_model, tensor_info
 from tests.maps.samples import reduce_of, sample
 from tna_onnx.errors import DataError
 from tna_onnx.graph.nodes import NodeOps
@@ -49,13 +50,8 @@ def graph_of(fitted: Any, classes: int, n: int, opset: int) -> bytes:
     ops = NodeOps("float32", opset)
     result = fitted.forward(ops, "logits", "features")
     ops.nodes.append(helper.make_node("Identity", [result], ["y"]))
-    inputs = [
-        helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["N", classes]),
-        helper.make_tensor_value_info("features", TensorProto.FLOAT, ["N", n]),
-    ]
-    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", classes])
-    graph = helper.make_graph(ops.nodes, "map", inputs, [output], ops.initializers)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    inputs = [tensor_info("logits", ["N", classes]), tensor_info("features", ["N", n])]
+    model = small_model(ops.nodes, inputs, [tensor_info("y", ["N", classes])], ops.initializers, opset=opset)
     onnx.checker.check_model(model, full_check=True)
     return bytes(model.SerializeToString())
 

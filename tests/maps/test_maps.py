@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from onnx import helper
 from onnx.reference import ReferenceEvaluator
 from scipy import optimize, special
 
+from tests.builders import small_model, tensor_info
 from tests.maps.samples import reduce_of
 from tna_onnx.errors import DataError
 from tna_onnx.graph.nodes import NodeOps
@@ -72,15 +72,8 @@ LOGITS: dict[str, Array] = {
 def onnx_model(fitted: CalibrationMap, dtype: str, classes: int, opset: int = 17) -> onnx.ModelProto:
     ops = NodeOps(dtype, opset)
     result = fitted.forward(ops, "logits")
-    element = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-    graph = helper.make_graph(
-        ops.nodes,
-        "map",
-        [helper.make_tensor_value_info("logits", element, ["N", classes])],
-        [helper.make_tensor_value_info(result, element, ["N", classes])],
-        ops.initializers,
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    before, after = (tensor_info(name, ["N", classes], dtype) for name in ("logits", result))
+    model = small_model(ops.nodes, [before], [after], ops.initializers, opset=opset)
     onnx.checker.check_model(model, full_check=True)
     return model
 

@@ -16,6 +16,7 @@ from scipy.io import savemat
 
 from tests.conftest import ROOT, Demo
 from tests.pages.documents import Block, blocks, commands
+from tests.support import run
 
 PAGE = ROOT / "docs/contributing.md"
 PACKAGE = ROOT / "tna_onnx"
@@ -79,14 +80,12 @@ def copy(tmp_path: Path) -> Path:
 
 def tool(folder: Path, line: str) -> str:
     """Run a command of a page with the package in a folder; return what it prints."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tna_onnx", *shlex.split(line)[1:]],
+    done = run(
+        *shlex.split(line)[1:],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(folder)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
     )
     assert done.returncode == 0, done.stdout
     return done.stdout

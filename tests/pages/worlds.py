@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
+from tests.builders import small_model, tensor_info
 from tests.conftest import ROOT
 
 __all__ = ["QUICK", "WORLDS", "World"]
@@ -114,14 +115,8 @@ def models_page() -> World:
         classlabels_int64s=[0, 1],
         post_transform="NONE",
     )
-    graph = helper.make_graph(
-        [tree],
-        "forest",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 1])],
-        [helper.make_tensor_value_info("probabilities", TensorProto.FLOAT, ["N", 2])],
-    )
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), "forest.onnx")
+    x, y = tensor_info("x", ["N", 1]), tensor_info("probabilities", ["N", 2])
+    onnx.save(small_model([tree], [x], [y], domains={"ai.onnx.ml": 3}), "forest.onnx")
     rng = np.random.default_rng(8)
     x = rng.standard_normal((400, 1)).astype(np.float32)
     np.savez("data.npz", x=x, labels=((x[:, 0] > 0) ^ (rng.random(400) < 0.2)).astype(np.int64))
@@ -132,17 +127,6 @@ def tabular_page() -> World:
     """docs/how-to/tabular.md needs what writes the models of scikit-learn."""
     pytest.importorskip("skl2onnx")
     return World()
-
-
-def write(path: str, nodes: list[onnx.NodeProto], inputs: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
-    graph = helper.make_graph(
-        nodes,
-        "docs",
-        [helper.make_tensor_value_info(name, *info) for name, info in inputs.items()],
-        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["N", 4])],
-        [numpy_helper.from_array(value, name) for name, value in tensors.items()],
-    )
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
 
 
 def drawn(logits: np.ndarray, seed: int) -> np.ndarray:
@@ -160,12 +144,8 @@ def image_model(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         helper.make_node("Relu", ["h"], ["features"]),
         helper.make_node("MatMul", ["features", "weight"], ["logits"], name="head"),
     ]
-    write(
-        "model.onnx",
-        nodes,
-        {"input": (TensorProto.FLOAT, ["N", 3, "H", "W"])},
-        {"hidden": 2 * hidden, "weight": weight},
-    )
+    x, y = tensor_info("input", ["N", 3, "H", "W"]), tensor_info("logits", ["N", 4])
+    onnx.save(small_model(nodes, [x], [y], {"hidden": 2 * hidden, "weight": weight}), "model.onnx")
     return 2 * hidden, weight
 
 
@@ -180,9 +160,9 @@ def text_model(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         helper.make_node("ReduceMean", ["kept"], ["features"], axes=[1], keepdims=0),
         helper.make_node("MatMul", ["features", "weight"], ["logits"], name="head"),
     ]
-    shape = (TensorProto.INT64, ["N", "T"])
+    inputs = [tensor_info(name, ["N", "T"], np.int64) for name in ("input_ids", "attention_mask")]
     tensors = {"table": 4 * table, "weight": weight, "last": np.array([-1])}
-    write("text.onnx", nodes, {"input_ids": shape, "attention_mask": shape}, tensors)
+    onnx.save(small_model(nodes, inputs, [tensor_info("logits", ["N", 4])], tensors), "text.onnx")
     return 4 * table, weight
 
 

@@ -14,11 +14,11 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 import tna_onnx
 from tests.conftest import Demo, Small
-from tna_onnx.cli.group import group
+from tests.support import cli
 from tna_onnx.render import figures
 from tna_onnx.render.figures import write_figures
 from tna_onnx.results.report import Report
@@ -40,8 +40,7 @@ def report(small: Small, tmp_path_factory: pytest.TempPathFactory) -> Report:
 
 
 def calibrate(small: Small, folder: Path, *flags: object) -> Result:
-    command = ["calibrate", small.model, "--calib", small.calib, "-o", folder / "o.onnx", *FLAGS, *flags]
-    return CliRunner().invoke(group, list(map(str, command)))
+    return cli("calibrate", small.model, "--calib", small.calib, "-o", folder / "o.onnx", *FLAGS, *flags)
 
 
 def texts(path: Path) -> list[str]:
@@ -67,8 +66,7 @@ def test_the_command_writes_every_figure_in_every_format(small: Small, tmp_path:
 @needs_matplotlib
 def test_formats_can_be_chosen_and_what_was_written_is_said(small: Small, tmp_path: Path) -> None:
     flags = ["--figures", tmp_path / "f", "--figure-format", "png", "--search", "none"]
-    command = ["calibrate", small.model, "--calib", small.calib, "-o", tmp_path / "o.onnx", *flags]
-    result = CliRunner().invoke(group, list(map(str, command)))
+    result = cli("calibrate", small.model, "--calib", small.calib, "-o", tmp_path / "o.onnx", *flags)
     assert result.exit_code == 0, result.output
     assert "f: reliability, confidence, risk-coverage, angles (png)\n" in result.output
     assert {path.name for path in (tmp_path / "f").iterdir()} == {f"{name}.png" for name in ALL - {"search", "members"}}

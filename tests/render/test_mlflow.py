@@ -13,10 +13,9 @@ from typing import Any
 
 import onnx
 import pytest
-from click.testing import CliRunner
 
+from tests import support
 from tests.conftest import Small
-from tna_onnx.cli.group import group
 from tna_onnx.render.mlflow import TrackingError
 
 FAST = ["--angle-step", "9", "--max-ensemble-size", "40", "--device", "cpu"]
@@ -26,17 +25,16 @@ needs_mlflow = pytest.mark.skipif(
 )
 
 
-def command(small: Small, folder: Path, *flags: object) -> list[str]:
+def command(small: Small, folder: Path, *flags: object) -> list[object]:
     files = [small.model, "--calib", small.calib, "--eval", small.test, "-o", folder / "o.onnx"]
-    return ["calibrate", *map(str, files), *FAST, *map(str, flags)]
+    return ["calibrate", *files, *FAST, *flags]
 
 
-def run(arguments: list[str], folder: Path, **env: str) -> subprocess.CompletedProcess[str]:
+def run(words: list[object], folder: Path, **env: str) -> subprocess.CompletedProcess[str]:
     """Run the command line in a process of its own, in `folder`: MLflow keeps state in the process and writes there."""
     settings = {k: v for k, v in os.environ.items() if not k.startswith("MLFLOW_")}
     settings |= {"MLFLOW_TRACKING_URI": f"sqlite:///{folder}/runs.db", "MLFLOW_DISABLE_TELEMETRY": "true"} | env
-    start = [sys.executable, "-m", "tna_onnx", *arguments]
-    return subprocess.run(start, capture_output=True, text=True, cwd=folder, env=settings, check=False)
+    return support.run(*words, cwd=folder, env=settings)
 
 
 QUERY = """
@@ -110,7 +108,7 @@ def test_external_data_go_with_the_model_and_figures_with_the_run(small: Small, 
     onnx.save(model, source / "m.onnx", save_as_external_data=True, size_threshold=0, location="m.bin")
     flags = ["--calib", small.calib, "-o", "o.onnx", "--mlflow", "--search", "none", "--device", "cpu", "--quiet"]
     figures = ["--figures", "f", "--figure-format", "svg"] if importlib.util.find_spec("matplotlib") else []
-    done = run(["calibrate", str(source / "m.onnx"), *map(str, flags), *figures], tmp_path)
+    done = run(["calibrate", source / "m.onnx", *flags, *figures], tmp_path)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     files = stored(tmp_path)["files"]
     assert {"model/o.onnx", "model/o.onnx.data", "report.json"} <= set(files)
@@ -152,7 +150,7 @@ def test_a_missing_mlflow_is_said_before_any_work(
 ) -> None:
     monkeypatch.setitem(sys.modules, "mlflow", None)
     monkeypatch.setattr("tna_onnx.api.calibrate.calibrate", lambda **_: pytest.fail("work was done"))
-    result = CliRunner().invoke(group, command(small, tmp_path, "--mlflow"))
+    result = support.cli(*command(small, tmp_path, "--mlflow"))
     assert result.exit_code == 2
     assert "pip install 'tna-onnx[mlflow]'" in result.output
     assert list(tmp_path.iterdir()) == []
@@ -160,4 +158,4 @@ def test_a_missing_mlflow_is_said_before_any_work(
 
 def test_the_exit_code_is_documented() -> None:
     assert TrackingError.exit_code == 6
-    assert "6 a result" in CliRunner().invoke(group, ["--help"]).output
+    assert "6 a result" in support.cli("--help").output

@@ -11,11 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 import tna_onnx
 from tests.conftest import Demo, Small
-from tna_onnx.cli.group import group
+from tests.support import cli
 from tna_onnx.data.images.preprocess import ResolvedRecipe
 from tna_onnx.graph.difference import Difference
 from tna_onnx.graph.readout import Refusal
@@ -56,7 +55,7 @@ def valid(text: str) -> dict[str, Any]:
 def written(folder: Path, *arguments: object, code: int = 0) -> dict[str, Any]:
     """Run a command with --json and return what it wrote."""
     file = folder / "result.json"
-    result = CliRunner().invoke(group, [*map(str, arguments), "--json", str(file)])
+    result = cli(*arguments, "--json", file)
     assert result.exit_code == code, result.output
     return valid(file.read_text("utf-8"))
 
@@ -270,7 +269,8 @@ def test_images_and_their_preprocessing(demo: Demo, tmp_path: Path) -> None:
 
 def test_verify(small: Small, tmp_path: Path) -> None:
     output = tmp_path / "o.onnx"
-    written(tmp_path, "calibrate", small.model, "--calib", small.calib, "-o", output, *FAST, "--no-fold")
+    data = ["--calib", small.calib, "--eval", small.test]
+    written(tmp_path, "calibrate", small.model, *data, "-o", output, *FAST, "--no-fold")
     flags = ["--quiet", "--device", "cpu"]
     found = written(tmp_path, "verify", small.model, output, "--data", small.test, *flags)
     assert found["recalibrated"].endswith("o.onnx")
@@ -281,14 +281,12 @@ def test_verify(small: Small, tmp_path: Path) -> None:
 
 def test_inspect(small: Small, demo: Demo, tmp_path: Path) -> None:
     output = tmp_path / "o.onnx"
-    written(tmp_path, "calibrate", small.model, "--calib", small.calib, "-o", output, *FAST)
+    written(tmp_path, "calibrate", small.model, "--calib", small.calib, "--eval", small.test, "-o", output, *FAST)
     for model in (small.model, demo.model, output):
-        valid(CliRunner().invoke(group, ["inspect", str(model), "--json"]).stdout)
+        valid(cli("inspect", model, "--json").stdout)
 
 
 def test_compare(small: Small, tmp_path: Path) -> None:
-    if "compare" not in group.commands:
-        pytest.skip("no such command yet")
     found = written(tmp_path, "compare", small.model, small.model, "--data", small.test, "--quiet", "--device", "cpu")
     assert [sum(model["reliability"]["count"]) for model in found["models"]] == [1500, 1500]
 

@@ -7,10 +7,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from onnx import helper, numpy_helper
+from numpy.typing import DTypeLike
+from onnx import helper
 
+from tests.builders import small_model, tensor_info
 from tna_onnx.runtime import Session
 
 CPU = "CPUExecutionProvider"
@@ -18,15 +19,12 @@ CUDA = "CUDAExecutionProvider"
 WEIGHT = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
 
 
-def product(batch: int | str | None, element: int = onnx.TensorProto.FLOAT) -> bytes:
+def product(batch: int | str | None, dtype: DTypeLike = np.float32) -> bytes:
     """y = x @ WEIGHT, and y2 = the same from the second input."""
-    inputs = [helper.make_tensor_value_info(name, element, [batch, 4]) for name in ("x", "x2")]
-    outputs = [helper.make_tensor_value_info(name, element, [batch, 3]) for name in ("y", "y2")]
+    inputs = [tensor_info(name, [batch, 4], dtype) for name in ("x", "x2")]
+    outputs = [tensor_info(name, [batch, 3], dtype) for name in ("y", "y2")]
     nodes = [helper.make_node("MatMul", ["x", "weight"], ["y"]), helper.make_node("MatMul", ["x2", "weight"], ["y2"])]
-    weight = numpy_helper.from_array(WEIGHT.astype(helper.tensor_dtype_to_np_dtype(element)), "weight")
-    graph = helper.make_graph(nodes, "product", inputs, outputs, [weight])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    return bytes(model.SerializeToString())
+    return small_model(nodes, inputs, outputs, {"weight": WEIGHT.astype(dtype)}).SerializeToString()
 
 
 def inputs(count: int) -> dict[str, np.ndarray]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper
 
+from tests.builders import small_model, tensor_info
 from tests.runtime.fakes import CPU, CUDA, WEIGHT, Exhausted, Recorded, fail_with, inputs, product, record
 from tna_onnx.errors import DataError, UnsupportedModel
 from tna_onnx.runtime import Device, OutOfMemory, Session, open_session
@@ -54,13 +55,7 @@ def test_a_batch_size_that_the_inputs_do_not_tell(monkeypatch: pytest.MonkeyPatc
 def test_an_array_without_a_row_per_sample_goes_into_every_portion(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not padded either, where it is as long as the last portion."""
     nodes = [helper.make_node("Mul", ["x", "scale"], ["y"])]
-    declared = [
-        helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [4, 3]),
-        helper.make_tensor_value_info("scale", onnx.TensorProto.FLOAT, [3]),
-    ]
-    outputs = [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [4, 3])]
-    graph = helper.make_graph(nodes, "scaled", declared, outputs)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    model = small_model(nodes, [tensor_info("x", [4, 3]), tensor_info("scale", [3])], [tensor_info("y", [4, 3])])
     session = open_session(model.SerializeToString(), "model.onnx", Device("cpu"))
     recorded = record(session, monkeypatch)
     x = np.arange(21, dtype=np.float32).reshape(7, 3)
@@ -79,21 +74,15 @@ def test_inputs_of_a_session(batch: int | str | None, size: int | None) -> None:
     assert (session.provider, session.fallback) == (CPU, "")
 
 
-@pytest.mark.parametrize("element", ["FLOAT16", "FLOAT", "DOUBLE", "INT64", "INT32", "UINT32", "UINT64"])
-def test_element_types(element: str) -> None:
-    code = onnx.TensorProto.DataType.Value(element)
-    session = open_session(product("N", code), "model.onnx", Device("cpu"))
-    assert {i.dtype for i in session.inputs} == {helper.tensor_dtype_to_np_dtype(code)}
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int64", "int32", "uint32", "uint64"])
+def test_element_types(dtype: str) -> None:
+    session = open_session(product("N", dtype), "model.onnx", Device("cpu"))
+    assert {i.dtype for i in session.inputs} == {np.dtype(dtype)}
 
 
 def test_an_input_that_cannot_be_fed() -> None:
-    graph = helper.make_graph(
-        [helper.make_node("Identity", ["words"], ["same"])],
-        "words",
-        [helper.make_tensor_value_info("words", onnx.TensorProto.STRING, ["N"])],
-        [helper.make_tensor_value_info("same", onnx.TensorProto.STRING, ["N"])],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    words, same = (tensor_info(name, ["N"], object) for name in ("words", "same"))
+    model = small_model([helper.make_node("Identity", ["words"], ["same"])], [words], [same])
     with pytest.raises(UnsupportedModel, match=r"model\.onnx: input 'words' is tensor\(string\); expected tensor"):
         open_session(model.SerializeToString(), "model.onnx", Device("cpu"))
 
@@ -139,7 +128,6 @@ def test_the_cpu_needs_no_binding(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_maps_are_not_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sequence of maps, as scikit-learn's converters give, has no place on a device."""
-    scores = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["N", 3])
     zipped = helper.make_value_info(
         "maps",
         helper.make_sequence_type_proto(
@@ -149,11 +137,9 @@ def test_maps_are_not_bound(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
     )
     node = helper.make_node("ZipMap", ["x"], ["maps"], domain="ai.onnx.ml", classlabels_int64s=[0, 1, 2])
-    graph = helper.make_graph([node], "zip", [scores], [zipped])
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 1)]
-    data = helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
+    model = small_model([node], [tensor_info("x", ["N", 3])], [zipped], domains={"ai.onnx.ml": 1})
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
-    session, counting = as_cuda(data, monkeypatch)
+    session, counting = as_cuda(model.SerializeToString(), monkeypatch)
     np.testing.assert_array_equal(session.run(["maps"], {"x": x})[0], x)
     assert (counting.plain, counting.bound) == (1, 0)
 
@@ -195,14 +181,12 @@ def test_other_failures_are_not_about_memory(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_real_allocation_that_fails() -> None:
     """Expanded to 2^50 bytes: no machine gives that."""
-    graph = helper.make_graph(
+    model = small_model(
         [helper.make_node("Expand", ["x", "shape"], ["y"])],
-        "huge",
-        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["N", 1])],
-        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["N", None])],
-        [numpy_helper.from_array(np.array([1, 2**47]), "shape")],
+        inputs=[tensor_info("x", ["N", 1])],
+        outputs=[tensor_info("y", ["N", None])],
+        tensors={"shape": np.array([1, 2**47])},
     )
-    data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
-    session = open_session(data, "model.onnx", Device("cpu"))
+    session = open_session(model.SerializeToString(), "model.onnx", Device("cpu"))
     with pytest.raises(OutOfMemory, match="no memory for a batch of 2"):
         session.run(["y"], {"x": np.ones((2, 1), np.float32)})

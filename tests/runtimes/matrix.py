@@ -22,9 +22,10 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
 import tna_onnx
+from tests.builders import small_model, tensor_info
 
 HERE = Path(__file__).resolve().parent
 DIGITS = HERE.parent.parent / "models/digits"
@@ -62,7 +63,8 @@ def small(folder: Path) -> Source:
         helper.make_node("Relu", ["h"], ["features"], "relu"),
         helper.make_node("Gemm", ["features", "weight", "bias"], ["logits"], "head", transB=1),
     ]
-    _save(folder / "model.onnx", nodes, tensors, ("x", ["N", 8]), ("logits", ["N", 5]), opset=17)
+    inputs, outputs = [tensor_info("x", ["N", 8])], [tensor_info("logits", ["N", 5])]
+    onnx.save(small_model(nodes, inputs, outputs, _single(tensors)), folder / "model.onnx")
     return _with_data(folder, lambda n: rng.standard_normal((n, 8)), rng)
 
 
@@ -76,7 +78,8 @@ def binary(folder: Path) -> Source:
         helper.make_node("Gemm", ["features", "weight", "bias"], ["s"], "head"),
         helper.make_node("Sigmoid", ["s"], ["p"], "sigmoid"),
     ]
-    _save(folder / "model.onnx", nodes, tensors, ("x", ["N", 8]), ("p", ["N", 1]), opset=9)
+    inputs, outputs = [tensor_info("x", ["N", 8])], [tensor_info("p", ["N", 1])]
+    onnx.save(small_model(nodes, inputs, outputs, _single(tensors), opset=9, ir_version=4), folder / "model.onnx")
     return _with_data(folder, lambda n: rng.standard_normal((n, 8)), rng)
 
 
@@ -122,18 +125,8 @@ def cnn(folder: Path) -> Source:
 SOURCES: dict[str, Callable[[Path], Source]] = {"digits": digits, "small": small, "binary": binary, "cnn": cnn}
 
 
-def _save(
-    path: Path, nodes: list[Any], tensors: dict[str, Any], given: tuple[Any, Any], result: tuple[Any, Any], opset: int
-) -> None:
-    graph = helper.make_graph(
-        nodes,
-        path.parent.name,
-        [helper.make_tensor_value_info(given[0], TensorProto.FLOAT, given[1])],
-        [helper.make_tensor_value_info(result[0], TensorProto.FLOAT, result[1])],
-        [numpy_helper.from_array(np.asarray(value, np.float32), name) for name, value in tensors.items()],
-    )
-    opsets, ir_version = [helper.make_opsetid("", opset)], 4 if opset < 11 else 8
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=ir_version), path)
+def _single(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name: tensor.astype(np.float32) for name, tensor in tensors.items()}
 
 
 def _with_data(folder: Path, draw: Callable[[int], np.ndarray], rng: np.random.Generator) -> Source:
