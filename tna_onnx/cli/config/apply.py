@@ -60,7 +60,7 @@ def config_options(command: F) -> F:
             is_eager=True,  # before the options whose defaults it sets
             expose_value=False,
             callback=_load,
-            help="TOML file with settings, named like the flags. Flags and TNA_ONNX_* variables take precedence over it.",
+            help="TOML file with settings, named like the flags. Flags and TNA_ONNX_* variables take precedence.",
         ),
     ):
         run = option(run)
