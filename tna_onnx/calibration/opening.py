@@ -63,11 +63,7 @@ def open_task(job: Job, progress: Progress) -> Task:
     if probed.tail is not None and session is not None and session.fixed_batch:
         # the tail runs the collected batches as they are, so they must be those of the model
         size = session.fixed_batch
-    provider = "none"
-    fallback = ""
-    if session is not None:
-        provider = session.provider
-        fallback = session.fallback
+    provider, fallback = _provider(session)
     _log.info("open: %s, provider %s", model.name, provider)
     network = _Network(opened, probed, size, progress)
     return Task(
@@ -104,6 +100,13 @@ class _Network:
             self.opened, readout, samples.source, self.batch_size, self.progress, cache, samples.given
         )
         return Collected(replace(samples, readout=readout), table)
+
+
+def _provider(session: Session | None) -> tuple[str, str]:
+    """Return the execution provider, and why `auto` did not get CUDA; the samples may need no session."""
+    if session is None:
+        return "none", ""
+    return session.provider, session.fallback
 
 
 def _batch_size(job: Job, opened: OpenModel, samples: Samples, session: Session | None) -> int:
