@@ -20,8 +20,6 @@ from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.results.gates import Gates
 from tna_onnx.results.report import Changes, Comparison, compare_scores
 
-NO_CHANGES = Changes("", (), (), ())
-
 
 @pytest.fixture(scope="module")
 def outcome(task: Task) -> Outcome:
@@ -42,7 +40,7 @@ def comparison(how: Any = "held-out", *, worse: bool = False) -> Comparison:
 
 def notes(small: Small, task: Task, outcome: Outcome, compared: Comparison | None = None, **fields: Any) -> list[str]:
     extra = {name: fields.pop(name, default) for name, default in (("drift", None), ("suspicion", ""))}
-    changes = fields.pop("changes", NO_CHANGES)
+    changes = fields.pop("changes", Changes("", (), (), ()))
     return notes_on(task, outcome, job_of(small, **fields), compared or comparison(), changes, **extra)
 
 

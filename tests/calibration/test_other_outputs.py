@@ -119,3 +119,27 @@ def test_an_output_that_stays_behind_is_named(
     assert name == "label" or np.abs(probabilities(raw) - p).max() > 1e-2
     with pytest.raises(CheckFailed, match=f"output '{name}' gives the {kind} of 'p' in .*m.onnx, and would not in o"):
         check(source, path)
+
+
+@pytest.mark.parametrize(("gap", "follows"), [(0.005, True), (0.05, False)])
+def test_a_label_may_go_either_way_where_two_classes_are_nearly_tied(
+    source: Task, tmp_path: Path, gap: float, *, follows: bool
+) -> None:
+    p = np.tile([0.5 - gap / 2, 0.5 + gap / 2, 0, 0, 0], (300, 1)).clip(1e-12)
+    runner = Gives({"p": p, "raw": np.log(p), "label": np.zeros(300, np.int64)})
+    rows = np.arange(300)
+    if follows:
+        check_other_outputs(source, source.calibration, rows, runner, tmp_path / "o.onnx", 1e-4)
+        return
+    with pytest.raises(CheckFailed, match="'label'"):
+        check_other_outputs(source, source.calibration, rows, runner, tmp_path / "o.onnx", 1e-4)
+
+
+class Gives:
+    """A session that gives the first rows of stored outputs."""
+
+    def __init__(self, values: dict[str, np.ndarray]) -> None:
+        self._values = values
+
+    def run(self, names: list[str], batch: dict[str, np.ndarray]) -> list[np.ndarray]:
+        return [self._values[name][: len(batch["x"])] for name in names]

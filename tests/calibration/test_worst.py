@@ -31,8 +31,8 @@ def test_worst_rows() -> None:
 
 
 def test_of_equal_confidences_the_first_rows_are_taken() -> None:
-    over, under = worst_rows(scores_of([0.5] * 20, [False, True] * 10), 3)
-    assert (over.tolist(), under.tolist()) == ([0, 2, 4], [1, 3, 5])
+    over, under = worst_rows(scores_of([0.25, 0.25, 0.5, 0.5] * 100, [False, True] * 200), 3)
+    assert (over.tolist(), under.tolist()) == ([2, 6, 10], [1, 5, 9])
 
 
 def collected(task: Task, source: Any) -> Collected:

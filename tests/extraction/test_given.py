@@ -18,6 +18,7 @@ from tna_onnx.extraction.given import Samples, open_samples
 from tna_onnx.extraction.sessions import OpenModel
 from tna_onnx.graph.readout import Head
 from tna_onnx.graph.rewrite import rewrite
+from tna_onnx.maps.temperature import Temperature
 from tna_onnx.progress import silent
 
 LABELS = np.arange(20) % 3
@@ -103,6 +104,16 @@ def test_a_written_file_is_run_from_where_the_samples_enter(tmp_path: Path, ente
         logits = z @ (2 * WEIGHT).T + BIAS
     powers = np.exp(logits.astype(np.float64))
     np.testing.assert_allclose(p, powers / powers.sum(axis=1, keepdims=True), atol=1e-5)
+
+
+def test_given_logits_enter_in_front_of_an_appended_map(tmp_path: Path) -> None:
+    model = opened(dense())
+    proto = rewrite(model.model, model.readout, None, write_map=Temperature(2.0).forward, metadata={}).proto
+    onnx.save(proto, tmp_path / "o.onnx")
+    logits = inputs(20, 3)
+    samples = enter(model, logits=logits)
+    (mapped,) = samples.open_written(tmp_path / "o.onnx", "logits", CPU).run(["logits"], batch_of(samples))
+    np.testing.assert_allclose(mapped, logits / 2, rtol=1e-6)
 
 
 def test_an_output_that_is_given_needs_no_session(tmp_path: Path) -> None:

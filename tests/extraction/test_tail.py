@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
+from onnx import helper, numpy_helper
 
+from tests.builders import tensor_info
 from tests.extraction.samples import BIAS, CPU, WEIGHT, divided, inputs, opened, tokens
 from tna_onnx.data import Batch
 from tna_onnx.extraction.tail import Tail
@@ -27,6 +29,20 @@ def test_logits_of_tokens(*, changed: bool) -> None:
     tail, _ = tail_of(tokens(), {"z": z})
     used = WEIGHT if weight is None else weight
     np.testing.assert_allclose(tail.logits(weight)({"z": z}), (z @ used.T + BIAS).max(axis=1), atol=ATOL)
+
+
+def test_one_number_of_a_binary_head_gets_its_zero_beside_it() -> None:
+    proto = tokens()
+    del proto.graph.initializer[:]
+    arrays = {"weight": np.ascontiguousarray(WEIGHT[:1].T), "bias": BIAS[:1]}
+    proto.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in arrays.items())
+    proto.graph.node.append(helper.make_node("Sigmoid", ["logits"], ["y"]))
+    del proto.graph.output[:]
+    proto.graph.output.append(tensor_info("y", ["N", 1]))
+    z = np.maximum(inputs(7, 4, 6), 0)
+    tail, _ = tail_of(proto, {"z": z})
+    own = (z @ WEIGHT[:1].T + BIAS[:1]).max(axis=1)
+    np.testing.assert_allclose(tail.logits(None)({"z": z}), np.hstack([np.zeros((7, 1)), own]), atol=ATOL)
 
 
 def test_what_stands_beside_is_fed_too() -> None:
