@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from tna_onnx.calibration.comparing import compare_heads
 from tna_onnx.calibration.settings import Settings
 from tna_onnx.calibration.strategy import Strategy
 from tna_onnx.calibration.task import Task
+from tna_onnx.errors import DataError
 from tna_onnx.maps.temperature import Temperature
 
 SETTINGS = Settings(search="none", bins=10)
@@ -26,7 +28,9 @@ def strategy_of(task: Task, **fields: Any) -> Strategy:
 def test_held_out_numbers_are_those_of_the_model_run_on_the_data(small: Small, factor: float | None) -> None:
     """With the map folded (a factor) or not: only the rounding of weights differs."""
     task = opened(small, held_out=few(small.test))
-    compared = compare_heads(task, strategy_of(task), outcome_of(task, Temperature(2.0)), SETTINGS, factor)
+    outcome = outcome_of(task, Temperature(2.0))
+    after = task.logits(outcome.weight, factor, on=task.held_out)
+    compared = compare_heads(task, strategy_of(task), outcome, SETTINGS, after)
     data = few(small.test)
     (logits,) = outputs(small.model, data["x"])
     labels = data["labels"]
@@ -44,7 +48,8 @@ def test_held_out_numbers_are_those_of_the_model_run_on_the_data(small: Small, f
 
 def test_where_nothing_changed_both_are_the_same(small: Small) -> None:
     task = opened(small, calib=few(small.calib))
-    compared = compare_heads(task, strategy_of(task), outcome_of(task), SETTINGS, None)
+    outcome = outcome_of(task)
+    compared = compare_heads(task, strategy_of(task), outcome, SETTINGS, outcome.logits)
     assert compared.comparison.how == "unchanged"
     assert compared.before is compared.after
     for interval in compared.comparison.differences.values():
@@ -55,7 +60,7 @@ def test_without_held_out_data_each_sample_counts_once(small: Small) -> None:
     task = opened(small, calib=few(small.calib))
     strategy = strategy_of(task)
     outcome = strategy.run(lambda *_: None)
-    compared = compare_heads(task, strategy, outcome, SETTINGS, None)
+    compared = compare_heads(task, strategy, outcome, SETTINGS, outcome.logits)
     assert compared.comparison.how == "cross-fitted"
     for one in ("confidence", "nll"):  # the folds' order, but the same samples
         np.testing.assert_array_equal(np.sort(getattr(compared.before, one)), np.sort(getattr(outcome.before, one)))
@@ -63,3 +68,31 @@ def test_without_held_out_data_each_sample_counts_once(small: Small) -> None:
     own = outcome.logits.mapped_scores(outcome.fitted)
     # scored by fits without them, samples look no better than scored by the fit with them
     assert np.mean(compared.after.nll, dtype=np.float64) >= np.mean(own.nll, dtype=np.float64)
+
+
+def test_held_out_logits_that_are_no_numbers_are_refused(small: Small) -> None:
+    """A NaN would miss no gate: no limit is below it."""
+    task = opened(small, held_out=few(small.test))
+    assert task.held_out is not None
+    features = np.array(task.held_out.table.features)
+    features[7] = np.nan
+    table = dataclasses.replace(task.held_out.table, features=features)
+    task = dataclasses.replace(task, held_out=dataclasses.replace(task.held_out, table=table))
+    outcome = outcome_of(task, Temperature(2.0))
+    with pytest.raises(DataError, match="logits 'logits' of sample 7 hold NaN or infinite values"):
+        compare_heads(task, strategy_of(task), outcome, SETTINGS, task.logits(outcome.weight, on=task.held_out))
+
+
+def test_logits_that_overflow_in_the_file_are_refused(small: Small) -> None:
+    """They are finite in float32, in which they are scored here."""
+    task = opened(small, held_out=few(small.test))
+    assert task.held_out is not None
+    readout = dataclasses.replace(task.readout, logits_type="float16")
+    features = np.array(task.held_out.table.features)
+    features[3] *= 1e5
+    table = dataclasses.replace(task.held_out.table, features=features)
+    held_out = dataclasses.replace(task.held_out, table=table)
+    task = dataclasses.replace(task, held_out=held_out, probed=dataclasses.replace(task.probed, readout=readout))
+    outcome = outcome_of(task, Temperature(2.0))
+    with pytest.raises(DataError, match="of sample 3 hold NaN or infinite values"):
+        compare_heads(task, strategy_of(task), outcome, SETTINGS, task.logits(outcome.weight, on=task.held_out))

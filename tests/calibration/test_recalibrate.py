@@ -35,25 +35,26 @@ def run(small: Small, tmp_path: Path, **fields: Any) -> Report:
 
 def test_each_stage_has_one_line(small: Small, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     report = run(small, tmp_path, held_out=few(small.test))
-    opened, search, check, compare, done = lines_of(caplog)
-    assert opened == f"open: head 'head' of {small.model}, 300 samples on CPUExecutionProvider"
-    assert search == "search: 1 candidates; 0 degrees, 1 members, map ts"
+    opened, collect, held_out, search, check, compare, done = lines_of(caplog)
+    assert opened == f"open: {small.model}, provider CPUExecutionProvider"
+    assert collect == held_out == "collect: arrays (300 samples, 5 classes)"
+    assert search == "search: original weight, map ts, candidates scored: 1"
     assert check == f"check: 300 samples, largest |p - p'| {report.verification.max_difference:.1e}"
-    assert compare == "compare: held-out on 300 samples"
+    assert compare == "compare: 300 samples, held-out"
     assert done == f"done: {report.verdict}"
 
 
 def test_the_search_line_has_what_was_chosen(small: Small, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     settings = Settings(angle_step=30.0, ensemble_size="inf", adaptive=False, map="none")
     report = run(small, tmp_path, settings=settings)
-    chosen = f"{report.angle:.3g} degrees, {report.ensemble_size} members, map none"
-    assert lines_of(caplog)[1] == f"search: {len(report.curve)} candidates; {chosen}"
+    weight = f"mRC {report.reached:.3g} degrees, the limit of many members" if report.angle else "original weight"
+    assert lines_of(caplog)[2] == f"search: {weight}, map none, candidates scored: {len(report.curve)}"
 
 
 def test_a_missed_gate_is_not_done(small: Small, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(GateMissed) as caught:
         run(small, tmp_path, gates=Gates(max_nll=1e-6))
-    assert [line.split(":")[0] for line in lines_of(caplog)] == ["open", "search", "check", "compare"]
+    assert [line.split(":")[0] for line in lines_of(caplog)] == ["open", "collect", "search", "check", "compare"]
     assert (caught.value.result.missed, caught.value.result.output) != ((), "")
     assert list(tmp_path.iterdir()) == []
 
@@ -67,7 +68,7 @@ def test_an_accuracy_that_is_not_the_expected_one_ends_before_the_search(
     object.__setattr__(job.calib, "expect_accuracy", 90.0)
     with pytest.raises(CheckFailed, match="90"):
         recalibrate(job, silent)
-    assert [line.split(":")[0] for line in lines_of(caplog)] == ["open"]
+    assert [line.split(":")[0] for line in lines_of(caplog)] == ["open", "collect"]
 
 
 def test_a_weight_that_cannot_be_tilted_is_a_refusal_of_the_model(

@@ -14,6 +14,7 @@ from tests.builders import tensor_info
 from tests.extraction.samples import BIAS, CPU, WEIGHT, dense, inputs, opened, source_of
 from tna_onnx.engine.movement import Both, _Tally, run_both
 from tna_onnx.errors import DataError, UnsupportedModel
+from tna_onnx.extraction.sessions import open_model
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.outputs import output_of
 from tna_onnx.graph.rewrite import rewrite
@@ -34,7 +35,7 @@ def several() -> onnx.ModelProto:
 
 def moved(new: Any, size: int = 16, **fields: Any) -> OutputDifference:
     model = opened(several())
-    both = Both(model.model, model.session, load_model(new), model.readout, output_of(model.readout))
+    both = Both(model.model, open_model(model.model, CPU), load_model(new), model.readout, output_of(model.readout))
     return run_both(replace(both, **fields), CPU, source_of(model, X), size, silent)
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from sklearn.metrics import log_loss
 
 from tests.extraction.samples import BIAS, WEIGHT, dense, inputs, opened, source_of
 from tna_onnx.data import open_source
-from tna_onnx.engine.outputs import score_models
+from tna_onnx.engine.outputs import score_model
 from tna_onnx.errors import DataError
 from tna_onnx.graph.outputs import ClassOutput, output_of
 from tna_onnx.numerics.stats import SampleScores
@@ -37,22 +35,21 @@ class Gives:
 
 def score(values: np.ndarray, kind: str, classes: int = 3, size: int = 16) -> SampleScores:
     source = source_of(opened(dense()), X)
-    return score_models([(Gives(values), ClassOutput("y", kind, classes))], source, size, silent)[0]
+    return score_model(Gives(values), ClassOutput("y", kind, classes), source, size, silent)[0]
 
 
 @pytest.mark.parametrize("size", [1, 16, 64])
-def test_models_are_scored_on_the_same_samples(size: int) -> None:
-    models = [opened(dense()), opened(dense(softmax=True))]
+@pytest.mark.parametrize("softmax", [False, True])
+def test_a_model_is_scored_batch_by_batch(size: int, softmax: bool) -> None:
+    model = opened(dense(softmax=softmax))
     steps: list[tuple[str, int, int]] = []
-    predicted: list[Any] = []
-    pairs = [(model.session, output_of(model.readout)) for model in models]
-    source = source_of(models[0], X)
-    found = score_models(pairs, source, size, lambda *step: steps.append(step), predicted)
-    for scores in found:
-        np.testing.assert_array_equal(scores.hit, P.argmax(axis=1) == LABELS)
-        np.testing.assert_allclose(scores.confidence, P.max(axis=1), atol=1e-6)
-        assert np.mean(scores.nll) == pytest.approx(log_loss(LABELS, P), abs=1e-6)
-    np.testing.assert_array_equal(np.concatenate(predicted), P.argmax(axis=1))
+    source = source_of(model, X)
+    output = output_of(model.readout)
+    scores, predicted = score_model(model.session, output, source, size, lambda *step: steps.append(step))
+    np.testing.assert_array_equal(scores.hit, P.argmax(axis=1) == LABELS)
+    np.testing.assert_allclose(scores.confidence, P.max(axis=1), atol=1e-6)
+    assert np.mean(scores.nll) == pytest.approx(log_loss(LABELS, P), abs=1e-6)
+    np.testing.assert_array_equal(predicted, P.argmax(axis=1))
     assert steps[-1] == ("evaluate", 50, 50)
     assert len(steps) == -(-50 // size)
 
@@ -70,7 +67,8 @@ def test_one_number_a_sample_is_the_second_class() -> None:
     source = open_source({"x": X[:4], "labels": np.array([0, 1, 0, 1])}, model.inputs, 3)
     p = np.array([0.2, 0.9, 0.6, 0.5])  # a tie goes to the first class
     output = ClassOutput("y", "positive_probability", 2)
-    (scores,) = score_models([(Gives(p), output)], source, 4, silent)
+    scores, predicted = score_model(Gives(p), output, source, 4, silent)
+    assert predicted.tolist() == [0, 1, 1, 0]
     assert scores.hit.tolist() == [True, True, False, False]
     np.testing.assert_allclose(scores.nll, -np.log([0.8, 0.9, 0.4, 0.5]), rtol=1e-6)
 

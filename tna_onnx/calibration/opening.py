@@ -92,7 +92,7 @@ class _Network:
 
     def collect(self, samples: Samples, cache: Path | None) -> Collected:
         """Run the samples, once, up to the head; samples that hold logits are taken as they are."""
-        _log.info("collect: %s samples of %s", f"{len(samples.source):,}", samples.source.describe())
+        _log.info("collect: %s", samples.source.describe())
         readout = samples.readout
         if isinstance(readout, Head):
             readout = self.probed.readout

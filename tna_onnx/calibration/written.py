@@ -122,7 +122,8 @@ def check_probabilities(
         checker: what `check_file` returned.
 
     Raises:
-        CheckFailed: a probability is off by more than the bound, or another class is predicted.
+        CheckFailed: a probability is off by more than the bound. Within it, a class that leads by more than twice the
+            bound stays the first.
     """
     output = task.class_output
     batches = checked.source.batches(task.batch_size, rows)
@@ -135,7 +136,6 @@ def check_probabilities(
     difference = np.max(np.abs(actual - expected), axis=1, initial=0)
     _check_each(task, checked, rows, difference, bound)
     _check_mean(difference, bound)
-    _check_classes(actual, expected, bound)
     largest = int(np.argmax(difference))
     return Verification(len(rows), float(difference[largest]), float(bound[largest]), checker)
 
@@ -162,14 +162,6 @@ def _check_mean(difference: FloatArray, bound: FloatArray) -> None:
             f"verification: the written file's probabilities are {mean:.3g} off the numerics on average, too much for "
             "rounding, which averages out"
         )
-
-
-def _check_classes(actual: FloatArray, expected: FloatArray, bound: FloatArray) -> None:
-    """Refuse another predicted class where the first two classes are further apart than rounding reaches."""
-    top = np.sort(expected, axis=1)
-    clear = top[:, -1] - top[:, -2] > 2 * bound
-    if np.any(actual.argmax(axis=1)[clear] != expected.argmax(axis=1)[clear]):
-        raise CheckFailed("verification: the written file predicts another class than the numerics")
 
 
 def _rows(task: Task, checked: Collected) -> NDArray[np.int64]:
