@@ -68,6 +68,7 @@ def _score(
         row = start + int(np.flatnonzero(~np.isfinite(values).all(axis=1))[0])
         raise DataError(f"{source.describe()}: output '{output.name}' of sample {row} holds NaN or infinite values")
     sums = values.sum(axis=1, dtype=np.float64)
+    # a single row of logits may add up to 1 by chance
     if output.kind == "logits" and len(values) > 1 and np.all(values >= 0) and np.all(np.abs(sums - 1) < 1e-3):
         raise DataError(
             f"{source.describe()}: output '{output.name}' should hold logits, but all values are positive and add up "

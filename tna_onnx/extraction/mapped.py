@@ -100,6 +100,7 @@ class ReadOnce:
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         """Return a copy of some rows."""
+        # a copy: the pages of the rows go back to the system below
         part = np.array(self.array[rows])
         release(self.array, rows)
         return part

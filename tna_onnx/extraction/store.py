@@ -156,12 +156,15 @@ def open_store(cache: Path, key: Mapping[str, Any], labels: NDArray[np.int64], b
         UsageError: the folder cannot be written, or another process is filling the same store.
     """
     plain_key = _as_json(key)
+    # the name holds 64 bits of the digest; the manifest has the whole key (rule 3)
     folder = cache / json_digest(plain_key)[:16]
+    # whole batches: a resumed run then makes the same ones
     chunk = batch_size * max(1, _CHUNK // batch_size)
     store = DiskStore(folder, plain_key, len(labels), chunk)
     with contextlib.ExitStack() as stack:
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            # rule 4, before anything of the store is read
             stack.enter_context(_locked(folder))
             store._restore("r+")
             replace_file(folder / _LABELS, _npy(labels))
@@ -248,6 +251,7 @@ def begun_batch_size(cache: Path, key: Mapping[str, Any]) -> int | None:
 
 def labels_digest(labels: NDArray[Any]) -> str:
     """Return SHA-256 (hex) of labels."""
+    # little-endian on every machine: a store may be moved
     return hashlib.sha256(np.ascontiguousarray(labels, "<i8").tobytes()).hexdigest()
 
 
@@ -291,6 +295,7 @@ def _npy(labels: NDArray[np.int64]) -> bytes:
 def _checksum(arrays: Mapping[str, NDArray[Any]], rows: slice) -> str:
     """Return SHA-256 (hex) of some rows of all arrays, in the order of their names."""
     digest = hashlib.sha256()
+    # a restored store has its arrays in another order than the run that made it
     for name in sorted(arrays):
         digest.update(np.ascontiguousarray(arrays[name][rows]).data)
         release(arrays[name], rows)

@@ -126,6 +126,7 @@ class _Moments:
         origin = z.mean(axis=0)
         z = z - origin  # a new array: float64 features are the caller's
         total = np.zeros((classes, z.shape[1]))
+        # add.at: a label occurs many times in a chunk, and += would count it once
         np.add.at(total, labels, z)
         return cls(origin, np.bincount(labels, minlength=classes).astype(np.float64), total, z.T @ z)
 

@@ -123,6 +123,7 @@ def _moments(beta: float, logits: Any, labels: NDArray[np.int64], *_: Any) -> ND
     sums = (
         xp.sum(mean - own),
         xp.sum(square - mean * mean),
+        # the third central moment, from raw ones
         xp.sum(third / total - 3 * mean * square + 2 * mean**3),
         logits.shape[0],
         -xp.sum(own, dtype=xp.float64),

@@ -56,6 +56,7 @@ def cells(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """Return (mean p, mean y, count) of cells whose means are at least `CELL` apart."""
     p = np.asarray(probability, np.float64)
+    # probability 1 belongs to the last cell
     cell = np.minimum((p / CELL).astype(np.int64), round(1 / CELL) - 1)
     count = np.bincount(cell)
     p_sum = np.bincount(cell, p)

@@ -104,6 +104,7 @@ def ece(scores: SampleScores, bins: int = 15) -> float:
     >>> round(ece(one(0.75, right) + one(0.75, wrong), bins=2), 6)
     0.25
     """
+    # sums of r_i: |B_j| of the weight and of the two means cancel
     sums = np.bincount(_equal_width(scores, bins), _residuals(scores), bins)
     return float(np.sum(np.abs(sums)) / len(scores))
 
@@ -193,6 +194,7 @@ def differences_to(
     groups = min(n, _MAX_GROUPS)
     group = np.arange(n)
     if groups < n:
+        # groups of equal size up to one sample, whatever order the samples come in
         group = rng.permutation(n) % groups
     first, *sums = (_Sums.of(scores, bins, group, groups) for scores in (before, *others))
 
