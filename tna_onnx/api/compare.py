@@ -74,6 +74,7 @@ def compare(
         CheckFailed: the baseline's accuracy is more than two standard errors below the expected one.
         DeviceError: ONNX Runtime or the device is missing.
     """
+    # arguments first: none of these needs a model or data
     refuse_unknown("compare", words, DataModelWords)
     level = check_level(confidence_level)
     check_numbers("a whole number", bins=bins)
@@ -133,10 +134,12 @@ class _Samples:
         Raises:
             UsageError, DataError: see `Data.open`; or other samples than the first model's.
         """
+        # what a source depends on: the inputs to fill and the numbers of the classes
         key = inputs, names
         if key not in self._opened:
             source = self.data.open(inputs, n_classes, names)
             require_samples(source, self._bins)
+            # differences are paired: row k must be the same sample in all models
             if self._opened and not _same_samples(source.labels, self._first.labels):
                 raise DataError(
                     f"{model.name}: reads other samples than the first model ({len(source):,} and "
@@ -201,6 +204,7 @@ def _run(
     """
     model, output = read
     data = samples.data
+    # the accuracy that the user expects is the baseline's
     if not expected:
         data = replace(data, expect_accuracy=None)
     names = data.class_names(model.metadata, output.labels, output.n_classes)
@@ -259,6 +263,7 @@ def _agreement(run: _Run, first: _Run) -> float:
     """
     number = np.arange(run.output.n_classes)
     if not np.array_equal(run.labels, first.labels):
+        # no class has this number: classes without samples then agree with none
         number[:] = -1
         number[run.labels] = first.labels
     return float(np.mean(number[run.predicted] == first.predicted))
@@ -284,6 +289,7 @@ def _multiplicity_note(others: int, level: float) -> str:
     """Say that intervals are not corrected, and which level corrects them (Bonferroni)."""
     text = f"each {level:g}% interval stands for itself; they are not corrected for {others} comparisons"
     together = 100 - (100 - level) / others
+    # the bootstrap has too few resamples for such a level: no advice that is refused
     if together > MAX_LEVEL:
         return text
     return (

@@ -59,6 +59,7 @@ def verify(
         CheckFailed: the original's accuracy is more than two standard errors below the expected one.
         DeviceError: ONNX Runtime or the device is missing.
     """
+    # arguments first, then the graphs, then data: cheapest first
     refuse_unknown("verify", words, DataModelWords)
     where = parse_device(device)
     check_batch_size(batch_size)
@@ -124,6 +125,7 @@ class _Files:
         """
         known = provenance(new)
         output = options.output_name
+        # the user's words go before those of the file
         if output is None and options.head is None and known.get("output") in old.outputs:
             output = known["output"]
         options = ModelOptions(options.head, output, options.output_kind)
@@ -148,6 +150,7 @@ def _readout(model: Model, head: str | None, output: str | None, kind: str | Non
     Raises:
         UnsupportedModel: several heads and no word on which, or the word names none.
     """
+    # refusals are not shown here: a model without a head can be compared all the same
     heads, _ = find_heads(model)
     if output is not None and output not in model.outputs:
         raise UnsupportedModel(f"{model.name}: no output '{output}'; the model has {', '.join(model.outputs)}")

@@ -63,10 +63,12 @@ def check_written(
     Raises:
         CheckFailed: one of the checks.
     """
+    # checks 1 and 2 need no session
     checker = check_file(task.model, rewritten, path)
     rows = _rows(task, checked)
     runner = checked.samples.open_written(path, task.class_output.name, task.device)
     verification = check_probabilities(runner, task, checked, rows, logits, fitted, checker=checker)
+    # check 4, to the precision that check 3 has shown
     check_other_outputs(task, checked, rows, runner, path, verification.bound)
     return verification
 
@@ -95,6 +97,7 @@ def check_file(model: Model, rewritten: Rewritten, path: Path) -> bool:
     if differences:
         raise CheckFailed(f"verification: the written file differs from {model.name} in {'; '.join(differences)}")
     complaint = checker_complaint(path)
+    # a source that the checker refuses already is no fault of ours
     if complaint and not checker_complaint(model.path or model.proto):
         raise CheckFailed(f"verification: the ONNX checker refuses the written file: {complaint}")
     return not complaint
@@ -128,6 +131,7 @@ def check_probabilities(
     batches = checked.source.batches(task.batch_size, rows)
     actual = output.probabilities(np.concatenate([runner.run([output.name], batch)[0] for batch in batches]))
 
+    # float64: the rounding that is left is the runtime's
     z = np.asarray(checked.table.features[rows], np.float64)
     s = np.asarray(logits.at(rows), np.float64)
     expected = softmax(apply_map(fitted, s, z))
@@ -143,6 +147,7 @@ def check_probabilities(
 def _check_each(
     task: Task, checked: Collected, rows: NDArray[np.int64], difference: FloatArray, bound: FloatArray
 ) -> None:
+    # bounds differ from sample to sample
     worst = int(np.argmax(difference - bound))
     if difference[worst] <= bound[worst]:
         return
@@ -167,6 +172,7 @@ def _check_mean(difference: FloatArray, bound: FloatArray) -> None:
 def _check_classes(actual: FloatArray, expected: FloatArray, bound: FloatArray) -> None:
     """Refuse another predicted class where the first two classes are further apart than rounding reaches."""
     top = np.sort(expected, axis=1)
+    # either of the two may be off by the bound
     clear = top[:, -1] - top[:, -2] > 2 * bound
     if np.any(actual.argmax(axis=1)[clear] != expected.argmax(axis=1)[clear]):
         raise CheckFailed("verification: the written file predicts another class than the numerics")
