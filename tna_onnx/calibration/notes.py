@@ -41,7 +41,7 @@ def notes_on(
     for metric in ("accuracy", "nll"):
         if METRICS[metric].better * comparison.changed(metric) < 0:
             notes.append(f"{METRICS[metric].label} is significantly worse than the input's")
-    # what all folds share makes these numbers slightly optimistic: a reader has to know
+    # what all folds share was not chosen without the samples that it is judged on
     if comparison.how == "cross-fitted":
         notes += _cross_fitting_notes(outcome, job.settings)
     # with the gate a worse result is an error, and needs no note

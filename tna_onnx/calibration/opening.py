@@ -58,7 +58,7 @@ def open_task(job: Job, progress: Progress) -> Task:
     if job.held_out is not None:
         _check_class_names(job.held_out, model, readout, names)
         held_out = open_samples(opened, job.held_out, names)
-    # on labels alone, before a session is made
+    # before the network runs over any of them
     _check_samples(job, samples, held_out)
 
     session = opened.session_from(samples.given)

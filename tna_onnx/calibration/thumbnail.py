@@ -34,6 +34,7 @@ def thumbnails(source: Source, rows: NDArray[np.int64]) -> dict[int, str]:
     batches = list(source.batches(len(rows), rows))
     arrays = [np.concatenate([batch[name] for batch in batches]) for name in batches[0]]
     pictures = [_pixels(array, source.recipe()) for array in arrays if _is_image(array)]
+    # with several inputs that look like images, none is known to be the picture
     if len(pictures) != 1:
         return {}
     return {row: png(_reduced(picture)) for row, picture in zip(rows.tolist(), pictures[0], strict=True)}
@@ -84,6 +85,7 @@ def _reduced(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
     height, width = (max(1, side // block) for side in picture.shape[:2])
     block_h = min(block, picture.shape[0])
     block_w = min(block, picture.shape[1])
+    # float64: sums of bytes would wrap around
     cut = picture[: height * block_h, : width * block_w].astype(np.float64)
     blocks = cut.reshape(height, block_h, width, block_w, *picture.shape[2:])
     return np.asarray(np.round(blocks.mean(axis=(1, 3))), np.uint8)

@@ -76,7 +76,7 @@ class Writing:
     def folding(self, outcome: Outcome) -> Folding | None:
         """Return what the fitted map does to weight and bias; None if it is appended, or there is none."""
         head = self.task.head
-        # a bias that is read elsewhere too cannot be scaled alone
+        # folded only where nothing reads the scores in front of the bias
         if outcome.fitted is None or not self.fold or head is None or not can_scale(self.task.model, head):
             return None
         # a quantised weight that stays as it is keeps its integers

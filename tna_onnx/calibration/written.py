@@ -68,7 +68,7 @@ def check_written(
     rows = _rows(task, checked)
     runner = checked.samples.open_written(path, task.class_output.name, task.device)
     verification = check_probabilities(runner, task, checked, rows, logits, fitted, checker=checker)
-    # check 4, to the precision that check 3 has shown
+    # check 4, within the bound of check 3
     check_other_outputs(task, checked, rows, runner, path, verification.bound)
     return verification
 
@@ -97,7 +97,7 @@ def check_file(model: Model, rewritten: Rewritten, path: Path) -> bool:
     if differences:
         raise CheckFailed(f"verification: the written file differs from {model.name} in {'; '.join(differences)}")
     complaint = checker_complaint(path)
-    # a source that the checker refuses already is no fault of ours
+    # a source that the checker refuses too says nothing about the rewrite
     if complaint and not checker_complaint(model.path or model.proto):
         raise CheckFailed(f"verification: the ONNX checker refuses the written file: {complaint}")
     return not complaint

@@ -62,6 +62,7 @@ def collect_features(
         UsageError: no room for the features, or the cache cannot be used.
     """
     given = given or {}
+    # a store of what is stored already would hold nothing new
     if cache is not None and given:
         raise UsageError("the data are computed features or logits already; leave --cache out")
     tensors = Tensors.of(opened, readout, given, keep_logits=cache is not None)
@@ -178,6 +179,7 @@ class _Collector:
     def _rows(self, batch: Batch) -> _Rows:
         """Run one batch and return what is kept of it."""
         results = dict(batch)
+        # without a session the samples hold everything themselves
         if self._session is not None:
             names = list(self.tensors.computed)
             results.update(zip(names, self._session.run(names, batch), strict=True))
@@ -234,6 +236,7 @@ class _Collector:
     def _has_rows(self, name: str, value: NDArray[Any], count: int) -> bool:
         """Whether a tensor has a row per sample; decided on the first batch."""
         there = bool(value.ndim) and len(value) == count
+        # a short vector could be a shape that happens to be as long as the batch
         decided = self._has_row.setdefault(name, there and (value.ndim > 1 or count > _MAX_AXES))
         if decided and not there:
             raise UnsupportedModel(
@@ -248,6 +251,7 @@ class _Collector:
                 f"{self.source.describe()}: {name} of samples from {start} on have shape {values.shape[1:]}, those "
                 f"before {array.shape[1:]}; give all samples the same length (padding)"
             )
+        # before it is stored: a later run would take it over
         _require_finite(self.source, name, values, start)
         array[start : start + len(values)] = values
         release(array, slice(start, start + len(values)))

@@ -63,6 +63,7 @@ class Samples:
         if self.readout.logits in names and inner in written.producers:
             names[self.readout.logits] = inner  # an appended map reads the logits under this name
         if names.get(output) == output:
+            # the output is what the samples hold already: there is nothing to run
             return Runner(None)
         feeds = {names[name]: dtype for name, dtype in self.given.items()}
         return Runner(open_part(written, cut_between(written.proto, feeds, [output]), device), names)
@@ -103,6 +104,7 @@ def open_samples(opened: OpenModel, data: Data, names: tuple[str, ...] | None) -
     readout = opened.readout
     path = data.samples
     if isinstance(path, (str, Path)) and data.format is None and find_stores(Path(path)):
+        # two sets of labels could contradict each other
         if data.labels is not None:
             raise UsageError(f"{path}: the feature store has its own labels; leave --labels out")
         return _stored(opened.model, readout, Path(path), data, names)
@@ -176,6 +178,7 @@ def _enter(
     title: str,
 ) -> Samples:
     """Take arrays by the names of the tensors that they are."""
+    # what was asked for and would not be done is refused, not ignored
     if data.preprocessing is not None:
         raise UsageError(f"{title}: {kind} are used as they are; leave the preprocessing out")
     main = values.pop(kind)

@@ -76,6 +76,7 @@ class EnsembleTemperature:
         Raises:
             DataError: as `Temperature.fit`.
         """
+        # T changes little with the weight: a fit from the neighbour's takes fewer passes
         first = Temperature(start.temperature) if start else None
         temperature = Temperature.fit(reduce, start=first).temperature
         # G and t for the squared error; the number of classes for both losses

@@ -41,6 +41,7 @@ def read_pyproject(ctx: click.Context) -> dict[str, Setting]:
     Raises:
         UsageError: as for `read_file`; or the table has an underscore in its name.
     """
+    # the nearest table wins alone: tables further up are not merged in
     for folder in _searched_folders():
         path = folder / "pyproject.toml"
         try:

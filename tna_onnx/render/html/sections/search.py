@@ -63,6 +63,7 @@ class Search:
 
 def search(report: Report, details: Details) -> Search | None:
     """Return the values of the section; None without a search."""
+    # the original weight alone: nothing was searched
     if len(details.steps) < 2:
         return None
     stops = _stops(details)
