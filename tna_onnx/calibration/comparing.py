@@ -55,10 +55,12 @@ def _paired_scores(
     task: Task, strategy: Strategy, outcome: Outcome, after: Logits
 ) -> tuple[How, SampleScores, SampleScores]:
     if task.held_out is not None:
+        # the weight as it is stored, not the tilted one: what the input model says
         before = task.logits(task.weight, on=task.held_out)
         for logits in (before, after):
             _require_finite(task, logits, task.held_out)
         return "held-out", before.scores(), after.mapped_scores(outcome.fitted)
+    # no fold could differ from another: nothing to cross-fit
     if outcome.chosen.angle == 0 and outcome.fitted is None:
         return "unchanged", outcome.before, outcome.before
     return "cross-fitted", *strategy.cross_fitted(outcome)

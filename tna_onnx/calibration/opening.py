@@ -187,7 +187,7 @@ def _check_samples(job: Job, samples: Samples, held_out: Samples | None) -> None
     if job.needs_head:
         _require_features(samples)
     if held_out is None:
-        # cross-fitting scores one fold at a time, and none may be empty
+        # what a fold leaves must fill the bins too: the choice is made on that
         require_samples(samples.source, bins, held_out=math.ceil(len(samples.source) / FOLDS))
         return
     require_samples(samples.source, bins)

@@ -147,7 +147,7 @@ class Task:
         if factor is not None:
             # weight and bias are rounded with the factor in them; divided by it again, they are those of the map
             written = head.as_written(weight * np.asarray(factor, weight.dtype))
-            # in the dtype that the graph computes in: the logits are rounded there
+            # the factor as it was rounded for the product above
             scale = head.working_type.type(factor)
             bias = head.bias_as_written(factor) / scale
             return HeadLogits(table, written / scale, bias, self.placement, self.engine)

@@ -85,7 +85,6 @@ def _reduced(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
     height, width = (max(1, side // block) for side in picture.shape[:2])
     block_h = min(block, picture.shape[0])
     block_w = min(block, picture.shape[1])
-    # float64: sums of bytes would wrap around
     cut = picture[: height * block_h, : width * block_w].astype(np.float64)
     blocks = cut.reshape(height, block_h, width, block_w, *picture.shape[2:])
     return np.asarray(np.round(blocks.mean(axis=(1, 3))), np.uint8)

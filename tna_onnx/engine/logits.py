@@ -143,7 +143,7 @@ class _Linear:
 
     def __call__(self, features: Any) -> Any:
         """Return the logits (B, C) of features (B, n)."""
-        # TF32 would move logits by more than the check of the written file allows
+        # TF32 would move a logit by a thousandth of its terms
         with float32_products(features):
             logits = features @ self.weight.T
         logits += self.bias

@@ -212,11 +212,13 @@ def _as_features(readout: Readout, main: NDArray[Any], title: str) -> tuple[NDAr
         raise DataError(f"{title}: holds features, but the model has no linear head to give them to")
     if readout.features_transposed:
         raise DataError(f"{title}: holds features, but the head reads them transposed; give the data themselves")
+    # before the runtime, which would name a node and not the data
     if main.ndim == 2 and main.shape[1] != readout.n_features:
         raise DataError(
             f"{title}: features have {main.shape[1]} columns; expected {readout.n_features}, those of head "
             f"'{readout.node}'"
         )
+    # a convolution over one pixel: it reads (N, n, 1, 1)
     if main.ndim == 2 and readout.op_type in ("Conv", "FusedConv"):
         main = main.reshape(*main.shape, *[1] * (readout.stored_weight.value.ndim - 2))
     if readout.op_type == "LinearClassifier":  # its weight is float32, its features need not be
@@ -227,6 +229,7 @@ def _as_features(readout: Readout, main: NDArray[Any], title: str) -> tuple[NDAr
 def _as_held(readout: Readout, logits: NDArray[Any]) -> NDArray[Any]:
     """Return class logits (N, C), or (N, 1) of a binary head, as the model's own tensor has them."""
     if readout.binary and logits.shape[1] == 2:
+        # a sigmoid of the difference is the softmax of both
         logits = logits[:, 1:] - logits[:, :1]
     if readout.holds == "logits":
         return logits

@@ -102,6 +102,7 @@ class _Likelihoods:
         op = ArrayOps(logits)
         parts = [op.softmax(logits / temperature), op.softmax(logits)]
         columns = [to_host(own_column(p, labels)) for p in parts]
+        # the third distribution is uniform
         columns.append(np.full((len(labels), 1), 1 / logits.shape[1]))
         return cls(np.concatenate(columns, axis=1).astype(np.float64))
 
@@ -114,6 +115,7 @@ def _quadratic(temperature: float, logits: Any, labels: NDArray[np.int64], *_: A
     xp = array_api_compat.array_namespace(logits)
     n, classes = logits.shape
     shifted = logits - xp.max(logits, axis=1, keepdims=True)
+    # from the largest logit: no exponential overflows, for any T
     parts = [xp.exp(shifted * (1 / temperature)), xp.exp(shifted)]
     totals = [xp.sum(a, axis=1, dtype=xp.float64) for a in parts]
 

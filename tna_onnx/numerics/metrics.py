@@ -234,6 +234,7 @@ class _Sums:
 
     @classmethod
     def of(cls, scores: SampleScores, bins: int, group: NDArray[Any], groups: int) -> _Sums:
+        # float64 before any sum: float32 terms alone are the same however data were split
         fields = [getattr(scores, name).astype(np.float64) for name in _MEANS.values()]
         plain: NDArray[np.float64] = np.stack([np.bincount(group, values, groups) for values in fields], axis=1)
         return cls(plain, {name: sums(scores, bins, group, groups) for name, sums in _SUMS.items()})
@@ -246,6 +247,7 @@ class _Sums:
         self, other: _Sums, errors: dict[str, NDArray[np.float64]], weights: NDArray[np.float64], n: int
     ) -> dict[str, NDArray[np.float64]]:
         """Metric differences `self - other` under (R, G) resampling weights: name -> (R,); `errors` are the other's."""
+        # means are linear: the difference is resampled at once. Calibration errors are not
         plain = weights @ (self.plain - other.plain) / n
         differences = {name: plain[:, k] for k, name in enumerate(_MEANS)}
         for name, mine in self.errors(weights).items():

@@ -114,7 +114,7 @@ class Frame:
     def at_x(self, value: float) -> float:
         """Pixel of a value of x."""
         low, high = self.x
-        # two digits: less than a screen shows, and half the characters
+        # two digits are far below what a screen shows
         return round(self.left + (value - low) / (high - low) * (self.right - self.left), 2)
 
     def at_y(self, value: float) -> float:

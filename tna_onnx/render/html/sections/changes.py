@@ -55,7 +55,6 @@ def changes(report: Report, details: Details) -> Changes:
 
 
 def _verdict(differences: Sequence[Difference]) -> str:
-    # the report must not claim more than the comparison of the files found
     unexplained = sum(not d.explained for d in differences)
     if unexplained:
         return f"{unexplained} differences are not of the head or its map."
