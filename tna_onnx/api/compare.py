@@ -92,6 +92,7 @@ def compare(
     _check_classes([(g, read(g)[1]) for g in given])  # all of them before the first one runs; none is kept
     samples = _Samples(labelled, bins)
     settings = _RunSettings(where, batch_size, progress or silent)
+    # one after the other: a session is closed before the next is opened
     runs = [_run(g, read(g), samples, settings, expected=k == first) for k, g in enumerate(given)]
     return ModelComparison(
         data=samples.description,
@@ -211,6 +212,7 @@ def _run(
     session = open_model(model, settings.device)
     source = samples.open(model, input_specs(session), output.n_classes, names)
 
+    # each model has a bar of its own
     def advance(_: str, done: int, total: int) -> None:
         settings.progress(given.name, done, total)
 
@@ -271,6 +273,7 @@ def _agreement(run: _Run, first: _Run) -> float:
 
 def _notes(given: Sequence[GivenModel], runs: Sequence[_Run], first: _Run, level: float) -> tuple[str, ...]:
     notes = [f"{run.name}: {note}" for run in runs for note in run.notes]
+    # resolved: a link and what it points to are one file
     resolved = [g.path.resolve() for g in given if g.path is not None]
     if len(set(resolved)) < len(resolved):
         notes.append("a file was given more than once")

@@ -60,6 +60,7 @@ def position_of(baseline: str | int, given: Sequence[GivenModel]) -> int:
     Raises:
         UsageError: there is none.
     """
+    # names before positions: a file may be called 2
     word = str(baseline)
     for k, g in enumerate(given):
         if word == g.name:

@@ -79,6 +79,7 @@ def verify(
             outputs = run_both(both, where, source, size, progress or silent)
             labelled.check_accuracy(outputs.accuracy_before, outputs.samples)
         except (DataError, UnsupportedModel) as error:
+            # nothing else is wrong: this is what the user has to see
             if sound:
                 raise
             notes += (f"outputs not compared: {error}",)  # the file is not sound: say first in what
@@ -158,6 +159,7 @@ def _readout(model: Model, head: str | None, output: str | None, kind: str | Non
         return choose_head(model, head, output)
     try:
         return choose_readout(model, output, kind)
+    # the files can be compared without scores
     except UnsupportedModel:
         return None
 
@@ -167,6 +169,7 @@ def _plain_kind(known: dict[str, str]) -> str | None:
     kind = known.get("output_kind")
     if kind is None:
         return None
+    # `--output-kind` has one word for both
     return "probabilities" if kind in ("probabilities", "positive_probability") else "logits"
 
 

@@ -55,7 +55,6 @@ def _paired_scores(
     task: Task, strategy: Strategy, outcome: Outcome, after: Logits
 ) -> tuple[How, SampleScores, SampleScores]:
     if task.held_out is not None:
-        # the weight as it is stored, not the tilted one: what the input model says
         before = task.logits(task.weight, on=task.held_out)
         for logits in (before, after):
             _require_finite(task, logits, task.held_out)

@@ -77,6 +77,7 @@ def collect_details(
         angle_samples=angle_samples,
         overconfident=over,
         underconfident=under,
+        # of the file as it was written, not of what was meant
         changes=differences(task.model, load_model(written), task.readout),
     )
 

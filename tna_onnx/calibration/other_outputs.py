@@ -81,6 +81,7 @@ def relation(values: NDArray[Any], p: NDArray[np.float64], tolerance: float) -> 
         tolerance: of probabilities.
     """
     n, classes = p.shape
+    # integers and texts can be labels only
     if values.dtype.kind not in "fc":
         return "labels" if values.size == n and _labels_of(values, p) is not None else ""
     # a binary model may give one number a sample: a probability or a logit

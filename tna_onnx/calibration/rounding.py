@@ -80,7 +80,7 @@ def _sizes(task: Task, features: FloatArray, logits: FloatArray, eps: float) -> 
     if task.probed.tail is not None:  # rule 2
         length = np.linalg.norm(features.reshape(len(features), -1), axis=1, keepdims=True)
         return np.asarray(length * np.linalg.norm(weight, axis=1) + np.abs(bias))
-    # a_i with all terms on one side: the worst that rounding can do
+    # all rounding errors with one sign: the worst case
     if eps < _COARSE:
         return np.asarray(np.abs(features) @ np.abs(weight.T) + np.abs(bias))
     # random signs: errors add up like the root of the sum of squares

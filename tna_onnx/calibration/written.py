@@ -134,6 +134,7 @@ def check_probabilities(
     # float64: the rounding that is left is the runtime's
     z = np.asarray(checked.table.features[rows], np.float64)
     s = np.asarray(logits.at(rows), np.float64)
+    # a folded map too: the file must give the same probabilities either way
     expected = softmax(apply_map(fitted, s, z))
     bound = probability_bounds(task, z, s, fitted)
     difference = np.max(np.abs(actual - expected), axis=1, initial=0)

@@ -104,11 +104,10 @@ def calibrate(
     from tna_onnx.render.text import report_text  # noqa: PLC0415
 
     extras = Extras(figures, figure_formats, mlflow or mlflow_experiment is not None, mlflow_experiment)
-    # all paths before anything is loaded: a mistyped one must not cost a run
+    # before the work: a mistyped path must not cost a run
     _check_paths(json_file, details, extras, arguments)
     # Only the drawings need the details, which make the JSON much larger.
     needs_details = details is not None or figures is not None
-    # options that contradict each other are refused before NumPy is loaded
     recipe = take_recipe(preset, arguments)
     ready()
     output = Path(arguments["output"]) if arguments["output"] else default_output(arguments["model"])

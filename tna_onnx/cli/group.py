@@ -15,7 +15,6 @@ from tna_onnx.cli.verify import verify
 
 __all__ = ["group"]
 
-# in the order of the alphabet, as the help lists them
 COMMANDS = (calibrate, compare, evaluate, features, inspect, verify)
 
 

@@ -171,6 +171,7 @@ class HeadLogits(Logits):
     ) -> None:
         super().__init__(store, engine)
         self._placement = placement or Host()
+        # moved once: every chunk is multiplied with them
         self.head = _Linear(self._placement.put(weight), self._placement.put(bias))
 
     def scaled_scores(self, scale: float) -> SampleScores:

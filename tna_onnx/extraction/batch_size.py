@@ -143,6 +143,7 @@ def _probe(
     rates = _rates(run, source, clock, resident, free)
     enough = max(rates.values()) / _MIN_GAIN
     fast = (size for size, rate in rates.items() if rate >= enough)
+    # sizes double: how far apart two are is their ratio
     return min(fast, key=lambda size: abs(math.log(size / DEFAULT)))
 
 

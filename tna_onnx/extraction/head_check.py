@@ -285,4 +285,5 @@ def _moves_alone(model: Model, head: Head, tail: Tail, sample: Batch, original: 
             f"{model.name}: class vector {k} of head '{head.node}' moves the logits of other classes too: it is "
             "not the classifier's own layer"
         )
+    # a change within one step may be the quantisation's
     return bool(own > head.step)

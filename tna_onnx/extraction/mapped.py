@@ -46,6 +46,7 @@ def allocate(path: Path | None, shape: tuple[int, ...], dtype: np.dtype[Any]) ->
         advice = "choose another --cache"
     try:
         with _opened(path) as file:
+            # a file of the right size holds what an earlier run computed
             if os.fstat(file.fileno()).st_size != size:
                 file.truncate(0)
                 _reserve(file, size)

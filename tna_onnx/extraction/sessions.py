@@ -98,6 +98,7 @@ def open_model(model: Model, device: Device) -> Session:
     Raises:
         DeviceError, UnsupportedModel: see `tna_onnx.runtime.open_session`.
     """
+    # by its path: external data lie beside the file
     if model.path is not None:
         return open_session(model.path, model.name, device)
     return open_session(model.proto.SerializeToString(), model.name, device)

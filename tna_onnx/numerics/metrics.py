@@ -234,7 +234,7 @@ class _Sums:
 
     @classmethod
     def of(cls, scores: SampleScores, bins: int, group: NDArray[Any], groups: int) -> _Sums:
-        # float64 before any sum: float32 terms alone are the same however data were split
+        # terms are float32 and sums float64: any split of the data gives the same bits
         fields = [getattr(scores, name).astype(np.float64) for name in _MEANS.values()]
         plain: NDArray[np.float64] = np.stack([np.bincount(group, values, groups) for values in fields], axis=1)
         return cls(plain, {name: sums(scores, bins, group, groups) for name, sums in _SUMS.items()})

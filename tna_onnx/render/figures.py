@@ -44,9 +44,12 @@ _STYLE = {
     "legend.frameon": False,
     "lines.linewidth": 1.4,
     "lines.markersize": 3,
+    # TrueType, so that text stays text
     "pdf.fonttype": 42,
     "savefig.dpi": 200,
+    # text stays text
     "svg.fonttype": "none",
+    # ids without a random part: the same report gives the same bytes
     "svg.hashsalt": "tna-onnx",
 }
 _BAR = {"color": "#c8d4e6", "edgecolor": "#333333", "linewidth": 0.5}

@@ -150,6 +150,7 @@ class _Table(Table):
     """A table with a rule below its head on a terminal; never squeezed, since half a number misleads."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        # no rule in a pipe, where other programs read
         self.box = box.SIMPLE_HEAD if console.is_terminal else None
         yield from super().__rich_console__(console, options.update_width(max(options.max_width, _MIN_WIDTH)))
 

@@ -113,6 +113,7 @@ class Gates:
                 f"--max-accuracy-drop {self.max_accuracy_drop:g} missed: {difference_text('accuracy', drop)} on "
                 f"{_n(metrics, kind)}"
             )
+        # an interval that holds zero shows no improvement
         if self.require_improvement and changed(differences[objective]) >= 0:
             lines.append(
                 f"--require-improvement missed: no significant improvement, "

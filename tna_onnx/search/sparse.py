@@ -162,7 +162,7 @@ class _Search:
         # the target is the original weight, or there is no noise that members could shrink
         if target == 0 or members == LIMIT:
             return level
-        # `_NEAR` then spans the coarse distance, whatever the grid step
+        # half degrees, or quarters of a larger grid step (see `_NEAR`)
         unit = max(1, self.settings.coarse // (4 * QUARTERS))
         near = self.walk.around(target, (-8 * unit, 0, 8 * unit))
         self.extend(near, members)
@@ -205,5 +205,5 @@ def _stacks(made: Iterable[Average], size: int) -> Iterator[list[Average]]:
 def _cap(level: Sequence[Candidate], target: float, classes: int, settings: SearchSettings) -> int:
     """Members that the search may average: as set, and no more than 2^30 turned class vectors a candidate."""
     turned = max([1.0, *(c.rotations for c in level if c.angle <= target)]) * classes  # none in the limit
-    # the size asked for is never cut: a user may want to wait
+    # the bound is for sizes that the search chooses: the one asked for stands
     return max(settings.ensemble_size, min(settings.max_ensemble_size, int(_MAX_TURNED / turned)))

@@ -55,7 +55,6 @@ def table(
 
 
 def _column(head: str | Column) -> Column:
-    # most columns are numbers and need no more than a text
     if isinstance(head, str):
         return Column(head)
     return head
