@@ -235,6 +235,7 @@ def _run(
 
 def _compared(runs: Sequence[_Run], first: _Run, bins: int, level: float) -> tuple[ComparedModel, ...]:
     """Reduce runs, and hold them against the baseline's; all of them under the same resamples."""
+    # in one call: drawn once, and the same resamples for all
     differences = iter(differences_to(first.scores, [r.scores for r in runs if r is not first], bins, level=level))
     return tuple(_reduced(run, first, {} if run is first else next(differences), bins) for run in runs)
 

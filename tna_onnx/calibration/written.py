@@ -188,4 +188,5 @@ def _rows(task: Task, checked: Collected) -> NDArray[np.int64]:
     if task.head is None:
         whole_batches = _SAMPLES // task.batch_size * task.batch_size
         return np.arange(min(whole_batches or task.batch_size, n), dtype=np.int64)
+    # spread, because files often come sorted by class
     return np.unique(np.linspace(0, n - 1, min(_SAMPLES, n)).astype(np.int64))

@@ -129,6 +129,7 @@ class _Tally:
         numbers = x.dtype.kind in "biuf" and y.dtype.kind in "biuf"
         same = x == y
         if numbers and x.dtype.kind == "f":
+            # NaN is not equal to itself
             same |= np.isnan(x) & np.isnan(y)
         self.differing += int(np.sum(~same))
         # texts are equal or not: there is no distance between them

@@ -121,6 +121,7 @@ class _Collector:
             "holds": self.readout.holds,
             "beside": list(self.tensors.beside),
             **data_key(self.source),
+            # these decide on the order of sums: equal keys mean equal features, bit for bit
             "provider": provider,
             "onnxruntime": runtime_version(),
             "batch_size": self.batch_size,
@@ -287,6 +288,7 @@ def _stored_column(collector: _Collector) -> FeatureTable | None:
         return None
     column = source.columns[tensors.main]
     wanted = next(spec.dtype for spec in source.inputs if spec.name == tensors.main)
+    # another dtype has to be converted, which is a copy
     if not isinstance(column, np.ndarray) or column.dtype != wanted:
         return None
     features = column.reshape(len(source), head.n_features)

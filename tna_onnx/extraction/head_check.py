@@ -273,6 +273,7 @@ def _moves_alone(model: Model, head: Head, tail: Tail, sample: Batch, original: 
     Raises:
         UnsupportedModel: it moves the logits of other classes.
     """
+    # a copy: the head's own weight is the source's
     changed = head.weight.copy()
     changed[k] = 0.5 * np.roll(changed[k], 1) - changed[k]
     moved = tail.logits(changed)(sample).astype(np.float64) - original

@@ -221,6 +221,7 @@ def read_stored(folder: Path) -> StoredFeatures:
     if store.done < store.samples:
         reason = "; ".join(store.notes) or f"{store.done:,} of {store.samples:,} samples are there"
         raise DataError(f"{place}: the feature store is not complete: {reason}; collect the features again")
+    # labels have a file of their own, which the checksums of chunks leave out
     if len(labels) != store.samples or labels_digest(labels) != store.key.get("labels_sha256"):
         raise DataError(f"{place}: {_LABELS} does not belong to this store; collect the features again")
     return StoredFeatures(place, store.key, store.arrays, labels.astype(np.int64))

@@ -52,6 +52,7 @@ class AtypicalityAware:
     space: FeatureSpace
 
     name: ClassVar[str] = "aar"
+    # each class has a bias of its own
     keeps_order: ClassVar[bool] = False
     foldable: ClassVar[bool] = False
     needs_features: ClassVar[bool] = True

@@ -40,6 +40,7 @@ class EnsembleTemperature:
     n_classes: int
 
     name: ClassVar[str] = "ets"
+    # law 4: two of the distributions have the order of the logits, the third has none
     keeps_order: ClassVar[bool] = True
     foldable: ClassVar[bool] = False
     needs_features: ClassVar[bool] = False

@@ -36,6 +36,7 @@ class IsotonicOneVsAll:
     knots: tuple[tuple[tuple[float, ...], tuple[float, ...]], ...]
 
     name: ClassVar[str] = "irova"
+    # each class has a function of its own, and may overtake another
     keeps_order: ClassVar[bool] = False
     foldable: ClassVar[bool] = False
     needs_features: ClassVar[bool] = False

@@ -40,7 +40,9 @@ class Temperature:
     temperature: float
 
     name: ClassVar[str] = "ts"
+    # law 4: T > 0
     keeps_order: ClassVar[bool] = True
+    # law 5: (W z + b) / T = (W / T) z + b / T
     foldable: ClassVar[bool] = True
     needs_features: ClassVar[bool] = False
     options: ClassVar[Mapping[str, tuple[str, ...]]] = {}

@@ -67,6 +67,7 @@ def increasing_root(
     right = math.log(high)
     # a warm start can lie outside of the range
     u = min(max(math.log(start), left), right)
+    # no step yet: the first one may be as long as the bracket
     last = before_last = right - left
     halley = 0.0  # length of the last step, if it was Halley's
     for iteration in range(1, max_iterations + 1):
@@ -269,6 +270,7 @@ def mixture_weights(likelihoods: FloatArray, *, max_iterations: int = 10_000) ->
     >>> mixture_weights(np.array([[0.9, 0.1], [0.2, 0.1]])).round(6).tolist()
     [1.0, 0.0]
     """
+    # all positive: a weight that is zero stays zero
     weights = np.full(likelihoods.shape[1], 1 / likelihoods.shape[1])
     for _ in range(max_iterations):
         following = weights * np.mean(likelihoods / (likelihoods @ weights)[:, None], axis=0)

@@ -163,6 +163,7 @@ def _metrics(report: Report) -> Iterator[tuple[str, float, int]]:
     for step, point in enumerate(report.curve):
         yield "curve.angle", point.angle, step
         yield "curve.reached", point.reached, step
+        # metrics of MLflow are floats
         yield "curve.members", float(point.ensemble_size), step
         yield "curve.objective", point.objective, step
         yield "curve.accuracy", point.accuracy, step

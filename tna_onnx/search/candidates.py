@@ -110,6 +110,7 @@ def candidate_weights(
     for size in sorted({c.ensemble_size for c in candidates if c.angle > 0}):
         level = [(c.angle, k) for k, c in enumerate(candidates) if c.angle > 0 and c.ensemble_size == size]
         for average in averages(weight, sorted({angle for angle, _ in level}), size, settings.draws):
+            # `averages` gives back the angle that was asked for: floats can be compared
             yield from ((k, average.weight) for angle, k in level if angle == average.angle)
 
 

@@ -103,6 +103,7 @@ def _settings(ctx: click.Context, path: Path, table: Any, place: str) -> dict[st
         table: what the file says.
         place: name of the table in the file; empty for the whole file.
     """
+    # TOML takes any value under a name: `tna-onnx = 3` too
     if not isinstance(table, dict):
         raise UsageError(f"{path}: {place} must be a table")
     commands = configurable_commands(ctx)
