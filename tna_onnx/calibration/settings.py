@@ -127,6 +127,7 @@ class Settings:
                 adaptive=self.adaptive,
                 objective=self.objective,
                 bins=self.bins,
+                # points here, a fraction in the search
                 max_accuracy_drop=self.max_accuracy_drop / 100,
                 seed=self.seed,
                 antithetic=self.antithetic,
@@ -145,6 +146,7 @@ class Settings:
             "fold": self.fold,
             "ets_loss": self.ets_loss,
             "quantized_head": self.quantized_head,
+            # `ensemble_size` of the search is the number that `auto` starts with
             "ensemble_size_asked": self.ensemble_size,
         }
 

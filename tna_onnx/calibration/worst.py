@@ -102,6 +102,7 @@ def _predicted(logits: Logits, fitted: CalibrationMap | None, rows: NDArray[Any]
     mask[rows] = True
     chunks = logits.chunks(mask, features=fitted is not None and fitted.needs_features)
     classes = [np.argmax(apply_map(fitted, values, features), axis=1) for values, _, features in chunks]
+    # rows ascend, as the chunks do
     return dict(zip(rows.tolist(), np.concatenate(classes).tolist(), strict=True))
 
 

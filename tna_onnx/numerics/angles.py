@@ -53,7 +53,6 @@ def envelope_reaches(angle: float) -> float:
 
     That function is the curve itself up to the point where its tangent goes through (1, pi), and then the tangent.
     """
-    # on the curve itself; past it, on the tangent
     if angle <= _TANGENT:
         return math.sin(angle / 2) ** 2
     return _TANGENT_X + (angle - _TANGENT) * (1 - _TANGENT_X) / (math.pi - _TANGENT)

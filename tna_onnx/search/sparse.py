@@ -143,7 +143,7 @@ class _Search:
         walk = self.walk
         members = self.settings.ensemble_size
         coarse = self.settings.steps(self.settings.coarse)
-        # the limit is the target only up to noise: the best angle of few members may lie past it
+        # few members carry noise: their best angle may lie past that of the limit
         end = target + 2 * self.settings.coarse if self.settings.adaptive else coarse[-1]
         self.extend([q for q in coarse if q <= end], members)
         for q in coarse:

@@ -156,6 +156,7 @@ def _difference_row(name: str, model: ComparedModel, reach: float) -> tuple[str 
 def _reliability(comparison: ModelComparison) -> Reliability:
     # colours, then colours with dashes: further lines could not be told apart
     drawn = comparison.models[: 2 * _COLOURS]
+    # said on the page: a model without a line must not be missed
     left_out = len(comparison.models) - len(drawn)
     lines = [line for k, model in enumerate(drawn) if (line := _line(k, model)).points]
     diagonal = Series("confidence is accuracy", ((0.0, 0.0), (1.0, 1.0)), "key dashed")

@@ -64,6 +64,7 @@ def interval_cell(name: str, d: Interval, reach: float, open_word: str) -> Inter
     metric = METRICS[name]
     # Errors fall to the left, so a metric that is better when larger is mirrored.
     sign = -metric.better
+    # mirroring swaps the ends
     low, high = sorted((sign * d.low, sign * d.high))
     looks = {1: "better", 0: "open", -1: "worse"}
     words = {1: "better", 0: open_word, -1: "worse"}

@@ -61,6 +61,7 @@ def _settings_text(report: Report) -> str:
         settings["ensemble_size"] = f"auto (from {report.settings['ensemble_size']})"
     tilt = report.settings.get("tilt")
     if isinstance(tilt, dict):
+        # nested in the report, flat on the command line
         settings.update(tilt)
     return ", ".join(f"{name.replace('_', '-')} {_setting(name, value)}" for name, value in settings.items())
 

@@ -91,6 +91,7 @@ def _keys(details: Details) -> list[Key]:
     if shared:
         keys.append(line_key(f"m{last}", "other numbers of members", MARKERS[last]))
     if details.held_out:
+        # with one kind of data there is nothing to tell apart
         keys += [line_key("key", "held-out data"), line_key("key dashed", "calibration data")]
     return keys
 
