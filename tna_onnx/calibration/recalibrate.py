@@ -55,6 +55,7 @@ def recalibrate(job: Job, progress: Progress) -> Report:
         shipped = _logits(task, outcome, factor, checked)
         verification = check_written(task, rewritten, path, checked, shipped, outcome.fitted)
         _log.info("check: %s samples, largest |p - p'| %.1e", f"{verification.samples:,}", verification.max_difference)
+        # these are there already, where the checked samples are those of the report
         after = shipped
         if task.held_out is not None and task.held_out is not checked:
             after = task.logits(outcome.weight, factor, on=task.held_out)

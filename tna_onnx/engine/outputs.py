@@ -48,6 +48,7 @@ def score_model(
     for batch in source.batches(batch_size):
         size = len(next(iter(batch.values())))
         values = session.run([output.name], batch)[0]
+        # batch by batch: outputs of all samples are never in memory together
         scores.append(_score(values, labels[done : done + size], output, source, done))
         predicted.append(np.argmax(output.probabilities(values), axis=1))
         done += size

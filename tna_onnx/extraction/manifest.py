@@ -56,4 +56,5 @@ def replace_file(path: Path, content: bytes) -> None:
         file.flush()
         # Without this a crash of the machine could leave the new name with no content.
         os.fsync(file.fileno())
+    # a rename: a reader finds the old file or the new one, never a part
     temporary.replace(path)

@@ -78,6 +78,7 @@ class OpenModel:
 
     def computed(self, names: Iterable[str]) -> list[str]:
         """Return those of some tensors that nodes compute, each once; the others are inputs or constants."""
+        # one tensor can be the logits and the output
         return list(dict.fromkeys(name for name in names if name in self.model.producers))
 
     def _tensors(self) -> list[str]:
