@@ -205,8 +205,7 @@ def _run(
     """
     model, output = read
     data = samples.data
-    # the accuracy that the user expects is the baseline's
-    if not expected:
+    if not expected:  # the accuracy that the user expects is the baseline's
         data = replace(data, expect_accuracy=None)
     names = data.class_names(model.metadata, output.labels, output.n_classes)
     session = open_model(model, settings.device)

@@ -156,16 +156,13 @@ def open_store(cache: Path, key: Mapping[str, Any], labels: NDArray[np.int64], b
         UsageError: the folder cannot be written, or another process is filling the same store.
     """
     plain_key = _as_json(key)
-    # the name holds 64 bits of the digest; the manifest has the whole key (rule 3)
-    folder = cache / json_digest(plain_key)[:16]
-    # whole batches: a resumed run then makes the same ones
-    chunk = batch_size * max(1, _CHUNK // batch_size)
+    folder = cache / json_digest(plain_key)[:16]  # the manifest has the whole key (rule 3)
+    chunk = batch_size * max(1, _CHUNK // batch_size)  # whole batches, as a resumed run makes them
     store = DiskStore(folder, plain_key, len(labels), chunk)
     with contextlib.ExitStack() as stack:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            # rule 4, before anything of the store is read
-            stack.enter_context(_locked(folder))
+            stack.enter_context(_locked(folder))  # rule 4, before anything of the store is read
             store._restore("r+")
             replace_file(folder / _LABELS, _npy(labels))
             if not store.done:  # from here on, a folder without rows is known to be a store

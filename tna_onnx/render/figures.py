@@ -44,13 +44,10 @@ _STYLE = {
     "legend.frameon": False,
     "lines.linewidth": 1.4,
     "lines.markersize": 3,
-    # TrueType, so that text stays text
-    "pdf.fonttype": 42,
+    "pdf.fonttype": 42,  # TrueType, so that text stays text
     "savefig.dpi": 200,
-    # text stays text
-    "svg.fonttype": "none",
-    # ids without a random part: the same report gives the same bytes
-    "svg.hashsalt": "tna-onnx",
+    "svg.fonttype": "none",  # text stays text
+    "svg.hashsalt": "tna-onnx",  # no random ids: the same report gives the same bytes
 }
 _BAR = {"color": "#c8d4e6", "edgecolor": "#333333", "linewidth": 0.5}
 _OVER = {"facecolor": "#f6c6bd", "edgecolor": "#a02c1c", "hatch": "////", "linewidth": 0.5}
@@ -97,10 +94,8 @@ def write_figures(report: Report, folder: Path, formats: Sequence[str] = ("svg",
     details = report.details
     if details is None:
         raise ValueError("the report has no details; call calibrate with details=True")
-    # imported here, not at the top: matplotlib is an extra, and slow to load
-    matplotlib = optional("matplotlib", "plot", "drawing figures")
-    # a Figure of its own, without pyplot: no display, no state of the whole process
-    make = optional("matplotlib.figure", "plot", "drawing figures").Figure
+    matplotlib = optional("matplotlib", "plot", "drawing figures")  # an extra
+    make = optional("matplotlib.figure", "plot", "drawing figures").Figure  # no pyplot: it has process-wide state
     written = []
     # The style is in force for these figures only.
     with matplotlib.rc_context(_STYLE):
@@ -140,7 +135,6 @@ def _figures(report: Report, details: Details) -> dict[str, Callable[[Any], None
 
 def _reliability(figure: Any, details: Details) -> None:
     """Accuracy of each bin and its gap to the confidence; below, the samples of each bin."""
-    # shared axes: before and after have to be comparable by eye
     diagrams, strips = figure.subplots(2, 2, sharex=True, sharey="row", height_ratios=[4, 1.2])
     # Room above the highest bar for its count.
     highest = 1.9 * max(*details.before.count, *details.after.count, 1)
@@ -240,8 +234,7 @@ def _curves(axes: Any, details: Details, value: Callable[[Scored], float]) -> No
     labels = _labels(ranks)
     chosen = details.steps[details.chosen]
     named = set()
-    # held-out data first in the legend: they are the ones to judge by
-    for kind, scored_of in reversed(candidates.drawn_kinds(details)):
+    for kind, scored_of in reversed(candidates.drawn_kinds(details)):  # held-out data first
         look = _FIRST
         if kind == "calibration" and details.held_out:
             look = _SECOND
@@ -275,8 +268,7 @@ def _members(figure: Any, details: Details) -> None:
     accuracy = [100 * average.accuracy for average in details.averages]
     axes.plot(members, accuracy, marker="o", label=f"at {details.steps[details.chosen].angle:g}°", **_AFTER)
     axes.axhline(100 * details.steps[0].shown.accuracy, label="original weight", **_BEFORE)
-    # members double from point to point
-    axes.set_xscale("log", base=2)
+    axes.set_xscale("log", base=2)  # members double from point to point
     axes.set_xticks(members, [str(m) for m in members])
     axes.minorticks_off()
     axes.set(xlabel="members averaged", ylabel="accuracy before any map, %")
