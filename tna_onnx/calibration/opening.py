@@ -192,7 +192,7 @@ def _check_samples(job: Job, samples: Samples, held_out: Samples | None) -> None
         return
     require_samples(samples.source, bins)
     require_samples(held_out.source, bins)
-    # after the counts, because it reads all data. Numbers on fitted data must not pass for held-out ones
+    # after the counts, because it reads all data. Fitted data must not pass for held-out
     if held_out.source.digest() == samples.source.digest():
         raise UsageError(
             f"{held_out.source.describe()}: the same data as {samples.source.describe()}; held-out data must be other "

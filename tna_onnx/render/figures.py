@@ -95,7 +95,7 @@ def write_figures(report: Report, folder: Path, formats: Sequence[str] = ("svg",
     if details is None:
         raise ValueError("the report has no details; call calibrate with details=True")
     matplotlib = optional("matplotlib", "plot", "drawing figures")  # an extra
-    make = optional("matplotlib.figure", "plot", "drawing figures").Figure  # no pyplot: it has process-wide state
+    make = optional("matplotlib.figure", "plot", "drawing figures").Figure  # no pyplot: global state
     written = []
     # The style is in force for these figures only.
     with matplotlib.rc_context(_STYLE):
