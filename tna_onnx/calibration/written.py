@@ -173,7 +173,6 @@ def _check_mean(difference: FloatArray, bound: FloatArray) -> None:
 def _check_classes(actual: FloatArray, expected: FloatArray, bound: FloatArray) -> None:
     """Refuse another predicted class where the first two classes are further apart than rounding reaches."""
     top = np.sort(expected, axis=1)
-    # either of the two may be off by the bound
     clear = top[:, -1] - top[:, -2] > 2 * bound
     if np.any(actual.argmax(axis=1)[clear] != expected.argmax(axis=1)[clear]):
         raise CheckFailed("verification: the written file predicts another class than the numerics")
