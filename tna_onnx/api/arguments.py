@@ -135,6 +135,7 @@ def gates_of(words: Mapping[str, Any], settings: Settings, given: Gates | None =
     Raises:
         UsageError: a value of the wrong type or out of its range.
     """
+    # `max_accuracy_drop` is a field of both: a limit of the search, and a gate on its result
     gates = _with(given or Gates(), words)
     if gates.max_accuracy_drop is None:
         gates = dataclasses.replace(gates, max_accuracy_drop=settings.max_accuracy_drop)
@@ -168,6 +169,7 @@ def held_out_of(samples: Any, calib: Data, words: Mapping[str, Any]) -> Data | N
     if not isinstance(samples, Data):
         # the accuracy that the user expects is measured once, on the calibration data
         return dataclasses.replace(calib, samples=samples, labels=labels, expect_accuracy=None)
+    # these two are about the calibration data
     own = {name: word for name, word in words.items() if name not in ("labels", "expect_accuracy")}
     if labels is not None:
         own["labels"] = labels

@@ -79,6 +79,7 @@ def calibrate(
         CheckFailed: the file does not verify, or the accuracy is not the expected one. No file is written.
         GateMissed: a CheckFailed whose `result` is the Report of a result that missed gates. No file is written.
     """
+    # `**words` takes any keyword, so Python itself refuses none
     refuse_unknown("calibrate", words, CalibrateWords)
     chosen = settings_of(words, settings)
     calibration = data_of(calib, words)

@@ -74,6 +74,7 @@ def compare(
         CheckFailed: the baseline's accuracy is more than two standard errors below the expected one.
         DeviceError: ONNX Runtime or the device is missing.
     """
+    # arguments first: none of these needs a model or data
     refuse_unknown("compare", words, DataModelWords)
     level = check_level(confidence_level)
     check_numbers("a whole number", bins=bins)
@@ -91,6 +92,7 @@ def compare(
     _check_classes([(g, read(g)[1]) for g in given])  # all of them before the first one runs; none is kept
     samples = _Samples(labelled, bins)
     settings = _RunSettings(where, batch_size, progress or silent)
+    # one after the other: a session is closed before the next is opened
     runs = [_run(g, read(g), samples, settings, expected=k == first) for k, g in enumerate(given)]
     return ModelComparison(
         data=samples.description,
@@ -133,10 +135,12 @@ class _Samples:
         Raises:
             UsageError, DataError: see `Data.open`; or other samples than the first model's.
         """
+        # what a source depends on: the inputs to fill and the numbers of the classes
         key = inputs, names
         if key not in self._opened:
             source = self.data.open(inputs, n_classes, names)
             require_samples(source, self._bins)
+            # differences are paired: row k must be the same sample in all models
             if self._opened and not _same_samples(source.labels, self._first.labels):
                 raise DataError(
                     f"{model.name}: reads other samples than the first model ({len(source):,} and "
@@ -201,12 +205,13 @@ def _run(
     """
     model, output = read
     data = samples.data
-    if not expected:
+    if not expected:  # the accuracy that the user expects is the baseline's
         data = replace(data, expect_accuracy=None)
     names = data.class_names(model.metadata, output.labels, output.n_classes)
     session = open_model(model, settings.device)
     source = samples.open(model, input_specs(session), output.n_classes, names)
 
+    # each model has a bar of its own
     def advance(_: str, done: int, total: int) -> None:
         settings.progress(given.name, done, total)
 
@@ -229,6 +234,7 @@ def _run(
 
 def _compared(runs: Sequence[_Run], first: _Run, bins: int, level: float) -> tuple[ComparedModel, ...]:
     """Reduce runs, and hold them against the baseline's; all of them under the same resamples."""
+    # in one call: drawn once, and the same resamples for all
     differences = iter(differences_to(first.scores, [r.scores for r in runs if r is not first], bins, level=level))
     return tuple(_reduced(run, first, {} if run is first else next(differences), bins) for run in runs)
 
@@ -259,6 +265,7 @@ def _agreement(run: _Run, first: _Run) -> float:
     """
     number = np.arange(run.output.n_classes)
     if not np.array_equal(run.labels, first.labels):
+        # no class has this number: classes without samples then agree with none
         number[:] = -1
         number[run.labels] = first.labels
     return float(np.mean(number[run.predicted] == first.predicted))
@@ -266,6 +273,7 @@ def _agreement(run: _Run, first: _Run) -> float:
 
 def _notes(given: Sequence[GivenModel], runs: Sequence[_Run], first: _Run, level: float) -> tuple[str, ...]:
     notes = [f"{run.name}: {note}" for run in runs for note in run.notes]
+    # resolved: a link and what it points to are one file
     resolved = [g.path.resolve() for g in given if g.path is not None]
     if len(set(resolved)) < len(resolved):
         notes.append("a file was given more than once")
@@ -284,6 +292,7 @@ def _multiplicity_note(others: int, level: float) -> str:
     """Say that intervals are not corrected, and which level corrects them (Bonferroni)."""
     text = f"each {level:g}% interval stands for itself; they are not corrected for {others} comparisons"
     together = 100 - (100 - level) / others
+    # the bootstrap has too few resamples for such a level: no advice that is refused
     if together > MAX_LEVEL:
         return text
     return (

@@ -55,6 +55,7 @@ def evaluate(
     """
     refuse_unknown("evaluate", words, EvaluateWords)
     check_numbers("a whole number", bins=bins)
+    # limits are checked before the model is loaded
     gates = limits_of(words)
     check_batch_size(batch_size)
     options = model_options_of(words)
@@ -82,6 +83,7 @@ def evaluate(
         notes=(*batch_size_notes(batch_size, size), *filter(None, [warning])),
         missed=gates.limits_missed(metrics, ""),
     )
+    # with the whole result: the command line prints it before it exits
     if evaluation.missed:
         raise GateMissed(evaluation)
     return evaluation

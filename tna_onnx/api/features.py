@@ -70,12 +70,14 @@ def features(
     names = labelled.class_names(loaded.metadata, readout.labels, readout.n_classes)
     samples = open_samples(opened, labelled, names)
     source = samples.source
+    # a store of what is computed already would hold nothing new
     if samples.given:
         raise UsageError(f"{source.describe()}: holds computed features or logits already")
 
     session = opened.session
     size = batch_size_for(batch_size, loaded, session, [opened.main], source, Path(cache))
     probed = check_readout(opened, readout, session, source, size)
+    # as in `calibrate`: the tail runs the collected batches as they are
     if probed.tail is not None and session.fixed_batch:
         size = session.fixed_batch
     table = collect_features(opened, probed.readout, source, size, progress or silent, Path(cache))

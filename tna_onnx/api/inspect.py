@@ -21,6 +21,7 @@ def inspect(model: ModelSource) -> Inspection:
     """
     loaded = load_model(model)
     heads, refusals = find_heads(loaded)
+    # several outputs may lead to one node: the first of them is shown
     by_node = {head.node: head for head in reversed(heads)}
     return Inspection(
         model=loaded.name,

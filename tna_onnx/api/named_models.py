@@ -27,6 +27,7 @@ def named_models(models: Sequence[ModelSource] | Mapping[str, ModelSource]) -> l
     Raises:
         UsageError: fewer than two models, or not a list of them.
     """
+    # texts and bytes are sequences too: of letters and numbers
     if isinstance(models, (str, bytes, Path)) or not isinstance(models, (Sequence, Mapping)):
         raise UsageError(f"expected a list of models, got {type(models).__name__}")
     if len(models) < 2:
@@ -46,6 +47,7 @@ def _names(paths: Sequence[Path | None]) -> list[str]:
     whole = [("model in memory",) if path is None else path.absolute().parts for path in paths]
     names = []
     for parts in whole:
+        # equal paths cannot be told apart by folders: they are numbered below
         rivals = {other for other in whole if other != parts}
         depth = next(d for d in range(1, len(parts) + 1) if all(other[-d:] != parts[-d:] for other in rivals))
         names.append(Path(*parts[-depth:]).as_posix())
@@ -58,6 +60,7 @@ def position_of(baseline: str | int, given: Sequence[GivenModel]) -> int:
     Raises:
         UsageError: there is none.
     """
+    # names before positions: a file may be called 2
     word = str(baseline)
     for k, g in enumerate(given):
         if word == g.name:

@@ -59,6 +59,7 @@ def verify(
         CheckFailed: the original's accuracy is more than two standard errors below the expected one.
         DeviceError: ONNX Runtime or the device is missing.
     """
+    # arguments first, then the graphs, then data: cheapest first
     refuse_unknown("verify", words, DataModelWords)
     where = parse_device(device)
     check_batch_size(batch_size)
@@ -78,6 +79,7 @@ def verify(
             outputs = run_both(both, where, source, size, progress or silent)
             labelled.check_accuracy(outputs.accuracy_before, outputs.samples)
         except (DataError, UnsupportedModel) as error:
+            # nothing else is wrong: this is what the user has to see
             if sound:
                 raise
             notes += (f"outputs not compared: {error}",)  # the file is not sound: say first in what
@@ -124,6 +126,7 @@ class _Files:
         """
         known = provenance(new)
         output = options.output_name
+        # the user's words go before those of the file
         if output is None and options.head is None and known.get("output") in old.outputs:
             output = known["output"]
         options = ModelOptions(options.head, output, options.output_kind)
@@ -148,6 +151,7 @@ def _readout(model: Model, head: str | None, output: str | None, kind: str | Non
     Raises:
         UnsupportedModel: several heads and no word on which, or the word names none.
     """
+    # refusals are not shown here: a model without a head can be compared all the same
     heads, _ = find_heads(model)
     if output is not None and output not in model.outputs:
         raise UnsupportedModel(f"{model.name}: no output '{output}'; the model has {', '.join(model.outputs)}")
@@ -155,6 +159,7 @@ def _readout(model: Model, head: str | None, output: str | None, kind: str | Non
         return choose_head(model, head, output)
     try:
         return choose_readout(model, output, kind)
+    # the files can be compared without scores
     except UnsupportedModel:
         return None
 
@@ -164,6 +169,7 @@ def _plain_kind(known: dict[str, str]) -> str | None:
     kind = known.get("output_kind")
     if kind is None:
         return None
+    # `--output-kind` has one word for both
     return "probabilities" if kind in ("probabilities", "positive_probability") else "logits"
 
 

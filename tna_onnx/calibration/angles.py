@@ -32,6 +32,7 @@ def feature_angles(
     if head is None or task.probed.tail is not None:
         return (), 0
     rows = np.zeros(len(shown.table), bool)
+    # spread over the data, because files often come sorted by class
     rows[:: -(-len(rows) // _MAX_SAMPLES)] = True
     angles = []
     for name, weight in _weights(head, settings, outcome).items():

@@ -51,9 +51,11 @@ def class_sums(logits: NDArray[Any], labels: NDArray[np.int64], bins: int) -> Cl
     """Sum up (N, C) logits and (N,) labels per class and bin of its probability."""
     p = softmax(logits.astype(np.float64))
     shape = (logits.shape[1], bins)
+    # class and bin in one index: one count for all classes
     index = np.arange(shape[0]) * bins + bin_of(p, bins)
     own = index[np.arange(len(labels)), labels]
     sums = (np.bincount(index.ravel()), np.bincount(index.ravel(), p.ravel()), np.bincount(own))
+    # bincount ends at the last bin that holds something
     return ClassSums(*(np.pad(each, (0, shape[0] * bins - len(each))).reshape(shape) for each in sums))
 
 

@@ -59,6 +59,7 @@ def _paired_scores(
         for logits in (before, after):
             _require_finite(task, logits, task.held_out)
         return "held-out", before.scores(), after.mapped_scores(outcome.fitted)
+    # no fold could differ from another: nothing to cross-fit
     if outcome.chosen.angle == 0 and outcome.fitted is None:
         return "unchanged", outcome.before, outcome.before
     return "cross-fitted", *strategy.cross_fitted(outcome)

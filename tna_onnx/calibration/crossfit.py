@@ -33,6 +33,7 @@ Fit = Callable[[Reduce], CalibrationMap | None]
 
 def folds(n: int, seed: int) -> NDArray[np.intp]:
     """Return the fold of each of n samples."""
+    # at random: files often come sorted by class. Sizes differ by one at most
     return np.random.default_rng(seed).permutation(n) % FOLDS
 
 
@@ -78,6 +79,7 @@ def cross_fit(
     kept: dict[int, Logits] = {}  # of the last fold only: most choose the same candidate
 
     def propose(train: NDArray[np.bool_]) -> tuple[Logits, CalibrationMap | None]:
+        # the choice sees the training folds only, like the fit
         chosen = choose(candidates, settings, train)
         if chosen not in kept:
             kept.clear()

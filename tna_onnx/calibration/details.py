@@ -77,6 +77,7 @@ def collect_details(
         angle_samples=angle_samples,
         overconfident=over,
         underconfident=under,
+        # of the file as it was written, not of what was meant
         changes=differences(task.model, load_model(written), task.readout),
     )
 
@@ -147,6 +148,7 @@ def _averages(view: _View, logits: Logits) -> tuple[Averaged, ...]:
         return ()
     averages = [Averaged(chosen.ensemble_size, _accuracy(logits))]
     while averages[-1].members > 1:
+        # members are children of the seed in order: half of them are the first half
         fewer = Candidate(chosen.angle, averages[-1].members // 2, 0.0, chosen.scores)
         weight = candidate_weight(head.weight, fewer, view.settings.for_search)
         averages.append(Averaged(fewer.ensemble_size, _accuracy(view.task.logits(weight, on=view.shown))))

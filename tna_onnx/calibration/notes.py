@@ -41,8 +41,10 @@ def notes_on(
     for metric in ("accuracy", "nll"):
         if METRICS[metric].better * comparison.changed(metric) < 0:
             notes.append(f"{METRICS[metric].label} is significantly worse than the input's")
+    # what all folds share was not chosen without the samples that it is judged on
     if comparison.how == "cross-fitted":
         notes += _cross_fitting_notes(outcome, job.settings)
+    # with the gate a worse result is an error, and needs no note
     if not job.gates.fail_if_worse:
         notes += _worse_notes(comparison, job.settings.objective)
     if job.dry_run:

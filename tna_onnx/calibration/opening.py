@@ -41,11 +41,14 @@ def open_task(job: Job, progress: Progress) -> Task:
     Raises:
         UsageError, UnsupportedModel, DataError, DeviceError: see `tna_onnx.calibrate`.
     """
+    # arguments first, then the graph, then labels: nothing has run when one of them is refused
     check_batch_size(job.batch_size)
+    # a head's graph says what follows it; a second word on that could contradict it
     if job.needs_head and job.options.output_kind is not None:
         raise UsageError("--output-kind is for --search none; where class vectors are searched, the graph tells")
     device = parse_device(job.device)
     model = load_model(job.model)
+    # before any data are opened: a path that cannot be used costs no run
     target = _target(job, model)
     readout = _find_readout(job, model)
     opened = OpenModel(model, readout, device)
@@ -55,6 +58,7 @@ def open_task(job: Job, progress: Progress) -> Task:
     if job.held_out is not None:
         _check_class_names(job.held_out, model, readout, names)
         held_out = open_samples(opened, job.held_out, names)
+    # before the network runs over any of them
     _check_samples(job, samples, held_out)
 
     session = opened.session_from(samples.given)
@@ -73,6 +77,7 @@ def open_task(job: Job, progress: Progress) -> Task:
         class_names=names,
         output=target,
         calibration=network.collect(samples, job.folder),
+        # no cache: a store is for what later fits start from
         held_out=None if held_out is None else network.collect(held_out, None),
         provider=provider,
         fallback=fallback,
@@ -138,6 +143,7 @@ def _target(job: Job, model: Model) -> Path | None:
     else:
         return None
     check_output(model, target, overwrite=job.overwrite)
+    # writing the model over its own data would lose them
     for path in _data_files(job):
         if target.exists() and path.exists() and target.samefile(path):
             raise UsageError(f"{target}: output is the data file; choose another --output")
@@ -181,10 +187,12 @@ def _check_samples(job: Job, samples: Samples, held_out: Samples | None) -> None
     if job.needs_head:
         _require_features(samples)
     if held_out is None:
+        # what a fold leaves must fill the bins too: the choice is made on that
         require_samples(samples.source, bins, held_out=math.ceil(len(samples.source) / FOLDS))
         return
     require_samples(samples.source, bins)
     require_samples(held_out.source, bins)
+    # after the counts, because it reads all data. Fitted data must not pass for held-out
     if held_out.source.digest() == samples.source.digest():
         raise UsageError(
             f"{held_out.source.describe()}: the same data as {samples.source.describe()}; held-out data must be other "

@@ -49,6 +49,7 @@ def check_other_outputs(
         CheckFailed: an output that followed the probabilities does not any more.
     """
     others = [name for name in tensor_outputs(task.model) if name != task.class_output.name]
+    # features do not reach outputs that are computed around the head
     if checked.samples.given or not others:
         return
     names = [task.class_output.name, *others]
@@ -61,6 +62,7 @@ def check_other_outputs(
     for name in others:
         if name not in old or name not in new:
             continue
+        # only what held in the source must hold: other outputs are free
         kind = relation(old[name], p, _SAME)
         if kind and not _holds(kind, old[name], p, new[name], q, max(5 * _SAME, 2 * tolerance)):
             raise CheckFailed(
@@ -79,8 +81,10 @@ def relation(values: NDArray[Any], p: NDArray[np.float64], tolerance: float) -> 
         tolerance: of probabilities.
     """
     n, classes = p.shape
+    # integers and texts can be labels only
     if values.dtype.kind not in "fc":
         return "labels" if values.size == n and _labels_of(values, p) is not None else ""
+    # a binary model may give one number a sample: a probability or a logit
     if values.size == n and classes == 2:
         column = values.reshape(n).astype(np.float64)
         values = np.stack([1 - column, column], axis=1)
@@ -107,6 +111,7 @@ def _holds(
         return relation(new, q, tolerance) == kind
     names = _labels_of(old, p) or {}
     top = np.sort(q, axis=1)
+    # near a tie rounding decides which class comes first
     clear = top[:, -1] - top[:, -2] > _TIE
     first = q.argmax(axis=1)
     labels = new.reshape(len(q))

@@ -22,6 +22,7 @@ def provenance_entries(task: Task, settings: Settings, outcome: Outcome) -> dict
         "search": settings.search,
         "map": outcome.map,
         "angle_degrees": outcome.chosen.angle,
+        # 0 stands for the limit of many; the file has the word of the command line
         "ensemble_size": outcome.chosen.ensemble_size or "inf",
         "antithetic": settings.antithetic,
         "alpha": settings.alpha,
@@ -39,6 +40,7 @@ def provenance_entries(task: Task, settings: Settings, outcome: Outcome) -> dict
         **task.class_output.provenance,
         "output_kind": task.class_output.kind,
     }
+    # `metadata_props` hold texts only
     return {key: value if isinstance(value, str) else json.dumps(value) for key, value in entries.items()}
 
 

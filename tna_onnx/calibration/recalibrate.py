@@ -36,8 +36,10 @@ def recalibrate(job: Job, progress: Progress) -> Report:
         UsageError, UnsupportedModel, DataError, DeviceError, CheckFailed, GateMissed: see `tna_onnx.calibrate`.
     """
     task = open_task(job, progress)
+    # wrong labels would make every later number meaningless: before the search
     suspicion = _look_at_labels(job, task)
     writing = Writing(task, job.settings.fold)
+    # a map that the graph cannot hold is refused before the search, not after it
     writing.require(job.settings.map)
 
     strategy = _strategy(job, task, writing)
@@ -46,12 +48,14 @@ def recalibrate(job: Job, progress: Progress) -> Report:
     factor = folding.factor if folding else None
     rewritten = writing.write(outcome, provenance_entries(task, job.settings, outcome))
 
+    # a dry run writes and checks the file too, and leaves none behind
     target = None if job.dry_run else task.output
     with pending(task.model, rewritten.proto, target) as path:
         checked = checked_samples(task)
         shipped = _logits(task, outcome, factor, checked)
         verification = check_written(task, rewritten, path, checked, shipped, outcome.fitted)
         _log.info("check: %s samples, largest |p - p'| %.1e", f"{verification.samples:,}", verification.max_difference)
+        # these are there already, where the checked samples are those of the report
         after = shipped
         if task.held_out is not None and task.held_out is not checked:
             after = task.logits(outcome.weight, factor, on=task.held_out)
@@ -59,6 +63,7 @@ def recalibrate(job: Job, progress: Progress) -> Report:
         _log.info("compare: %s samples, %s", f"{compared.comparison.before.n:,}", compared.comparison.how)
         details = collect_details(task, job.settings, outcome, compared, path, progress) if job.details else None
         finished = Finished(task, outcome, folding, rewritten, verification, compared, details, suspicion)
+        # gates are part of the report; raised inside of `pending`, no file gets its name
         report = report_of(job, finished)
         if report.missed:
             raise GateMissed(report, "; no file was written")
@@ -102,6 +107,7 @@ def _search(task: Task, strategy: Strategy, progress: Progress) -> Outcome:
     """
     try:
         outcome = strategy.run(functools.partial(progress, "search"))
+    # `numerics` knows neither files nor heads: name both here
     except ValueError as error:
         raise UnsupportedModel(f"{task.model.name}: {task.where}: {error}; use --search none") from error
     _log.info("search: %s, map %s, candidates scored: %d", _weight(outcome), outcome.map, len(outcome.candidates))

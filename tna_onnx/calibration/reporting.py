@@ -68,6 +68,7 @@ def report_of(job: Job, finished: Finished) -> Report:
     drift = finished.drift()
     written = ""
     in_memory = None
+    # a missed gate leaves no file, so the report names none
     if not missed and not job.dry_run:
         written = str(task.output or "")
         in_memory = None if task.output else finished.rewritten.proto
@@ -141,6 +142,7 @@ def _on_calibration_data(settings: Settings, finished: Finished) -> Comparison:
 
 def _missed(job: Job, comparison: Comparison) -> tuple[str, ...]:
     """Lines on the gates that a result misses."""
+    # nothing was fitted: the samples are what they are called
     kind = "calibration" if comparison.how == "unchanged" else comparison.how
     after = comparison.after
     changes = job.gates.changes_missed(comparison.differences, job.settings.objective, after, kind)

@@ -49,6 +49,7 @@ def probability_bounds(
         logits: of the same, (R, C), before the map.
         fitted: the map.
     """
+    # the formula of the module docstring from here on; rules where they apply
     eps = _unit(task)
     moved = _ROUNDINGS * eps * np.max(_sizes(task, features, logits, eps), axis=1, keepdims=True)
     if task.head:
@@ -79,8 +80,10 @@ def _sizes(task: Task, features: FloatArray, logits: FloatArray, eps: float) -> 
     if task.probed.tail is not None:  # rule 2
         length = np.linalg.norm(features.reshape(len(features), -1), axis=1, keepdims=True)
         return np.asarray(length * np.linalg.norm(weight, axis=1) + np.abs(bias))
+    # all rounding errors with one sign: the worst case
     if eps < _COARSE:
         return np.asarray(np.abs(features) @ np.abs(weight.T) + np.abs(bias))
+    # random signs: errors add up like the root of the sum of squares
     squares = np.sqrt(features**2 @ (weight**2).T + bias**2)
     return np.asarray((squares + np.abs(features @ weight.T + bias)) / 2)
 
@@ -89,6 +92,7 @@ def _magnified(
     fitted: CalibrationMap, logits: FloatArray, features: FloatArray, moved: FloatArray, relative: float
 ) -> FloatArray:
     """Largest change of a probability per sample when logits and features are off by a rounding of random sign."""
+    # a fixed seed: the bound of a run is the same when it is repeated
     draws = np.random.default_rng(0)
     exact = softmax(apply_map(fitted, logits, features))
     largest = np.zeros(len(logits))

@@ -93,6 +93,7 @@ class Settings:
         check_choice("objective", self.objective, OBJECTIVES)
         check_choice("ets_loss", self.ets_loss, ETS_LOSSES)
         check_choice("quantized_head", self.quantized_head, QUANTIZED_HEADS)
+        # an exact copy of the input would be written
         if self.search == "none" and self.map == "none":
             raise UsageError("search none with map none changes nothing; choose another --search or another --map")
         whole = ("max_ensemble_size", "n_t", "bins", "seed")
@@ -126,6 +127,7 @@ class Settings:
                 adaptive=self.adaptive,
                 objective=self.objective,
                 bins=self.bins,
+                # points here, a fraction in the search
                 max_accuracy_drop=self.max_accuracy_drop / 100,
                 seed=self.seed,
                 antithetic=self.antithetic,
@@ -144,6 +146,7 @@ class Settings:
             "fold": self.fold,
             "ets_loss": self.ets_loss,
             "quantized_head": self.quantized_head,
+            # `ensemble_size` of the search is the number that `auto` starts with
             "ensemble_size_asked": self.ensemble_size,
         }
 
@@ -156,6 +159,7 @@ class Settings:
         from tna_onnx.numerics.averages import LIMIT  # noqa: PLC0415 - loads NumPy
 
         size: Any = self.ensemble_size
+        # the cap may lie below the paper's number
         if size == "auto":
             return min(_FIRST_MEMBERS, self.max_ensemble_size), self.max_ensemble_size
         if size == "inf":

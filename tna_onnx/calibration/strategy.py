@@ -91,12 +91,14 @@ class Strategy:
             DataError: the map cannot be fitted.
         """
         original = self.logits_of(self.weight)
+        # once: every candidate and the report are held against these
         before = original.scores()
         name = self.map
         nll: dict[str, float] = {}
         # a complete search needs one map to pair weights with; a sparse one chooses it on the weight that it found
         if name == "auto" and self.search != "sparse":
             name, nll = self._auto(original)
+        # the original weight alone, so that reports have a curve of one point
         if self.search == "none":
             candidates: tuple[Candidate, ...] = (Candidate(0.0, 1, 0.0, before),)
         elif self._pairs(name):

@@ -93,6 +93,7 @@ class Task:
     @property
     def shown(self) -> Collected:
         """The samples that the report is about: the held-out ones, if there are any."""
+        # without --eval the figures show the data that were fitted, and say so
         return self.held_out or self.calibration
 
     @property
@@ -146,6 +147,7 @@ class Task:
         if factor is not None:
             # weight and bias are rounded with the factor in them; divided by it again, they are those of the map
             written = head.as_written(weight * np.asarray(factor, weight.dtype))
+            # the factor as it was rounded for the product above
             scale = head.working_type.type(factor)
             bias = head.bias_as_written(factor) / scale
             return HeadLogits(table, written / scale, bias, self.placement, self.engine)
@@ -161,6 +163,7 @@ class Task:
         head = self.head
         if head is None or head.stored_weight.quantized is None or weight is None or weight is head.weight:
             return None
+        # without a map: only what quantising the weight does is measured
         table = self.calibration.table
         if self.probed.tail is None:
             in_float: Logits = HeadLogits(table, weight, head.bias)

@@ -34,6 +34,7 @@ def thumbnails(source: Source, rows: NDArray[np.int64]) -> dict[int, str]:
     batches = list(source.batches(len(rows), rows))
     arrays = [np.concatenate([batch[name] for batch in batches]) for name in batches[0]]
     pictures = [_pixels(array, source.recipe()) for array in arrays if _is_image(array)]
+    # with several inputs that look like images, none is known to be the picture
     if len(pictures) != 1:
         return {}
     return {row: png(_reduced(picture)) for row, picture in zip(rows.tolist(), pictures[0], strict=True)}
@@ -44,6 +45,7 @@ def png(pixels: NDArray[np.uint8]) -> str:
     height, width = pixels.shape[:2]
     lines = pixels.reshape(height, -1)
     raw = np.concatenate([np.zeros((height, 1), np.uint8), lines], axis=1).tobytes()  # filter 0 before each line
+    # 8 bits a sample; colour type 2 is RGB, 0 is grey
     header = struct.pack(">IIBBBBB", width, height, 8, 2 if pixels.ndim == 3 else 0, 0, 0, 0)
     parts = [(b"IHDR", header), (b"IDAT", zlib.compress(raw, 9)), (b"IEND", b"")]
     chunks = [struct.pack(">I", len(d)) + t + d + struct.pack(">I", zlib.crc32(t + d)) for t, d in parts]
@@ -72,6 +74,7 @@ def _pixels(array: NDArray[Any], recipe: dict[str, Any] | None) -> NDArray[np.ui
         low = values.min()
         span = (values.max() - low) or 1  # all pixels alike: any factor will do
         values = (values - low) * (255 / span)
+    # PNG has RGB
     if recipe is not None and recipe["color"] == "BGR":
         values = values[..., ::-1]
     pixels = np.clip(np.round(values), 0, 255).astype(np.uint8)

@@ -48,6 +48,7 @@ def worst_samples(
     over, under = worst_rows(after)
     rows = np.unique(np.r_[over, under])
     predicted = _predicted(logits, fitted, rows)
+    # features have no pictures
     images = {} if shown.samples.given else thumbnails(shown.source, rows)
 
     def sample(row: int) -> Sample:
@@ -68,6 +69,7 @@ def worst_rows(scores: SampleScores, max_rows: int = _MAX_SAMPLES) -> tuple[NDAr
     """Rows of wrong predictions by falling confidence, and of right ones by rising; at most so many of each."""
     wrong = np.flatnonzero(~scores.hit)
     right = np.flatnonzero(scores.hit)
+    # stable: samples of one confidence keep their order, so a run shows the same ones again
     over = wrong[np.argsort(-scores.confidence[wrong], kind="stable")][:max_rows]
     under = right[np.argsort(scores.confidence[right], kind="stable")][:max_rows]
     return over, under
@@ -100,6 +102,7 @@ def _predicted(logits: Logits, fitted: CalibrationMap | None, rows: NDArray[Any]
     mask[rows] = True
     chunks = logits.chunks(mask, features=fitted is not None and fitted.needs_features)
     classes = [np.argmax(apply_map(fitted, values, features), axis=1) for values, _, features in chunks]
+    # rows ascend, as the chunks do
     return dict(zip(rows.tolist(), np.concatenate(classes).tolist(), strict=True))
 
 

@@ -60,6 +60,7 @@ class Writing:
         Raises:
             UnsupportedModel: the graph cannot hold it.
         """
+        # `auto` takes from `choices`, all of which can be written
         if name == "auto" or name in self.maps:
             return
         task = self.task
@@ -75,6 +76,7 @@ class Writing:
     def folding(self, outcome: Outcome) -> Folding | None:
         """Return what the fitted map does to weight and bias; None if it is appended, or there is none."""
         head = self.task.head
+        # folded only where nothing reads the scores in front of the bias
         if outcome.fitted is None or not self.fold or head is None or not can_scale(self.task.model, head):
             return None
         # a quantised weight that stays as it is keeps its integers
@@ -94,6 +96,7 @@ class Writing:
         write_map = None
         if folding is not None:
             factor = folding.factor
+        # the formula that was fitted writes its own nodes (law 3 of `maps.base`)
         elif outcome.fitted is not None:
             write_map = outcome.fitted.forward
         return rewrite(
@@ -140,4 +143,5 @@ def _new_weight(outcome: Outcome, folding: Folding | None) -> NDArray[Any] | Non
         # in the weight's own dtype: float64 would round twice
         weight: NDArray[Any] = outcome.weight * np.asarray(folding.factor, outcome.weight.dtype)
         return weight
+    # the original weight: its stored bytes stay as they are
     return None if outcome.chosen.angle == 0 else outcome.weight

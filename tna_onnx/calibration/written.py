@@ -63,10 +63,12 @@ def check_written(
     Raises:
         CheckFailed: one of the checks.
     """
+    # checks 1 and 2 need no session
     checker = check_file(task.model, rewritten, path)
     rows = _rows(task, checked)
     runner = checked.samples.open_written(path, task.class_output.name, task.device)
     verification = check_probabilities(runner, task, checked, rows, logits, fitted, checker=checker)
+    # check 4, within the bound of check 3
     check_other_outputs(task, checked, rows, runner, path, verification.bound)
     return verification
 
@@ -95,6 +97,7 @@ def check_file(model: Model, rewritten: Rewritten, path: Path) -> bool:
     if differences:
         raise CheckFailed(f"verification: the written file differs from {model.name} in {'; '.join(differences)}")
     complaint = checker_complaint(path)
+    # a source that the checker refuses too says nothing about the rewrite
     if complaint and not checker_complaint(model.path or model.proto):
         raise CheckFailed(f"verification: the ONNX checker refuses the written file: {complaint}")
     return not complaint
@@ -129,8 +132,10 @@ def check_probabilities(
     batches = checked.source.batches(task.batch_size, rows)
     actual = output.probabilities(np.concatenate([runner.run([output.name], batch)[0] for batch in batches]))
 
+    # float64: the rounding that is left is the runtime's
     z = np.asarray(checked.table.features[rows], np.float64)
     s = np.asarray(logits.at(rows), np.float64)
+    # a folded map too: the file must give the same probabilities either way
     expected = softmax(apply_map(fitted, s, z))
     bound = probability_bounds(task, z, s, fitted)
     difference = np.max(np.abs(actual - expected), axis=1, initial=0)
@@ -143,6 +148,7 @@ def check_probabilities(
 def _check_each(
     task: Task, checked: Collected, rows: NDArray[np.int64], difference: FloatArray, bound: FloatArray
 ) -> None:
+    # bounds differ from sample to sample
     worst = int(np.argmax(difference - bound))
     if difference[worst] <= bound[worst]:
         return
@@ -173,4 +179,5 @@ def _rows(task: Task, checked: Collected) -> NDArray[np.int64]:
     if task.head is None:
         whole_batches = _SAMPLES // task.batch_size * task.batch_size
         return np.arange(min(whole_batches or task.batch_size, n), dtype=np.int64)
+    # spread, because files often come sorted by class
     return np.unique(np.linspace(0, n - 1, min(_SAMPLES, n)).astype(np.int64))

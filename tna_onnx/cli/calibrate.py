@@ -104,6 +104,7 @@ def calibrate(
     from tna_onnx.render.text import report_text  # noqa: PLC0415
 
     extras = Extras(figures, figure_formats, mlflow or mlflow_experiment is not None, mlflow_experiment)
+    # before the work: a mistyped path must not cost a run
     _check_paths(json_file, details, extras, arguments)
     # Only the drawings need the details, which make the JSON much larger.
     needs_details = details is not None or figures is not None
@@ -112,6 +113,7 @@ def calibrate(
     output = Path(arguments["output"]) if arguments["output"] else default_output(arguments["model"])
     # Looked at before the work: afterwards it could not be told from a file that this run wrote.
     earlier = output is not None and output.is_file() and not arguments["dry_run"]
+    # the last step before the work: what changes from here on was written by this run
     watch([output, json_file, details], arguments["cache"])
     with progress_bars(quiet) as progress:
         report, missed = run_gated(run, preprocessing=recipe, details=needs_details, progress=progress, **arguments)
@@ -127,6 +129,7 @@ def calibrate(
         if not missed:
             raise
         complain(f"Error: {error}")  # the missed gate is raised below: it decides on the exit code
+    # an older file at the output's path could be taken for the result
     if missed and earlier:
         raise CheckFailed(f"{missed}; the earlier {output} is unchanged")
     if missed:

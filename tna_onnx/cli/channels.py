@@ -24,6 +24,7 @@ def standard_output() -> Iterator[None]:
     """
     try:
         yield
+        # a full disk shows here and not at exit, where no message could follow
         if sys.stdout is not None:  # None where a program runs without a console
             sys.stdout.flush()
     except BrokenPipeError:

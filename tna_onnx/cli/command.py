@@ -45,6 +45,7 @@ class Group(click.Group):
         """Run a command."""
         try:
             return super().invoke(ctx)
+        # only documented errors end here; any other is a bug, which `main` reports
         except TnaError as error:
             complain(f"Error: {error}")
             ctx.exit(error.exit_code)

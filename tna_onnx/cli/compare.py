@@ -55,6 +55,7 @@ def compare(preset: str | None, json_file: str | None, page: str | None, quiet: 
     from tna_onnx.render.comparison_text import model_comparison_text  # noqa: PLC0415
 
     inputs = [*arguments["models"], arguments["data"]]
+    # before any model runs; the two results must not be one file either
     check_result_file(json_file, *inputs, page)
     check_result_file(page, *inputs, kind="HTML")
     recipe = take_recipe(preset, arguments)

@@ -41,6 +41,7 @@ def evaluate(preset: str | None, json_file: str | None, plot: bool, quiet: bool,
     from tna_onnx.cli.show import finish, json_step, progress_bars, ready  # noqa: PLC0415
     from tna_onnx.render.text import evaluation_text  # noqa: PLC0415
 
+    # before the work: a mistyped path must not cost a run
     check_result_file(json_file, arguments["model"], arguments["data"])
     recipe = take_recipe(preset, arguments)
     ready()

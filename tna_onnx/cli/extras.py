@@ -87,6 +87,7 @@ class Extras:
             report: of the run.
             html: path of its HTML page, if one is written.
         """
+        # filled by the first step and read by the second, once both run
         drawn: list[Path] = []
         steps: list[Callable[[], Sequence[str]]] = []
         # In this order: the figures are part of what is logged.

@@ -39,6 +39,7 @@ def features(preset: str | None, json_file: str | None, quiet: bool, **arguments
     from tna_onnx.cli.show import finish, json_step, progress_bars, ready  # noqa: PLC0415
     from tna_onnx.render.text import collection_text  # noqa: PLC0415
 
+    # before the work: a mistyped path must not cost a run
     check_result_file(json_file, arguments["model"], arguments["data"])
     recipe = take_recipe(preset, arguments)
     ready()

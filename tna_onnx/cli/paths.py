@@ -58,6 +58,7 @@ def check_figure_folder(path: str, *files: str | None) -> None:
     folder = Path(path).absolute()
     if _is_one_of(folder, files):
         raise UsageError(f"{path}: is one of the other files of this command; choose another folder for the figures")
+    # the folder need not exist: the nearest one above decides whether it can be made
     existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK):
         raise UsageError(f"{path}: cannot be written; expected the name of a folder for the figures")

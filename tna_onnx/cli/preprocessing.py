@@ -68,11 +68,13 @@ def take_recipe(preset: str | None, arguments: dict[str, Any]) -> Recipe | None:
     """
     from tna_onnx.data import PRESETS, Recipe, read_recipe  # noqa: PLC0415 - NumPy loads only when a command runs
 
+    # popped: what is left are the API's own keywords
     values = {name: arguments.pop(name) for name in _PARTS}
     parts = {name: value for name, value in values.items() if value is not None}
     file = arguments.pop("preprocessing")
     if preset is not None and file is not None:
         raise UsageError("--preset and --preprocessing both say how images are preprocessed; give one of them")
+    # None, not an empty recipe: arrays are used as they are
     if preset is None and file is None and not parts:
         return None
     if file:

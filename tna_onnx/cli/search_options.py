@@ -63,6 +63,7 @@ _weight_options = together(
     click.option(
         "--ensemble-size",
         metavar="N|inf|auto",
+        # a word or a number, which no type of click's covers
         callback=members,
         default=str(Settings.ensemble_size),  # a text, because the callback reads texts
         show_default=True,

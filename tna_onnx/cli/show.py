@@ -86,6 +86,7 @@ def finish(text: RenderableType, steps: Iterable[Step], quiet: bool, output: str
         say(Group(text, *map(Text, lines)))
         return ()
 
+    # files first: a reader who closes the pipe must not cost one
     for step in steps:
         attempt(step)
     if not quiet:
@@ -127,6 +128,7 @@ def page_step(path: str | None, make: Callable[[], str]) -> Step:
 
 def command_line() -> str:
     """Return the command as the user typed it, for the HTML pages."""
+    # quoted, so that the page's line can be pasted into a shell
     return shlex.join(["tna-onnx", *sys.argv[1:]])
 
 

@@ -22,6 +22,7 @@ def loading() -> None:
     # Python lets only the main thread set handlers; a program that calls `main` in another one keeps its own.
     if threading.current_thread() is not threading.main_thread():
         return
+    # only Python's own handler: one that a program has set stays
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     for name in ("SIGTERM", "SIGHUP"):  # Windows has no SIGHUP

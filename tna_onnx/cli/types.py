@@ -35,6 +35,7 @@ class Words(click.Choice):  # type: ignore[type-arg]  # a generic only from clic
 
 def flat(_ctx: click.Context, _param: click.Parameter, groups: tuple[tuple[str, ...], ...]) -> tuple[str, ...]:
     """Return the words of all groups, each once, in the order of their first occurrence."""
+    # a dict keeps the order of the first occurrence, which a set does not
     return tuple(dict.fromkeys(word for group in groups for word in group))
 
 

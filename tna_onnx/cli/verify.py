@@ -48,5 +48,6 @@ def verify(preset: str | None, json_file: str | None, quiet: bool, **arguments: 
     with progress_bars(quiet) as progress:
         difference = run(preprocessing=recipe, progress=progress, **arguments)
     finish(difference_text(difference), [json_step(json_file, difference)], quiet)
+    # after the table, which says in what the files differ
     if not difference.passed:
         raise CheckFailed(f"{difference.recalibrated}: {difference.verdict}")

@@ -47,4 +47,5 @@ def _state(path: str | Path) -> tuple[int, int, int] | None:
         status = Path(path).stat()
     except OSError:
         return None
+    # the inode too: a file that is renamed into place may keep size and, on coarse clocks, time
     return status.st_ino, status.st_mtime_ns, status.st_size

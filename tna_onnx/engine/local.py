@@ -25,6 +25,7 @@ def reduce_chunks(of: Callable[..., S], chunks: Iterable[tuple[Any, ...]]) -> S:
     parts = collect_chunks(of, chunks)
     if not parts:
         raise ValueError("no chunk to reduce")
+    # neighbours first, pair by pair: every engine adds in this order, so that bits are the same
     while len(parts) > 1:
         odd_one = parts[len(parts) & ~1 :]
         parts = [a + b for a, b in zip(parts[::2], parts[1::2], strict=False)] + odd_one

@@ -124,6 +124,7 @@ class Logits(ABC):
 
     def _all(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64], NDArray[Any]]]:
         # features are not kept: they are mapped from a file
+        # a map's fit takes many passes over the same logits
         if self._kept is None and self._size() <= _KEPT_BYTES:
             self._kept = [logits for logits, _, _ in self._compute()]
         if self._kept is None:
@@ -142,6 +143,7 @@ class _Linear:
 
     def __call__(self, features: Any) -> Any:
         """Return the logits (B, C) of features (B, n)."""
+        # TF32 would move a logit by a thousandth of its terms
         with float32_products(features):
             logits = features @ self.weight.T
         logits += self.bias
@@ -169,6 +171,7 @@ class HeadLogits(Logits):
     ) -> None:
         super().__init__(store, engine)
         self._placement = placement or Host()
+        # moved once: every chunk is multiplied with them
         self.head = _Linear(self._placement.put(weight), self._placement.put(bias))
 
     def scaled_scores(self, scale: float) -> SampleScores:
@@ -214,6 +217,7 @@ class TailLogits(Logits):
         self._n_classes = n_classes
 
     def _size(self) -> int:
+        # at most: the dtype is known only once the nodes have run
         return len(self._store) * self._n_classes * 8
 
     def _compute(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64], NDArray[Any]]]:
@@ -247,6 +251,7 @@ def score_all(several: Sequence[Logits]) -> list[SampleScores]:
     """Score all samples under each of several weights over one store; heads read its features once for all."""
     # the other kinds have no features that they could read together
     heads = [logits for logits in several if isinstance(logits, HeadLogits)]
+    # one of another kind: all of them one after the other
     if len(heads) < len(several) or not heads:
         return [logits.scores() for logits in several]
     of = functools.partial(_scores_of_heads, [logits.head for logits in heads])

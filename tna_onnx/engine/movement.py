@@ -49,6 +49,7 @@ def run_both(both: Both, device: Device, source: Source, batch_size: int, progre
         DataError: an output of the wrong shape, or NaN or infinite values in it.
     """
     other = open_model(both.new, device)
+    # outputs that only the new file has are no obstacle
     if input_specs(both.session) != input_specs(other) or not {*both.old.outputs} <= {*both.new.outputs}:
         raise UnsupportedModel(f"{both.new.name}: other inputs or outputs than {both.old.name}")
     output = both.output
@@ -58,6 +59,7 @@ def run_both(both: Both, device: Device, source: Source, batch_size: int, progre
     done = 0
     for batch in source.batches(batch_size):
         labels = source.labels[done : done + len(next(iter(batch.values())))]
+        # both files on one batch: the samples are read once
         before = both.session.run(names, batch)
         after = other.run(names, batch)
         p = _probabilities(before[0], output, len(labels), f"{both.old.name}: sample {done} and following")
@@ -127,12 +129,15 @@ class _Tally:
         numbers = x.dtype.kind in "biuf" and y.dtype.kind in "biuf"
         same = x == y
         if numbers and x.dtype.kind == "f":
+            # NaN is not equal to itself
             same |= np.isnan(x) & np.isnan(y)
         self.differing += int(np.sum(~same))
+        # texts are equal or not: there is no distance between them
         if not numbers:
             if not same.all():
                 self.largest = None
         elif self.largest is not None:
+            # float64: differences of unsigned integers would wrap around
             self._move(x.astype(np.float64), y.astype(np.float64), same)
 
     def _move(self, x: NDArray[np.float64], y: NDArray[np.float64], same: NDArray[np.bool_]) -> None:

@@ -48,6 +48,7 @@ def score_model(
     for batch in source.batches(batch_size):
         size = len(next(iter(batch.values())))
         values = session.run([output.name], batch)[0]
+        # batch by batch: outputs of all samples are never in memory together
         scores.append(_score(values, labels[done : done + size], output, source, done))
         predicted.append(np.argmax(output.probabilities(values), axis=1))
         done += size
@@ -68,6 +69,7 @@ def _score(
         row = start + int(np.flatnonzero(~np.isfinite(values).all(axis=1))[0])
         raise DataError(f"{source.describe()}: output '{output.name}' of sample {row} holds NaN or infinite values")
     sums = values.sum(axis=1, dtype=np.float64)
+    # a single row of logits may add up to 1 by chance
     if output.kind == "logits" and len(values) > 1 and np.all(values >= 0) and np.all(np.abs(sums - 1) < 1e-3):
         raise DataError(
             f"{source.describe()}: output '{output.name}' should hold logits, but all values are positive and add up "

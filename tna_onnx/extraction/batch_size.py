@@ -77,6 +77,7 @@ def choose_batch_size(
     """
     if wanted != "auto":
         return wanted
+    # the size is part of a store's key: with another one nothing of it could be used
     if stored is not None:
         return stored
     if session is None:
@@ -110,6 +111,7 @@ def batch_size_for(
     if wanted != "auto":
         return choose_batch_size(wanted, session, (), source)
     begun = None
+    # the digests read the whole model and all data: only where there is a store to match
     if cache is not None and find_stores(cache):
         begun = begun_batch_size(cache, {**model_key(model), **data_key(source)})
     return choose_batch_size(wanted, session, list(outputs), source, begun)
@@ -141,6 +143,7 @@ def _probe(
     rates = _rates(run, source, clock, resident, free)
     enough = max(rates.values()) / _MIN_GAIN
     fast = (size for size, rate in rates.items() if rate >= enough)
+    # sizes double: how far apart two are is their ratio
     return min(fast, key=lambda size: abs(math.log(size / DEFAULT)))
 
 

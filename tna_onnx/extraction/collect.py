@@ -62,7 +62,7 @@ def collect_features(
         UsageError: no room for the features, or the cache cannot be used.
     """
     given = given or {}
-    if cache is not None and given:
+    if cache is not None and given:  # nothing new to store
         raise UsageError("the data are computed features or logits already; leave --cache out")
     tensors = Tensors.of(opened, readout, given, keep_logits=cache is not None)
     collector = _Collector(opened, readout, source, batch_size, tensors, _session(opened, tensors, source, given))
@@ -120,7 +120,7 @@ class _Collector:
             "holds": self.readout.holds,
             "beside": list(self.tensors.beside),
             **data_key(self.source),
-            "provider": provider,
+            "provider": provider,  # decides on the order of sums, as the next two do
             "onnxruntime": runtime_version(),
             "batch_size": self.batch_size,
         }
@@ -178,7 +178,7 @@ class _Collector:
     def _rows(self, batch: Batch) -> _Rows:
         """Run one batch and return what is kept of it."""
         results = dict(batch)
-        if self._session is not None:
+        if self._session is not None:  # else the samples hold all of it themselves
             names = list(self.tensors.computed)
             results.update(zip(names, self._session.run(names, batch), strict=True))
         count = len(next(iter(batch.values())))
@@ -248,7 +248,7 @@ class _Collector:
                 f"{self.source.describe()}: {name} of samples from {start} on have shape {values.shape[1:]}, those "
                 f"before {array.shape[1:]}; give all samples the same length (padding)"
             )
-        _require_finite(self.source, name, values, start)
+        _require_finite(self.source, name, values, start)  # before a store keeps it
         array[start : start + len(values)] = values
         release(array, slice(start, start + len(values)))
 
@@ -283,7 +283,7 @@ def _stored_column(collector: _Collector) -> FeatureTable | None:
         return None
     column = source.columns[tensors.main]
     wanted = next(spec.dtype for spec in source.inputs if spec.name == tensors.main)
-    if not isinstance(column, np.ndarray) or column.dtype != wanted:
+    if not isinstance(column, np.ndarray) or column.dtype != wanted:  # a conversion copies
         return None
     features = column.reshape(len(source), head.n_features)
     for start in range(0, len(features), _FINITE_ROWS):

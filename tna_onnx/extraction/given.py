@@ -63,6 +63,7 @@ class Samples:
         if self.readout.logits in names and inner in written.producers:
             names[self.readout.logits] = inner  # an appended map reads the logits under this name
         if names.get(output) == output:
+            # the output is what the samples hold already: there is nothing to run
             return Runner(None)
         feeds = {names[name]: dtype for name, dtype in self.given.items()}
         return Runner(open_part(written, cut_between(written.proto, feeds, [output]), device), names)
@@ -103,6 +104,7 @@ def open_samples(opened: OpenModel, data: Data, names: tuple[str, ...] | None) -
     readout = opened.readout
     path = data.samples
     if isinstance(path, (str, Path)) and data.format is None and find_stores(Path(path)):
+        # two sets of labels could contradict each other
         if data.labels is not None:
             raise UsageError(f"{path}: the feature store has its own labels; leave --labels out")
         return _stored(opened.model, readout, Path(path), data, names)
@@ -176,6 +178,7 @@ def _enter(
     title: str,
 ) -> Samples:
     """Take arrays by the names of the tensors that they are."""
+    # what was asked for and would not be done is refused, not ignored
     if data.preprocessing is not None:
         raise UsageError(f"{title}: {kind} are used as they are; leave the preprocessing out")
     main = values.pop(kind)
@@ -209,11 +212,13 @@ def _as_features(readout: Readout, main: NDArray[Any], title: str) -> tuple[NDAr
         raise DataError(f"{title}: holds features, but the model has no linear head to give them to")
     if readout.features_transposed:
         raise DataError(f"{title}: holds features, but the head reads them transposed; give the data themselves")
+    # before the runtime, which would name a node and not the data
     if main.ndim == 2 and main.shape[1] != readout.n_features:
         raise DataError(
             f"{title}: features have {main.shape[1]} columns; expected {readout.n_features}, those of head "
             f"'{readout.node}'"
         )
+    # a convolution over one pixel: it reads (N, n, 1, 1)
     if main.ndim == 2 and readout.op_type in ("Conv", "FusedConv"):
         main = main.reshape(*main.shape, *[1] * (readout.stored_weight.value.ndim - 2))
     if readout.op_type == "LinearClassifier":  # its weight is float32, its features need not be
@@ -224,6 +229,7 @@ def _as_features(readout: Readout, main: NDArray[Any], title: str) -> tuple[NDAr
 def _as_held(readout: Readout, logits: NDArray[Any]) -> NDArray[Any]:
     """Return class logits (N, C), or (N, 1) of a binary head, as the model's own tensor has them."""
     if readout.binary and logits.shape[1] == 2:
+        # a sigmoid of the difference is the softmax of both
         logits = logits[:, 1:] - logits[:, :1]
     if readout.holds == "logits":
         return logits

@@ -81,6 +81,7 @@ def check_readout(
     tensors = _first_batch(readout, session, batch)
     raw = tensors[readout.logits]
     logits = class_logits(model, readout, raw, len(next(iter(batch.values()))))
+    # before anything is compared: NaN is never larger than a tolerance
     _require_finite(model, readout, logits)
     _refuse_probabilities(model, readout, raw)
     if session is not None and opened.is_whole(session):
@@ -185,6 +186,7 @@ def _check_linear(model: Model, head: Head, features: NDArray[Any], logits: NDAr
         )
     z = matrix.reshape(len(logits), -1).astype(np.float64)
     w = head.weight.astype(np.float64)
+    # what `_ROUNDINGS` counts in: sum |z||w| + |b|
     size = np.abs(z) @ np.abs(w).T + np.abs(head.bias)
     expected = z @ w.T + head.bias
     # the coarsest of the three types decides how far rounding reaches
@@ -271,6 +273,7 @@ def _moves_alone(model: Model, head: Head, tail: Tail, sample: Batch, original: 
     Raises:
         UnsupportedModel: it moves the logits of other classes.
     """
+    # a copy: the head's own weight is the source's
     changed = head.weight.copy()
     changed[k] = 0.5 * np.roll(changed[k], 1) - changed[k]
     moved = tail.logits(changed)(sample).astype(np.float64) - original
@@ -283,4 +286,5 @@ def _moves_alone(model: Model, head: Head, tail: Tail, sample: Batch, original: 
             f"{model.name}: class vector {k} of head '{head.node}' moves the logits of other classes too: it is "
             "not the classifier's own layer"
         )
+    # a change within one step may be the quantisation's
     return bool(own > head.step)

@@ -21,6 +21,7 @@ def model_key(model: Model) -> dict[str, Any]:
     """
     digests = {}
     try:
+        # the weights may lie there, and not in the file
         for location in model.external_files:
             with model.data_path(location).open("rb") as stream:
                 digests[location] = stream_sha256(stream).hex()

@@ -20,6 +20,7 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
     """Return the manifest of a store; None if there is none, or if it is not as `write_manifest` wrote it."""
     try:
         manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        # rule 3 of the store: a manifest that was changed is none
         intact = manifest.pop("sha256") == json_digest(manifest) and manifest["schema"] == _SCHEMA
     # The file may be anything: of another program, cut short, no text, a list, nested without end.
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -55,4 +56,5 @@ def replace_file(path: Path, content: bytes) -> None:
         file.flush()
         # Without this a crash of the machine could leave the new name with no content.
         os.fsync(file.fileno())
+    # a rename: a reader finds the old file or the new one, never a part
     temporary.replace(path)

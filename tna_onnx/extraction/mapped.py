@@ -46,6 +46,7 @@ def allocate(path: Path | None, shape: tuple[int, ...], dtype: np.dtype[Any]) ->
         advice = "choose another --cache"
     try:
         with _opened(path) as file:
+            # a file of the right size holds what an earlier run computed
             if os.fstat(file.fileno()).st_size != size:
                 file.truncate(0)
                 _reserve(file, size)
@@ -100,6 +101,7 @@ class ReadOnce:
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         """Return a copy of some rows."""
+        # a copy: the pages of the rows go back to the system below
         part = np.array(self.array[rows])
         release(self.array, rows)
         return part

@@ -78,6 +78,7 @@ class OpenModel:
 
     def computed(self, names: Iterable[str]) -> list[str]:
         """Return those of some tensors that nodes compute, each once; the others are inputs or constants."""
+        # one tensor can be the logits and the output
         return list(dict.fromkeys(name for name in names if name in self.model.producers))
 
     def _tensors(self) -> list[str]:
@@ -98,6 +99,7 @@ def open_model(model: Model, device: Device) -> Session:
     Raises:
         DeviceError, UnsupportedModel: see `tna_onnx.runtime.open_session`.
     """
+    # by its path: external data lie beside the file
     if model.path is not None:
         return open_session(model.path, model.name, device)
     return open_session(model.proto.SerializeToString(), model.name, device)

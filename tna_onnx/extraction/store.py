@@ -156,13 +156,13 @@ def open_store(cache: Path, key: Mapping[str, Any], labels: NDArray[np.int64], b
         UsageError: the folder cannot be written, or another process is filling the same store.
     """
     plain_key = _as_json(key)
-    folder = cache / json_digest(plain_key)[:16]
-    chunk = batch_size * max(1, _CHUNK // batch_size)
+    folder = cache / json_digest(plain_key)[:16]  # the manifest has the whole key (rule 3)
+    chunk = batch_size * max(1, _CHUNK // batch_size)  # whole batches, as a resumed run makes them
     store = DiskStore(folder, plain_key, len(labels), chunk)
     with contextlib.ExitStack() as stack:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(_locked(folder))
+            stack.enter_context(_locked(folder))  # rule 4, before anything of the store is read
             store._restore("r+")
             replace_file(folder / _LABELS, _npy(labels))
             if not store.done:  # from here on, a folder without rows is known to be a store
@@ -218,6 +218,7 @@ def read_stored(folder: Path) -> StoredFeatures:
     if store.done < store.samples:
         reason = "; ".join(store.notes) or f"{store.done:,} of {store.samples:,} samples are there"
         raise DataError(f"{place}: the feature store is not complete: {reason}; collect the features again")
+    # labels have a file of their own, which the checksums of chunks leave out
     if len(labels) != store.samples or labels_digest(labels) != store.key.get("labels_sha256"):
         raise DataError(f"{place}: {_LABELS} does not belong to this store; collect the features again")
     return StoredFeatures(place, store.key, store.arrays, labels.astype(np.int64))
@@ -248,6 +249,7 @@ def begun_batch_size(cache: Path, key: Mapping[str, Any]) -> int | None:
 
 def labels_digest(labels: NDArray[Any]) -> str:
     """Return SHA-256 (hex) of labels."""
+    # little-endian on every machine: a store may be moved
     return hashlib.sha256(np.ascontiguousarray(labels, "<i8").tobytes()).hexdigest()
 
 
@@ -291,6 +293,7 @@ def _npy(labels: NDArray[np.int64]) -> bytes:
 def _checksum(arrays: Mapping[str, NDArray[Any]], rows: slice) -> str:
     """Return SHA-256 (hex) of some rows of all arrays, in the order of their names."""
     digest = hashlib.sha256()
+    # a restored store has its arrays in another order than the run that made it
     for name in sorted(arrays):
         digest.update(np.ascontiguousarray(arrays[name][rows]).data)
         release(arrays[name], rows)

@@ -56,6 +56,7 @@ class FeatureTable:
     def chunks(self, n_classes: int) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
         """Yield (features, labels) in row blocks sized so that their logits take 16 MB; float32 or float64."""
         rows = max(1, _BLOCK // max(n_classes, self.features.shape[1]))
+        # float16 is widened: sums over the features would have three digits
         dtype = np.float64 if self.features.dtype == np.float64 else np.float32
         for start in range(0, len(self), rows):
             block = slice(start, start + rows)

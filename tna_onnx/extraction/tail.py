@@ -40,6 +40,7 @@ class Tail:
 
     def logits(self, weight: NDArray[Any] | None) -> Callable[[Batch], NDArray[Any]]:
         """Return the function from {features, beside} of a batch to its (N, C) logits, under a weight."""
+        # quantised and rounded as in the file: what is scored is what ships
         written = rewrite(self._model, self._head, weight, metadata={})
         cut = cut_between(written.proto, self._feeds, [self._head.logits])
         session = open_part(self._model, cut, self._device, self._fixed_batch)

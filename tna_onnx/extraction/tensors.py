@@ -35,6 +35,7 @@ class Tensors:
         beside: tuple[str, ...] = ()
         if isinstance(readout, Head):
             main = readout.features
+            # logits of a linear head are arithmetic on the features alone
             if not readout.linear:
                 beside = tuple(read_beside(opened.model, readout))
         logits = readout.logits if keep_logits else None

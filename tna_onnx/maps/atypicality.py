@@ -52,6 +52,7 @@ class AtypicalityAware:
     space: FeatureSpace
 
     name: ClassVar[str] = "aar"
+    # each class has a bias of its own
     keeps_order: ClassVar[bool] = False
     foldable: ClassVar[bool] = False
     needs_features: ClassVar[bool] = True
@@ -72,6 +73,7 @@ class AtypicalityAware:
         p0, p1, p2 = (op.const(float(p)) for p in self.polynomial)
         factor = op.add(op.mul(op.add(op.mul(a, p2), p1), a), p0)  # Horner
         p = op.softmax(op.add(op.mul(logits, factor), op.const(self.bias)))
+        # law 1: logits again. A probability that underflowed keeps a finite logarithm
         return op.log(op.clip(p, op.tiny, 1.0))
 
     def folded(self) -> None:
@@ -95,6 +97,7 @@ class AtypicalityAware:
             space, atypicality = FeatureSpace.fit(reduce)
         objective = _Objective.of(reduce, atypicality)
         first = np.r_[start.polynomial, start.bias] if start else objective.plain
+        # steps in x = theta / unit: one tolerance then fits p and v
         theta = convex_minimum(objective.loss, objective.product, first / objective.unit) * objective.unit
         if not np.all(np.isfinite(theta)):
             raise DataError("aar: the fit does not end in finite values; use another map")
@@ -125,6 +128,7 @@ class _Objective:
     def of(cls, reduce: Reduce, atypicality: FloatArray) -> _Objective:
         size, total, spread = reduce(Blocked(_shape_sums)).tolist()
         classes = round(total / size)
+        # 1e-12: logits that are all equal have no spread
         unit = np.r_[np.full(3, 1 / max(np.sqrt(spread / size), 1e-12)), np.ones(classes)]
         ridge = np.r_[np.zeros(3), np.full(classes, 2 * _RIDGE / classes)]
         return cls(reduce, atypicality, size, classes, unit, ridge)
@@ -180,6 +184,7 @@ def _loss_sums(
     inner = mean - own_column(logits, labels)  # d NLL / d scores = q - onehot
     by_power = [[float(xp.sum(x, dtype=xp.float64)) for x in (inner * p, spread * p * p)] for p in powers]
     slopes, bends = zip(*by_power, strict=True)
+    # d NLL / d v_c: the sum of q_c less the number of samples of class c
     hits = np.bincount(labels, minlength=logits.shape[1])
     by_class = _host(xp.sum(q, axis=0, dtype=xp.float64))
     squares = _host(xp.sum(q * q, axis=0, dtype=xp.float64))

@@ -88,4 +88,5 @@ def apply_map(fitted: CalibrationMap | None, logits: Any, features: Any = None) 
     """Run a map on arrays, (N, C) -> (N, C); None is the identity."""
     if fitted is None:
         return logits
+    # the same lines as write the nodes: law 3
     return fitted.forward(ArrayOps(logits), logits, features)

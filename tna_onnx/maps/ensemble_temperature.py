@@ -40,6 +40,7 @@ class EnsembleTemperature:
     n_classes: int
 
     name: ClassVar[str] = "ets"
+    # law 4: two of the distributions have the order of the logits, the third has none
     keeps_order: ClassVar[bool] = True
     foldable: ClassVar[bool] = False
     needs_features: ClassVar[bool] = False
@@ -76,6 +77,7 @@ class EnsembleTemperature:
         Raises:
             DataError: as `Temperature.fit`.
         """
+        # T changes little with the weight: a fit from the neighbour's takes fewer passes
         first = Temperature(start.temperature) if start else None
         temperature = Temperature.fit(reduce, start=first).temperature
         # G and t for the squared error; the number of classes for both losses
@@ -101,6 +103,7 @@ class _Likelihoods:
         op = ArrayOps(logits)
         parts = [op.softmax(logits / temperature), op.softmax(logits)]
         columns = [to_host(own_column(p, labels)) for p in parts]
+        # the third distribution is uniform
         columns.append(np.full((len(labels), 1), 1 / logits.shape[1]))
         return cls(np.concatenate(columns, axis=1).astype(np.float64))
 
@@ -113,6 +116,7 @@ def _quadratic(temperature: float, logits: Any, labels: NDArray[np.int64], *_: A
     xp = array_api_compat.array_namespace(logits)
     n, classes = logits.shape
     shifted = logits - xp.max(logits, axis=1, keepdims=True)
+    # from the largest logit: no exponential overflows, for any T
     parts = [xp.exp(shifted * (1 / temperature)), xp.exp(shifted)]
     totals = [xp.sum(a, axis=1, dtype=xp.float64) for a in parts]
 

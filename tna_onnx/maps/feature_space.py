@@ -65,7 +65,9 @@ class FeatureSpace:
 
     def atypicality(self, op: Ops, features: Any) -> Any:
         """Return the standardised atypicality, (N, 1)."""
+        # u = (z - m) L of the module docstring
         u = op.matmul(op.add(features, op.const(-self.mean)), op.const(self.whitening))
+        # -2 u . nu_c + |nu_c|^2 for all classes at once; |u|^2 does not depend on the class
         cross = op.add(op.matmul(u, op.const(self.centres)), op.const(self.squares))
         distance = op.add(op.sum_square(u), op.min(cross))
         return op.mul(op.add(distance, op.const(-self.shift)), op.const(1 / self.scale))
@@ -98,7 +100,9 @@ class FeatureSpace:
         values, vectors = np.linalg.eigh(covariance)
         if not values[-1] > 0:
             raise DataError("aar: the features do not vary within the classes; use another map")
+        # L = vectors / sqrt(values), over sqrt(n) so that d^2 is about one
         whitening = vectors / np.sqrt(np.maximum(values, _MIN_VARIANCE * values[-1]) * n)
+        # whitened class means: squared distances are Mahalanobis's then
         nu = (means - mean) @ whitening
         plain = cls(moments.origin + mean, whitening, -2 * nu.T, np.sum(nu * nu, axis=1), 0.0, 1.0, shrinkage)
         distance = plain.atypicalities(reduce)
@@ -126,6 +130,7 @@ class _Moments:
         origin = z.mean(axis=0)
         z = z - origin  # a new array: float64 features are the caller's
         total = np.zeros((classes, z.shape[1]))
+        # add.at: a label occurs many times in a chunk, and += would count it once
         np.add.at(total, labels, z)
         return cls(origin, np.bincount(labels, minlength=classes).astype(np.float64), total, z.T @ z)
 
@@ -167,6 +172,7 @@ def _oas(covariance: FloatArray, n_samples: float) -> tuple[FloatArray, float]:
     # as in scikit-learn's `oas`, with alpha = tr(S^2) / n^2
     alpha = float(np.sum(covariance * covariance)) / n**2
     top = alpha + mu**2
+    # zero for a multiple of the identity, which shrinking does not change
     bottom = (n_samples + 1) * (alpha - mu**2 / n)
     shrinkage = 1.0 if bottom <= 0 else min(top / bottom, 1.0)
     shrunk = (1 - shrinkage) * covariance

@@ -36,6 +36,7 @@ class IsotonicOneVsAll:
     knots: tuple[tuple[tuple[float, ...], tuple[float, ...]], ...]
 
     name: ClassVar[str] = "irova"
+    # each class has a function of its own, and may overtake another
     keeps_order: ClassVar[bool] = False
     foldable: ClassVar[bool] = False
     needs_features: ClassVar[bool] = False
@@ -52,11 +53,13 @@ class IsotonicOneVsAll:
         p = op.softmax(logits)
         multiple = max(_MULTIPLE, 16 * op.tiny)  # float16 holds nothing smaller to full precision
         total = op.add(op.mul(p, op.const(multiple)), op.const(np.array([y[0] for _, y in self.knots])))
+        # f_c as the chain of ramps of the module docstring
         for slope, offset, height in self._ramps():
             ramp = op.clip(op.add(op.mul(p, op.const(slope)), op.const(offset)), 0.0, 1.0)
             total = op.add(total, op.mul(ramp, op.const(height)))
         # sum over classes = mean of C times the values; the mean first would underflow in float16
         share = op.div(total, op.mean(op.mul(total, op.const(float(len(self.knots))))))
+        # law 1: logits again. A share that underflowed keeps a finite logarithm
         return op.log(op.clip(share, op.tiny, 1.0))
 
     def _ramps(self) -> list[tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]]:
@@ -102,6 +105,7 @@ class _Probabilities:
     @classmethod
     def of(cls, logits: Any, labels: NDArray[np.int64], *_: Any) -> _Probabilities:
         p = ArrayOps(logits).softmax(logits)
+        # float32: the probabilities of all samples are in memory together
         return cls(np.asarray(to_host(p), np.float32), labels)
 
     def __add__(self, other: _Probabilities) -> _Probabilities:

@@ -40,7 +40,9 @@ class Temperature:
     temperature: float
 
     name: ClassVar[str] = "ts"
+    # law 4: T > 0
     keeps_order: ClassVar[bool] = True
+    # law 5: (W z + b) / T = (W / T) z + b / T
     foldable: ClassVar[bool] = True
     needs_features: ClassVar[bool] = False
     options: ClassVar[Mapping[str, tuple[str, ...]]] = {}
@@ -123,6 +125,7 @@ def _moments(beta: float, logits: Any, labels: NDArray[np.int64], *_: Any) -> ND
     sums = (
         xp.sum(mean - own),
         xp.sum(square - mean * mean),
+        # the third central moment, from raw ones
         xp.sum(third / total - 3 * mean * square + 2 * mean**3),
         logits.shape[0],
         -xp.sum(own, dtype=xp.float64),

@@ -40,8 +40,10 @@ def angles_between(weight: FloatArray, tilted: FloatArray) -> NDArray[np.float64
     w = np.asarray(weight, np.float64)
     v = np.asarray(tilted, np.float64)
     length = np.linalg.norm(w, axis=1) * np.linalg.norm(v, axis=1)
+    # zero vectors have no direction: an angle of 0 would pull the mean down
     kept = length > 0
     cosine = np.einsum("cn,cn->c", w, v)[kept] / length[kept]
+    # clip: rounding takes the cosine of equal vectors past 1
     angle: NDArray[np.float64] = np.arccos(np.clip(cosine, -1.0, 1.0))
     return angle
 

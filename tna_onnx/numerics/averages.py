@@ -46,6 +46,7 @@ class Draws:
 
     def child(self, k: int) -> np.random.SeedSequence:
         """Seed of path k."""
+        # a fixed key, not .spawn: member k is the same one whatever was drawn before it
         return np.random.SeedSequence(self.seed, spawn_key=(k,))
 
 
@@ -78,6 +79,7 @@ def averages(weight: Any, angles: Sequence[float], members: int, draws: Draws) -
     Raises:
         ValueError: the weight cannot be tilted (n < 2, or all class vectors zero).
     """
+    # E[R] is a multiple of the identity: the limit needs no rotation at all
     if members == LIMIT:
         xp = array_api_compat.array_namespace(weight)
         for angle in angles:
@@ -99,6 +101,7 @@ def averages(weight: Any, angles: Sequence[float], members: int, draws: Draws) -
 
 def more_members(members: int) -> int:
     """Return the next size of an ensemble that grows: at least twice as many, in whole groups."""
+    # 2 groups: with antithetic draws a group of paths is twice as many members
     return -(-2 * members // (2 * _GROUP)) * 2 * _GROUP
 
 
@@ -153,6 +156,7 @@ class GrowingAverages:
         """Return the average at angle number k."""
         xp = array_api_compat.array_namespace(self._weight)
         rotations, reached = self._means[k] / self.members
+        # divided in float64, rounded to the dtype of the weight once
         mean = xp.astype(self._sums[k] / self.members, self._weight.dtype)
         return Average(self._angles[k], mean, float(rotations), math.degrees(reached))
 

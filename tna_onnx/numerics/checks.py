@@ -16,6 +16,7 @@ MAX_LEVEL = 99.9
 _MIN_LEVEL = 50
 
 _NUMBERS: dict[str, tuple[type, ...]] = {
+    # abstract types: NumPy's scalars count too
     "a whole number": (Integral,),
     "a number": (Real,),
     "a number or None": (Real, type(None)),
@@ -33,6 +34,7 @@ def check_numbers(expected: Literal["a whole number", "a number", "a number or N
     tna_onnx.errors.UsageError: seed must be a whole number, got 1.5 (float)
     """
     for name, value in given.items():
+        # bool is a subclass of int
         if isinstance(value, bool) or not isinstance(value, _NUMBERS[expected]):
             raise UsageError(f"{name} must be {expected}, got {value!r} ({type(value).__name__})")
 

@@ -42,5 +42,6 @@ class ClassVectors:
         directed = squared > _NOTHING
         if not bool(xp.any(directed)):
             raise ValueError("every class vector is zero, or nearly so: there is nothing to tilt")
+        # the inner `where` divides by 1 where the outer one takes zero
         half = xp.where(directed, 0.5 / xp.where(directed, squared, xp.ones_like(squared)), xp.zeros_like(squared))
         return cls(vectors, half, 1 / int(xp.count_nonzero(directed)))

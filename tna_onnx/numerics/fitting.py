@@ -65,7 +65,9 @@ def increasing_root(
         raise ValueError(f"expected 0 < low < high, got {low} and {high}")
     left = math.log(low)
     right = math.log(high)
+    # a warm start can lie outside of the range
     u = min(max(math.log(start), left), right)
+    # no step yet: the first one may be as long as the bracket
     last = before_last = right - left
     halley = 0.0  # length of the last step, if it was Halley's
     for iteration in range(1, max_iterations + 1):
@@ -79,6 +81,7 @@ def increasing_root(
             left = u
         else:
             right = u
+        # derivatives with respect to u = log x, by the chain rule
         step = _halley(value, x * slope, x * slope + x * x * bend)
         following = u + step
         if abs(step) > tolerance and not (left < following < right and 2 * abs(step) <= before_last):
@@ -121,6 +124,7 @@ def _left_over(step: float, before: float, tolerance: float) -> float:
 
 
 def _end(u: float, low: float, high: float) -> Literal["converged", "lower", "upper"]:
+    # far above the tolerance of a step: a search that ran into an end stops this near to it
     if u - math.log(low) < 1e-6:
         return "lower"
     if math.log(high) - u < 1e-6:
@@ -196,6 +200,7 @@ def _conjugate_gradients(
     direction = np.zeros_like(target)
     last = 1.0
     first = float(target @ (target / diagonal))
+    # exact arithmetic would need one step a variable; rounding makes it more
     for _ in range(10 * len(target)):
         scaled = residual / diagonal
         square = float(residual @ scaled)
@@ -238,7 +243,9 @@ def simplex_weights(gram: FloatArray, target: FloatArray) -> FloatArray:
             # KKT conditions: [G 1; 1' 0] [w; lambda] = [t; 1]
             system[:size, :size] = gram[np.ix_(support, support)]
             system[size, size] = 0.0
+            # least squares: equal distributions make the system singular
             solution = np.linalg.lstsq(system, np.append(target[support], 1.0), rcond=None)[0][:size]
+            # outside of the simplex: the minimum has another support. Less than this is rounding
             if solution.min() < -1e-12:
                 continue
             w = np.zeros(k)
@@ -263,6 +270,7 @@ def mixture_weights(likelihoods: FloatArray, *, max_iterations: int = 10_000) ->
     >>> mixture_weights(np.array([[0.9, 0.1], [0.2, 0.1]])).round(6).tolist()
     [1.0, 0.0]
     """
+    # all positive: a weight that is zero stays zero
     weights = np.full(likelihoods.shape[1], 1 / likelihoods.shape[1])
     for _ in range(max_iterations):
         following = weights * np.mean(likelihoods / (likelihoods @ weights)[:, None], axis=0)

@@ -56,6 +56,7 @@ def cells(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """Return (mean p, mean y, count) of cells whose means are at least `CELL` apart."""
     p = np.asarray(probability, np.float64)
+    # probability 1 belongs to the last cell
     cell = np.minimum((p / CELL).astype(np.int64), round(1 / CELL) - 1)
     count = np.bincount(cell)
     p_sum = np.bincount(cell, p)
@@ -70,6 +71,7 @@ def cells(
     merged: list[tuple[float, float, float]] = []
     for x, y, size in zip(xs.tolist(), ys.tolist(), sizes.tolist(), strict=True):
         # the means of neighbouring cells can lie close to their common border: then they are one
+        # merging moves the mean: the cell before that may be too close then
         while merged and x / size - merged[-1][0] / merged[-1][2] < CELL:
             x_before, y_before, size_before = merged.pop()
             x += x_before  # noqa: PLW2901
@@ -87,6 +89,7 @@ def pool(y: NDArray[np.float64], weight: NDArray[np.float64]) -> NDArray[np.floa
 
 def _thin(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.intp]:
     """Indices of the knots to keep: Douglas & Peucker (1973) with the vertical distance."""
+    # outside of its knots the function is constant: the ends stay
     kept = {0, len(x) - 1}
     open_pieces = [(0, len(x) - 1)]
     while open_pieces:

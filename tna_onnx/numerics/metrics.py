@@ -104,6 +104,7 @@ def ece(scores: SampleScores, bins: int = 15) -> float:
     >>> round(ece(one(0.75, right) + one(0.75, wrong), bins=2), 6)
     0.25
     """
+    # sums of r_i: |B_j| of the weight and of the two means cancel
     sums = np.bincount(_equal_width(scores, bins), _residuals(scores), bins)
     return float(np.sum(np.abs(sums)) / len(scores))
 
@@ -193,6 +194,7 @@ def differences_to(
     groups = min(n, _MAX_GROUPS)
     group = np.arange(n)
     if groups < n:
+        # groups of equal size up to one sample, whatever order the samples come in
         group = rng.permutation(n) % groups
     first, *sums = (_Sums.of(scores, bins, group, groups) for scores in (before, *others))
 
@@ -232,6 +234,7 @@ class _Sums:
 
     @classmethod
     def of(cls, scores: SampleScores, bins: int, group: NDArray[Any], groups: int) -> _Sums:
+        # terms are float32 and sums float64: any split of the data gives the same bits
         fields = [getattr(scores, name).astype(np.float64) for name in _MEANS.values()]
         plain: NDArray[np.float64] = np.stack([np.bincount(group, values, groups) for values in fields], axis=1)
         return cls(plain, {name: sums(scores, bins, group, groups) for name, sums in _SUMS.items()})
@@ -244,6 +247,7 @@ class _Sums:
         self, other: _Sums, errors: dict[str, NDArray[np.float64]], weights: NDArray[np.float64], n: int
     ) -> dict[str, NDArray[np.float64]]:
         """Metric differences `self - other` under (R, G) resampling weights: name -> (R,); `errors` are the other's."""
+        # means are linear: the difference is resampled at once. Calibration errors are not
         plain = weights @ (self.plain - other.plain) / n
         differences = {name: plain[:, k] for k, name in enumerate(_MEANS)}
         for name, mine in self.errors(weights).items():

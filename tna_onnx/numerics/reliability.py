@@ -33,6 +33,7 @@ class Bins:
     @classmethod
     def of(cls, confidence: NDArray[Any], hit: NDArray[np.bool_], bins: int) -> Bins:
         """Bin (N,) confidences and whether each came true."""
+        # the bins of the ECE, so that a diagram shows what the number sums up
         index = bin_of(confidence, bins)
         sums = [np.bincount(index, values, bins) for values in (confidence.astype(np.float64), hit)]
         return cls.of_sums(np.bincount(index, minlength=bins), *sums)

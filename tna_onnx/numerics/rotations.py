@@ -84,6 +84,7 @@ def runs(n: int, seed: np.random.SeedSequence, parameters: TiltParameters) -> It
         parameters: distribution of the rotations.
     """
     # fixed child keys (not .spawn, which counts its calls): a path restarts the same from the same seed
+    # two generators: a path does not change with the number drawn at a time
     pair_seed, angle_seed = (np.random.SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, k)) for k in (0, 1))
     pair_draws = np.random.default_rng(pair_seed)
     angle_draws = np.random.default_rng(angle_seed)

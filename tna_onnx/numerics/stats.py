@@ -62,9 +62,11 @@ class SampleScores:
         total = xp.sum(weights, axis=1, keepdims=True, dtype=xp.float64)
         squares = xp.sum(weights * weights, axis=1, keepdims=True, dtype=xp.float64)
         return cls(
+            # the exponential of the largest logit is 1
             confidence=_host(xp.squeeze(1 / total, axis=1), np.float32),
             hit=_hits(xp.argmax(logits, axis=1), labels),
             nll=_host(xp.squeeze(xp.log(total) - own, axis=1), np.float32),
+            # the square of the module docstring multiplied out: sum p^2 - 2 p_y + 1
             brier=_host(xp.squeeze(squares / total**2 - 2 * xp.exp(own) / total + 1, axis=1), np.float32),
         )
 

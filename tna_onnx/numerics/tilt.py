@@ -96,6 +96,7 @@ class TiltPath:
 
     def advance(self, angle: float) -> bool:
         """Rotate until mRC exceeds `angle` (radians); the loop of Algorithm 1. False: the path has ended before."""
+        # the last rotation towards one target can pass the next one too
         passed = self.angle > angle
         while not passed and self.rotations < self._max_rotations:
             run = self._rest or next(self._runs)
@@ -143,6 +144,7 @@ class TiltPath:
         passed = first is not None
         if first is not None:
             done = first + 1
+        # the rest of the run is kept for the next target
         if done < size:
             rows = self._put(run[:done])[0]
             turned = [xp.concat([new[:done, :], new[size : size + done, :]]) for new in turned]
@@ -175,6 +177,7 @@ class TiltPath:
     def _mrc(self, deficit: Any) -> Any:
         """MRC per row of (k, C) deficits."""
         xp = self._xp
+        # clip: rounding takes a deficit slightly out of the range of a squared sine
         return xp.sum(2 * xp.asin(xp.sqrt(xp.clip(deficit * self._half, 0.0, 1.0))), axis=1) * self._share
 
     def _first_past(self, lost: list[Any], blocks: list[slice], done: int, target: float) -> int | None:
@@ -262,6 +265,7 @@ def tilted_sums(
     made = (TiltPath(start, seed, parameters, counterpart=antithetic) for seed in seeds)
     paths = made if len(angles) == 1 else list(made)  # for one angle they need not be in memory together
     for angle in angles:
+        # zeros in the namespace, on the device and in the dtype of the weight
         total = start.vectors * 0
         ends = []
         for path in paths:

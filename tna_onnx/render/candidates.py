@@ -31,6 +31,7 @@ _ROOM = 1.15
 
 def near(details: Details) -> list[Step]:
     """Return the candidates that the figures show."""
+    # on the calibration data, which every candidate has scores on
     lowest = details.steps[0].calibration.accuracy - MAX_DROP
     return [step for step in details.steps if step.calibration.accuracy >= lowest]
 
@@ -49,6 +50,7 @@ def highest(details: Details, value: Callable[[Scored], float]) -> float:
     The choice is always inside; 1 if all of it is zero.
     """
     kinds = [scored_of for _, scored_of in drawn_kinds(details)]
+    # the first step is the original weight
     limit = MAX_TIMES * max(value(scored_of(details.steps[0])) for scored_of in kinds)
     chosen = [value(scored_of(details.steps[details.chosen])) for scored_of in kinds]
     values = [value(scored_of(step)) for step in near(details) for scored_of in kinds]

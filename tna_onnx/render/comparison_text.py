@@ -19,6 +19,7 @@ def model_comparison_text(comparison: ModelComparison) -> RenderableType:
         blocks += [Text(), _difference_table(model, comparison)]
     blocks.append(Text())
     blocks += [Text(f"note     {note}") for note in comparison.notes]
+    # last: where the reader of a terminal is when the command ends
     verdicts = "\n".join(f"{model.name}: {model.verdict}" for model in comparison.others)
     return Group(*blocks, Text(verdicts, style="bold"))
 

@@ -44,10 +44,10 @@ _STYLE = {
     "legend.frameon": False,
     "lines.linewidth": 1.4,
     "lines.markersize": 3,
-    "pdf.fonttype": 42,
+    "pdf.fonttype": 42,  # TrueType, so that text stays text
     "savefig.dpi": 200,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "tna-onnx",
+    "svg.fonttype": "none",  # text stays text
+    "svg.hashsalt": "tna-onnx",  # no random ids: the same report gives the same bytes
 }
 _BAR = {"color": "#c8d4e6", "edgecolor": "#333333", "linewidth": 0.5}
 _OVER = {"facecolor": "#f6c6bd", "edgecolor": "#a02c1c", "hatch": "////", "linewidth": 0.5}
@@ -94,8 +94,8 @@ def write_figures(report: Report, folder: Path, formats: Sequence[str] = ("svg",
     details = report.details
     if details is None:
         raise ValueError("the report has no details; call calibrate with details=True")
-    matplotlib = optional("matplotlib", "plot", "drawing figures")
-    make = optional("matplotlib.figure", "plot", "drawing figures").Figure
+    matplotlib = optional("matplotlib", "plot", "drawing figures")  # an extra
+    make = optional("matplotlib.figure", "plot", "drawing figures").Figure  # no pyplot: global state
     written = []
     # The style is in force for these figures only.
     with matplotlib.rc_context(_STYLE):
@@ -234,7 +234,7 @@ def _curves(axes: Any, details: Details, value: Callable[[Scored], float]) -> No
     labels = _labels(ranks)
     chosen = details.steps[details.chosen]
     named = set()
-    for kind, scored_of in reversed(candidates.drawn_kinds(details)):
+    for kind, scored_of in reversed(candidates.drawn_kinds(details)):  # held-out data first
         look = _FIRST
         if kind == "calibration" and details.held_out:
             look = _SECOND
@@ -268,7 +268,7 @@ def _members(figure: Any, details: Details) -> None:
     accuracy = [100 * average.accuracy for average in details.averages]
     axes.plot(members, accuracy, marker="o", label=f"at {details.steps[details.chosen].angle:g}°", **_AFTER)
     axes.axhline(100 * details.steps[0].shown.accuracy, label="original weight", **_BEFORE)
-    axes.set_xscale("log", base=2)
+    axes.set_xscale("log", base=2)  # members double from point to point
     axes.set_xticks(members, [str(m) for m in members])
     axes.minorticks_off()
     axes.set(xlabel="members averaged", ylabel="accuracy before any map, %")

@@ -89,6 +89,7 @@ def _experiment_id(mlflow: Any, name: str | None) -> str | None:
     """Return the id of an experiment, which is created if there is none of that name; None leaves it to MLflow."""
     if name is None:
         return None
+    # looked up and not set: MLflow's active experiment is the whole process's
     experiment = mlflow.get_experiment_by_name(name)
     if experiment is None:
         return str(mlflow.create_experiment(name))
@@ -162,6 +163,7 @@ def _metrics(report: Report) -> Iterator[tuple[str, float, int]]:
     for step, point in enumerate(report.curve):
         yield "curve.angle", point.angle, step
         yield "curve.reached", point.reached, step
+        # metrics of MLflow are floats
         yield "curve.members", float(point.ensemble_size), step
         yield "curve.objective", point.objective, step
         yield "curve.accuracy", point.accuracy, step
@@ -189,6 +191,7 @@ def _model_files(report: Report) -> list[Path]:
     if not report.output:
         return []
     path = Path(report.output)
+    # a large model keeps its tensors in a file beside it, and does not load without that
     return [file for file in (path, path.with_name(f"{path.name}.data")) if file.is_file()]
 
 

@@ -42,6 +42,7 @@ class ReliabilityPlot:
             diagrams: titles and bins; the same number of bins in each.
         """
         bins = len(diagrams[0][1].count)
+        # rounded up, so that the rows never exceed the limit
         self._per_row = -(-bins // _MAX_ROWS)
         self._diagrams = [(title, bars(diagram, self._per_row)) for title, diagram in diagrams]
 
@@ -83,6 +84,7 @@ def _bar_text(bar: Bar, marks: tuple[str, str, str], width: int) -> Text:
     if not bar.count:
         return Text(f"{0:>7} {'':6} {'':{width}}")
     accuracy, over, under = marks
+    # both ends rounded on one scale: neighbouring parts of a bar meet
     low, high = (round(width * value) for value in bar.span)
     line = Text(f"{_count(bar.count):>7} {100 * bar.gap:+6.1f} ")
     line.append(accuracy * low)

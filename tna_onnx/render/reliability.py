@@ -88,4 +88,5 @@ def _merged(bins: Bins, start: int, stop: int) -> Bar:
     size = sum(counts)
     confidence = sum(n * value for n, value in zip(counts, bins.confidence[start:stop], strict=True))
     hits = sum(n * value for n, value in zip(counts, bins.accuracy[start:stop], strict=True))
+    # max: a bar without samples has no mean, and counts as 0
     return Bar(start / total, stop / total, size, confidence / max(1, size), hits / max(1, size))

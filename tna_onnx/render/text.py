@@ -128,6 +128,7 @@ def difference_text(result: ModelDifference) -> RenderableType:
 def _comparison_table(c: Comparison) -> tuple[Text, Table]:
     """Title, and a table of before, after and the paired difference with its interval."""
     level = c.differences["ece"].level
+    # N and bins beside every ECE: without them it means nothing
     title = f"{c.data}, {c.how}: N = {c.before.n:,}, {c.before.bins} bins"
     table = _Table(pad_edge=False)
     table.add_column("", justify="left", no_wrap=True)
@@ -149,6 +150,7 @@ class _Table(Table):
     """A table with a rule below its head on a terminal; never squeezed, since half a number misleads."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        # no rule in a pipe, where other programs read
         self.box = box.SIMPLE_HEAD if console.is_terminal else None
         yield from super().__rich_console__(console, options.update_width(max(options.max_width, _MIN_WIDTH)))
 
@@ -221,6 +223,7 @@ def _unexplained_lines(result: ModelDifference) -> list[str]:
 
 
 def _untouched(result: ModelDifference, part: str, total: int) -> str:
+    # added parts are not of the original, whose parts are counted
     changed = {d.name for d in result.differences if d.part == part and d.change != "added"}
     return f"{max(0, total - len(changed)):,} of {_count(total, part)}"
 

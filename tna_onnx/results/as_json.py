@@ -30,6 +30,7 @@ def to_json(result: Any, *, details: bool = False) -> str:
             entries[field.name] = _plain(value)
     if hasattr(result, "verdict"):
         entries["verdict"] = result.verdict
+    # allow_nan: should one have slipped through, fail rather than write what no parser reads
     return json.dumps(entries, indent=2, allow_nan=False) + "\n"
 
 
@@ -63,6 +64,7 @@ def _plain(value: Any) -> Any:
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, (tuple, list)):
         return [_plain(item) for item in value]
+    # NumPy's scalars are no JSON numbers
     if isinstance(value, np.generic):
         value = value.item()
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -85,6 +85,7 @@ def verdict_text(baseline: str, differences: Mapping[str, Interval], agreement: 
             d = differences[name]
             names[metric.standing(d.low, d.high)].append(metric.label)
     same = f"the same class for {100 * agreement:.2f} % of samples"
+    # nothing is significant: a list of every metric would say no more
     if not names[1] and not names[-1]:
         return f"no significant difference from {baseline}; {same}"
     parts = [

@@ -137,10 +137,13 @@ class RiskCoverage:
         order = np.argsort(-scores.confidence, kind="stable")
         confidence = scores.confidence[order]
         wrong = ~scores.hit[order]
+        # samples of one confidence are taken together: their order is arbitrary
         ends = np.flatnonzero(np.r_[confidence[1:] != confidence[:-1], True]) + 1
         coverage = ends / len(scores)
         risk = np.cumsum(wrong)[ends - 1] / ends
+        # a step function: each threshold's risk times the coverage that it adds
         area = float(np.sum(np.diff(coverage, prepend=0.0) * risk))
+        # the area is of the whole curve; only what is drawn is thinned
         kept = np.unique(np.linspace(0, len(ends) - 1, min(_POINTS, len(ends))).astype(int))
         return cls(tuple(coverage[kept].tolist()), tuple(risk[kept].tolist()), area)
 

@@ -123,6 +123,7 @@ class ModelDifference:
     @property
     def verdict(self) -> str:
         """One sentence: whether anything changed that a recalibration does not change."""
+        # the file first: outputs can only tell whether it matters
         if not self.only_head_and_block:
             count = len(self.unexplained)
             return f"changed: {count} {'difference is' if count == 1 else 'differences are'} not of the head or its map"
@@ -131,5 +132,6 @@ class ModelDifference:
             return f"changed: the output {names} does not depend on the head, but moved"
         if not self.differences:
             return "identical: nothing differs"
+        # a file whose metadata alone changed computes the same
         kept = [d for d in self.differences if d.part != "metadata"]
         return "sound: only the head and the appended block differ" if kept else "identical but for the provenance"

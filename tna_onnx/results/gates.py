@@ -88,6 +88,7 @@ class Gates:
         for flag, limit, name, sign in limits:
             metric = METRICS[name]
             value = getattr(metrics, name)
+            # sign: an accuracy must not lie below its limit, the others not above
             if limit is not None and sign * value > sign * limit / metric.factor:
                 text = f"{metric.label} is {metric.factor * value:.6g} {metric.unit}"
                 lines.append(f"{flag} {limit:g} missed: {text} on {_n(metrics, kind)}")
@@ -106,11 +107,13 @@ class Gates:
         """
         lines = []
         drop = differences["accuracy"]
+        # the whole interval: noise alone must not fail a pipeline
         if self.max_accuracy_drop is not None and drop.high < -self.max_accuracy_drop / 100:
             lines.append(
                 f"--max-accuracy-drop {self.max_accuracy_drop:g} missed: {difference_text('accuracy', drop)} on "
                 f"{_n(metrics, kind)}"
             )
+        # an interval that holds zero shows no improvement
         if self.require_improvement and changed(differences[objective]) >= 0:
             lines.append(
                 f"--require-improvement missed: no significant improvement, "

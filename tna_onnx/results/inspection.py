@@ -76,6 +76,7 @@ class Inspection:
             UnsupportedModel: there is none.
         """
         if not self.heads:
+            # every output was walked, and a user has to see why each of them leads nowhere
             reasons = "; ".join(f"output '{r.output}', at {r.node}: {r.reason}" for r in self.refusals)
             raise UnsupportedModel(f"{self.model}: no linear head found ({reasons})")
         return self.heads[0]

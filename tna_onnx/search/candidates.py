@@ -90,6 +90,7 @@ def pick(candidates: Sequence[Candidate], values: Sequence[float]) -> int:
     best = min(first, key=lambda k: values[k])
     if best > 0:
         return best
+    # none of them beats the original weight within the constraint
     return min(range(len(values)), key=lambda k: values[k])
 
 
@@ -104,10 +105,12 @@ def candidate_weights(
     weight: NDArray[Any], candidates: Sequence[Candidate], settings: SearchSettings
 ) -> Iterator[tuple[int, NDArray[Any]]]:
     """Yield (index, (C, n) weight) of candidates, in any order: those of one ensemble size are made in one walk."""
+    # angle 0 needs no walk
     yield from ((k, weight) for k, c in enumerate(candidates) if c.angle == 0)
     for size in sorted({c.ensemble_size for c in candidates if c.angle > 0}):
         level = [(c.angle, k) for k, c in enumerate(candidates) if c.angle > 0 and c.ensemble_size == size]
         for average in averages(weight, sorted({angle for angle, _ in level}), size, settings.draws):
+            # `averages` gives back the angle that was asked for: floats can be compared
             yield from ((k, average.weight) for angle, k in level if angle == average.angle)
 
 
@@ -118,6 +121,7 @@ def candidate_of(average: Average, members: int, scores: SampleScores, fitted: A
 def accuracy_drop(before: SampleScores, after: SampleScores) -> tuple[float, float]:
     """Accuracy lost, and the standard error of this paired difference."""
     # paired: samples that both get right or wrong do not count
+    # int8: NumPy does not subtract truth values
     drop = before.hit.astype(np.int8) - after.hit
     return float(np.mean(drop)), float(np.std(drop)) / math.sqrt(len(drop))
 

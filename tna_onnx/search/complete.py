@@ -40,6 +40,7 @@ def search_complete(
     Source: the paper's TNA (comp.), section "Experimental Details".
     """
     scores, fitted = score(weight, None)
+    # angle 0 with a map of its own: accuracy is held against this pair
     walk = Walk(Candidate(0.0, 1, 0.0, scores, fitted), settings, progress)
     members = settings.ensemble_size
 

@@ -78,7 +78,9 @@ def search_sparse(
     walk = Walk(Candidate(0.0, 1, 0.0, score([weight])[0]), settings, progress)
     target = _target(walk.original, settings, score_scaled or functools.partial(_score_scaled, weight, score))
     search = _Search(weight, score, settings, walk)
+    # step 1
     search.look_along(target)
+    # step 2
     level = search.add_members(target)
     extend = functools.partial(search.extend, members=level.members)
     walk.refine(level.stride, 1, extend, level.members, level.centres)  # step 3
@@ -95,6 +97,7 @@ def _target(original: Candidate, settings: SearchSettings, score_scaled: Callabl
         limit.add([Candidate(a, LIMIT, 0.0, score_scaled(math.cos(math.radians(a)))) for a in angles])
 
     extend(settings.steps(settings.coarse))
+    # as finely as the search itself: the target lies on its grid
     limit.refine(settings.coarse, 1, extend, LIMIT)
     return limit.quarters(limit.best(LIMIT))
 
@@ -140,6 +143,7 @@ class _Search:
         walk = self.walk
         members = self.settings.ensemble_size
         coarse = self.settings.steps(self.settings.coarse)
+        # few members carry noise: their best angle may lie past that of the limit
         end = target + 2 * self.settings.coarse if self.settings.adaptive else coarse[-1]
         self.extend([q for q in coarse if q <= end], members)
         for q in coarse:
@@ -155,12 +159,15 @@ class _Search:
         """Step 2, where it is needed."""
         members = self.settings.ensemble_size
         level = _Level(members, self.settings.coarse, centres=2)
+        # the target is the original weight, or there is no noise that members could shrink
         if target == 0 or members == LIMIT:
             return level
+        # half degrees, or quarters of a larger grid step (see `_NEAR`)
         unit = max(1, self.settings.coarse // (4 * QUARTERS))
         near = self.walk.around(target, (-8 * unit, 0, 8 * unit))
         self.extend(near, members)
         cap = _cap(self.walk.pool, self.settings.angles([target])[0], self.weight.shape[0], self.settings)
+        # accuracy does not stand in the way
         if members >= cap or not self.walk.falls_short(near[0], members):
             return level
         return self._grow(target, unit, cap)
@@ -198,4 +205,5 @@ def _stacks(made: Iterable[Average], size: int) -> Iterator[list[Average]]:
 def _cap(level: Sequence[Candidate], target: float, classes: int, settings: SearchSettings) -> int:
     """Members that the search may average: as set, and no more than 2^30 turned class vectors a candidate."""
     turned = max([1.0, *(c.rotations for c in level if c.angle <= target)]) * classes  # none in the limit
+    # the bound is for sizes that the search chooses: the one asked for stands
     return max(settings.ensemble_size, min(settings.max_ensemble_size, int(_MAX_TURNED / turned)))

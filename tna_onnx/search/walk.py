@@ -44,6 +44,7 @@ class Walk:
             self.pool[k] = dataclasses.replace(self.pool[k], weight=None)
         self._best = best
         if self._progress:
+            # how many members accuracy will ask for is not known: the total may grow
             self._progress(len(self.pool), max(self._expected, len(self.pool)))
 
     def end(self) -> None:

@@ -87,6 +87,7 @@ def _load(ctx: click.Context, _param: click.Parameter, path: str | None) -> None
         UsageError: a file that cannot be read, an unknown key, or a value that its option does not take.
     """
     path = path or variable_value(ctx, "config")
+    # rules 2 to 4 of the package's docstring, in reverse: later layers replace earlier ones
     layers = [read_pyproject(ctx)]  # the weakest first
     if path:
         layers.append(read_file(ctx, Path(path)))

@@ -26,6 +26,7 @@ def read_environment(ctx: click.Context) -> dict[str, Setting]:
     """
     settings = {}
     for flag, option in options_by_flag(ctx.command).items():
+        # a setting for one command wins over one for all: the first that is set ends the loop
         for variable in _variables(ctx.info_name or "", flag):
             value = os.environ.get(variable)
             if value:  # an empty variable is not set: some CI systems cannot remove one

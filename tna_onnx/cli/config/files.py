@@ -41,6 +41,7 @@ def read_pyproject(ctx: click.Context) -> dict[str, Setting]:
     Raises:
         UsageError: as for `read_file`; or the table has an underscore in its name.
     """
+    # the nearest table wins alone: tables further up are not merged in
     for folder in _searched_folders():
         path = folder / "pyproject.toml"
         try:
@@ -102,6 +103,7 @@ def _settings(ctx: click.Context, path: Path, table: Any, place: str) -> dict[st
         table: what the file says.
         place: name of the table in the file; empty for the whole file.
     """
+    # TOML takes any value under a name: `tna-onnx = 3` too
     if not isinstance(table, dict):
         raise UsageError(f"{path}: {place} must be a table")
     commands = configurable_commands(ctx)

@@ -57,6 +57,7 @@ def check_value(ctx: click.Context, option: click.Option, value: Any, where: str
         UsageError: it does not take it.
     """
     try:
+        # click's own conversion, so that a setting is checked like a flag; its result is not kept
         option.process_value(ctx, value)
     except click.BadParameter as error:
         raise UsageError(f"{where}: {error.message}") from error
@@ -65,9 +66,11 @@ def check_value(ctx: click.Context, option: click.Option, value: Any, where: str
 
 def closest(word: str, known: Iterable[str], likeness: float) -> str | None:
     """Return the known word that is most like `word`; None if none has the `likeness`, from 0 to 1."""
+    # sorted: of equally close words it is the same one on every run
     matches = difflib.get_close_matches(word, sorted(known), 1, likeness)
     return matches[0] if matches else None
 
 
 def _long_flag(param: click.Parameter) -> str:
+    # `-o, --output`: the longer one is the name of the setting
     return max(param.opts, key=len).lstrip("-")

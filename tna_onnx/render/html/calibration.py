@@ -37,6 +37,7 @@ def to_html(report: Report, command: str = "", sources: Mapping[str, str] | None
     details = report.details
     if details is None:
         raise ValueError("the report has no details; call calibrate with details=True")
+    # a file that was not written has not changed
     changes_title = "What changed in the file" if report.output else "What the new file changes"
     parts = (
         ("result", "Result", result(report)),

@@ -124,12 +124,14 @@ def line_chart(
 
 def chart_x(value: float, x_range: tuple[float, float]) -> float:
     """Return where `line_chart` has a value of x, in its own pixels."""
+    # the range of y does not matter for x
     return Frame(x_range, (0, 1)).at_x(value)
 
 
 def _frame(series: Sequence[Series], x_range: tuple[float, float] | None, y_range: tuple[float, float] | None) -> Frame:
     """Choose the ranges that were not asked for."""
     points = [point for line in series for point in line.points]
+    # the points' own range; y begins at 0, so that heights can be compared
     if x_range is None:
         x_range = min(x for x, _ in points), max(x for x, _ in points)
     if y_range is None:
@@ -145,6 +147,7 @@ def _vertical_guide(frame: Frame, value: float, text: str, on_top: bool) -> Guid
     """Mark a value of x; its text stands on the side with more room."""
     line = frame.segment("pick", (value, frame.y[0]), (value, frame.y[1]))
     y = frame.top + 12 if on_top else frame.bottom - 6
+    # past the middle there is more room on the left
     if value > sum(frame.x) / 2:
         return Guide(line, text, frame.at_x(value) - 5, y, "end")
     return Guide(line, text, frame.at_x(value) + 5, y)

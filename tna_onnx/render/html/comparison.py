@@ -133,6 +133,7 @@ def _differences(comparison: ModelComparison) -> Differences:
     """One table, the models of a metric below each other and on one scale."""
     rows = []
     for name in METRICS:
+        # one scale a metric, so that models can be compared by eye
         reach = reach_of(*(model.differences[name] for model in comparison.others))
         rows += [_difference_row(name, model, reach) for model in comparison.others]
     interval = f"{comparison.confidence_level:g}% interval"
@@ -153,7 +154,9 @@ def _difference_row(name: str, model: ComparedModel, reach: float) -> tuple[str 
 
 
 def _reliability(comparison: ModelComparison) -> Reliability:
+    # colours, then colours with dashes: further lines could not be told apart
     drawn = comparison.models[: 2 * _COLOURS]
+    # said on the page: a model without a line must not be missed
     left_out = len(comparison.models) - len(drawn)
     lines = [line for k, model in enumerate(drawn) if (line := _line(k, model)).points]
     diagonal = Series("confidence is accuracy", ((0.0, 0.0), (1.0, 1.0)), "key dashed")

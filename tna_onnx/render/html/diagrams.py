@@ -58,6 +58,7 @@ def reliability_diagram(
     frame = Frame((0, 1), (0, 1), bottom=236)
     # Without any samples the strip still needs a scale.
     strip = Frame((0, 1), (0, max(bins.count) or 1), top=250, bottom=292)
+    # an empty bin has no accuracy: a bar of height 0 would claim one
     filled = [bar for bar in bars(bins) if bar.count]
     total = sum(bins.count)
     listed = "; ".join(f"{_range(bar)}: {bar.count:,} samples, {what} {bar.height:.2f}" for bar in filled)

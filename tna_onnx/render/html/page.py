@@ -61,7 +61,9 @@ def environment() -> Environment:
     """Return the environment of the templates; a name that a template gets wrong is an error."""
     templates = Environment(
         loader=PackageLoader("tna_onnx.render.html"),
+        # names, paths and notes come from outside
         autoescape=True,
+        # a name that is wrong would otherwise print nothing
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -114,6 +114,7 @@ class Frame:
     def at_x(self, value: float) -> float:
         """Pixel of a value of x."""
         low, high = self.x
+        # two digits are far below what a screen shows
         return round(self.left + (value - low) / (high - low) * (self.right - self.left), 2)
 
     def at_y(self, value: float) -> float:
@@ -207,6 +208,7 @@ def ticks(low: float, high: float) -> list[float]:
     >>> ticks(0, 100)
     [0.0, 20.0, 40.0, 60.0, 80.0, 100.0]
     """
+    # about five steps; the next larger round one leaves at least two ticks
     raw = (high - low) / 5
     power = 10.0 ** math.floor(math.log10(raw))
     # 0.999 and 1e-9: rounding errors neither skip a step nor lose the tick at an end

@@ -64,6 +64,7 @@ def interval_cell(name: str, d: Interval, reach: float, open_word: str) -> Inter
     metric = METRICS[name]
     # Errors fall to the left, so a metric that is better when larger is mirrored.
     sign = -metric.better
+    # mirroring swaps the ends
     low, high = sorted((sign * d.low, sign * d.high))
     looks = {1: "better", 0: "open", -1: "worse"}
     words = {1: "better", 0: open_word, -1: "worse"}
@@ -74,6 +75,7 @@ def interval_cell(name: str, d: Interval, reach: float, open_word: str) -> Inter
 def reach_of(*differences: Interval) -> float:
     """Return the ends of an axis around zero that holds all of these; 1e-12 where they are all zero."""
     ends = (abs(value) for d in differences for value in (d.low, d.high, d.difference))
+    # 5 % of paper at both ends, so that the outermost point is whole
     return 1.05 * max(1e-12, *ends)
 
 

@@ -77,4 +77,5 @@ def _figure(title: str, distributions: dict[str, tuple[float, ...]], sides: tupl
 
 def _mean_angle(shares: Sequence[float]) -> float:
     width = 180 / len(shares)
+    # from the middles of the bins, which is all that the details keep
     return sum((j + 0.5) * width * share for j, share in enumerate(shares)) / (sum(shares) or 1)

@@ -68,6 +68,7 @@ def _risk_chart(curves: dict[str, RiskCoverage]) -> Figure:
 
 def _risk_table(curves: dict[str, RiskCoverage]) -> Table:
     rows = [(f"{q} %", *(_risk_at(curve, q / 100) for curve in curves.values())) for q in _COVERAGES]
+    # the area under the curve is the mean error rate over all coverages
     rows.append(("mean over all", *(f"{100 * curve.area:.2f}" for curve in curves.values())))
     return table(("coverage", "before", "after"), rows, "Errors among the most confident, %")
 

@@ -92,6 +92,7 @@ def _top_label(bins: Bins, word: str) -> Figure:
 def _classes(details: Details) -> Classes:
     """Draw every class, or those with the largest gaps before where there are many."""
     classes = details.classes
+    # by the gap before: the same classes, whatever recalibration made of them
     worst = sorted(range(len(classes)), key=lambda k: -classes[k].before.ece)
     drawn = classes
     summary = "Diagrams"

@@ -74,5 +74,6 @@ def _row(c: Comparison, name: str) -> tuple[str | IntervalBar, ...]:
         metric.number(getattr(c.before, name)),
         metric.number(getattr(c.after, name)),
         f"{metric.change(d.difference)} ({metric.change(d.low)} to {metric.change(d.high)})",
+        # a scale of its own in each row: metrics have different units
         interval_cell(name, d, reach_of(d), "no significant change"),
     )

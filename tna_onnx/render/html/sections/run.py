@@ -36,6 +36,7 @@ def run(report: Report, details: Details, command: str, sources: Mapping[str, st
         terms.insert(0, Term("From files and the environment", values))
     if command:
         terms.insert(0, Term("Command", command, code=True))
+    # held-out data can have a recipe of their own
     if details.preprocessing != report.preprocessing:
         terms.append(Term("Preprocessing, held-out", recipe_text(details.preprocessing)))
     terms += [
@@ -60,13 +61,16 @@ def _settings_text(report: Report) -> str:
         settings["ensemble_size"] = f"auto (from {report.settings['ensemble_size']})"
     tilt = report.settings.get("tilt")
     if isinstance(tilt, dict):
+        # nested in the report, flat on the command line
         settings.update(tilt)
     return ", ".join(f"{name.replace('_', '-')} {_setting(name, value)}" for name, value in settings.items())
 
 
 def _setting(name: str, value: object) -> str:
+    # kept as a fraction, asked for in points
     if name == "max_accuracy_drop" and isinstance(value, float):
         return plain(100 * value)
+    # 0 stands for the limit of many
     if name.endswith("ensemble_size") and value == 0:
         return "inf"
     if isinstance(value, bool):

@@ -54,6 +54,7 @@ def samples(details: Details) -> Samples | None:
         ),
     )
     groups = tuple(Group(title, text, tuple(map(_card, worst))) for title, text, worst in kinds if worst)
+    # a section without cards would be an empty heading
     if not groups:
         return None
     return Samples(data_text(details), groups)

@@ -63,6 +63,7 @@ class Search:
 
 def search(report: Report, details: Details) -> Search | None:
     """Return the values of the section; None without a search."""
+    # the original weight alone: nothing was searched
     if len(details.steps) < 2:
         return None
     stops = _stops(details)
@@ -90,6 +91,7 @@ def _keys(details: Details) -> list[Key]:
     if shared:
         keys.append(line_key(f"m{last}", "other numbers of members", MARKERS[last]))
     if details.held_out:
+        # with one kind of data there is nothing to tell apart
         keys += [line_key("key", "held-out data"), line_key("key dashed", "calibration data")]
     return keys
 
@@ -140,6 +142,7 @@ def _members_chart(report: Report, details: Details) -> Figure | None:
     """Accuracy against the members averaged at the chosen angle."""
     if len(details.averages) < 2:
         return None
+    # members double from point to point: even distances in log scale
     points = tuple((math.log2(average.members), 100 * average.accuracy) for average in details.averages)
     # From the last, which was chosen, every second or third one if there are too many.
     labelled = details.averages[:: -(1 + len(details.averages) // _MAX_LABELS)]
@@ -160,6 +163,7 @@ def _members_chart(report: Report, details: Details) -> Figure | None:
 
 
 def _x_range(details: Details) -> tuple[float, float]:
+    # 2 degrees of room for the last marker
     return 0.0, max(step.angle for step in near(details)) + 2
 
 
@@ -194,6 +198,7 @@ def _stops(details: Details) -> tuple[Stop, ...]:
     """One diagram for each angle; of several at an angle, the chosen one, else that of the most members."""
     chosen = details.steps[details.chosen]
     by_angle: dict[float, Step] = {}
+    # later ones replace earlier ones: most members last, the limit of many after all
     for step in sorted(details.steps, key=lambda s: (s.angle, s.members or math.inf)):
         if by_angle.get(step.angle) is not chosen:
             by_angle[step.angle] = step
