@@ -12,7 +12,6 @@ from tna_onnx.calibration.crossfit import FOLDS
 from tna_onnx.calibration.job import Job
 from tna_onnx.calibration.settings import QuantizedHead
 from tna_onnx.calibration.task import Collected, Task
-from tna_onnx.data.options import Data
 from tna_onnx.data.source import require_samples
 from tna_onnx.engine.placement import placement_of
 from tna_onnx.errors import UsageError
@@ -54,10 +53,7 @@ def open_task(job: Job, progress: Progress) -> Task:
     opened = OpenModel(model, readout, device)
     names = job.calib.class_names(model.metadata, readout.labels, readout.n_classes)
     samples = open_samples(opened, job.calib, names)
-    held_out = None
-    if job.held_out is not None:
-        _check_class_names(job.held_out, model, readout, names)
-        held_out = open_samples(opened, job.held_out, names)
+    held_out = _open_held_out(job, opened, names)
     # before the network runs over any of them
     _check_samples(job, samples, held_out)
 
@@ -120,14 +116,23 @@ def _batch_size(job: Job, opened: OpenModel, samples: Samples, session: Session 
     return batch_size_for(job.batch_size, opened.model, to_probe, [opened.main], samples.source, job.folder)
 
 
-def _check_class_names(data: Data, model: Model, readout: Readout, names: tuple[str, ...] | None) -> None:
-    """Refuse held-out data whose class names are not those of the calibration data.
+def _open_held_out(job: Job, opened: OpenModel, names: tuple[str, ...] | None) -> Samples | None:
+    """Open the held-out data, if there are any.
 
     Raises:
-        UsageError: they differ.
+        UsageError: their class names are not those of the calibration data.
     """
-    if data.classes is not None and data.class_names(model.metadata, readout.labels, readout.n_classes) != names:
-        raise UsageError("eval has other class names than calib; both must be the model's, in the order of its output")
+    data = job.held_out
+    if data is None:
+        return None
+    if data.classes is not None:
+        readout = opened.readout
+        own = data.class_names(opened.model.metadata, readout.labels, readout.n_classes)
+        if own != names:
+            raise UsageError(
+                "eval has other class names than calib; both must be the model's, in the order of its output"
+            )
+    return open_samples(opened, data, names)
 
 
 def _target(job: Job, model: Model) -> Path | None:
