@@ -182,9 +182,8 @@ def refuse_unknown(function: str, words: Mapping[str, Any], known: type) -> None
     Raises:
         TypeError: such a keyword.
     """
-    names = list(known.__annotations__) + [
-        name for base in known.__mro__ for name in vars(base).get("__annotations__", ())
-    ]
+    # a TypedDict's annotations hold those that it inherits
+    names = [*known.__annotations__]
     for word in words:
         if word not in names:
             close = difflib.get_close_matches(word, names, n=1)
