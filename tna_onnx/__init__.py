@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from tna_onnx._version import __version__ as __version__  # the same name again: mypy takes it for public
 from tna_onnx.errors import CheckFailed, DataError, DeviceError, TnaError, UnsupportedModel, UsageError
 
 if TYPE_CHECKING:
@@ -63,8 +64,6 @@ __all__ = [
     "json_schema",
     "verify",
 ]
-
-__version__ = "0.1.0"
 
 _HOMES = {
     "Data": "data.options",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from importlib.metadata import version
 
-import tna_onnx
+from tna_onnx._version import __version__
 from tna_onnx.calibration.settings import Settings
 from tna_onnx.calibration.strategy import Outcome
 from tna_onnx.calibration.task import Task
@@ -18,7 +18,7 @@ def provenance_entries(task: Task, settings: Settings, outcome: Outcome) -> dict
     """Return how the file was made; no time, no path: the same run writes the same bytes."""
     recipe = task.source.recipe()
     entries: dict[str, object] = {
-        "version": tna_onnx.__version__,
+        "version": __version__,
         "search": settings.search,
         "map": outcome.map,
         "angle_degrees": outcome.chosen.angle,
@@ -47,7 +47,7 @@ def provenance_entries(task: Task, settings: Settings, outcome: Outcome) -> dict
 def versions() -> dict[str, str]:
     """Return the versions of what computed the numbers."""
     return {
-        "tna-onnx": tna_onnx.__version__,
+        "tna-onnx": __version__,
         "onnx": version("onnx"),
         "onnxruntime": runtime_version(),
         "numpy": version("numpy"),
