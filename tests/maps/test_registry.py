@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tests.maps.samples import reduce_of, sample
 from tna_onnx.maps import MAPS, MapName
-from tna_onnx.maps.base import CalibrationMap, apply_map
+from tna_onnx.maps.base import CalibrationMap, Folding, apply_map
 
 Array = NDArray[Any]
 
@@ -53,8 +53,17 @@ class TestFacts:
         folding = one.folded()
         assert (folding is not None) == one.foldable
         if folding is not None:
-            # the logits stand for those of a head: they are linear in weight and bias
-            np.testing.assert_allclose(folding.factor * logits, apply_map(one, logits, features), rtol=1e-14)
+            # a head whose logits these are: its features are the logits themselves, and those of the map beside them
+            width = logits.shape[1]
+            head = np.hstack([np.eye(width), np.zeros((width, features.shape[1]))])
+            delta = folding.delta
+            if delta is not None:
+                delta = np.hstack([np.zeros((width, width)), delta])
+            folding = Folding(folding.scale, folding.shift, delta)
+            weight, bias = folding.weight(head), folding.bias(np.zeros(width))
+            np.testing.assert_allclose(
+                np.hstack([logits, features]) @ weight.T + bias, apply_map(one, logits, features), rtol=1e-9, atol=1e-9
+            )
 
     def test_features_are_read_only_where_it_says_so(self, name: str) -> None:
         one, logits, features = fitted(name)

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.calibration.strategy import Outcome
@@ -95,7 +94,7 @@ class Writing:
         factor = 1.0
         write_map = None
         if folding is not None:
-            factor = folding.factor
+            factor = folding.factor or 1.0
         # the formula that was fitted writes its own nodes (law 3 of `maps.base`)
         elif outcome.fitted is not None:
             write_map = outcome.fitted.forward
@@ -140,8 +139,6 @@ def _new_weight(outcome: Outcome, folding: Folding | None) -> NDArray[Any] | Non
     if outcome.weight is None:
         return None
     if folding is not None:
-        # in the weight's own dtype: float64 would round twice
-        weight: NDArray[Any] = outcome.weight * np.asarray(folding.factor, outcome.weight.dtype)
-        return weight
+        return folding.weight(outcome.weight)
     # the original weight: its stored bytes stay as they are
     return None if outcome.chosen.angle == 0 else outcome.weight

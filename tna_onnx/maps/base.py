@@ -16,11 +16,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
+import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.numerics.ops import ArrayOps, Ops
 
 __all__ = ["CalibrationMap", "Folding", "Reduce", "apply_map"]
+
+FloatArray = NDArray[np.float64]
 
 
 class Reduce(Protocol):
@@ -34,11 +37,51 @@ class Reduce(Protocol):
         """
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Folding:
-    """What a map does to weight and bias in place of nodes of its own: W' = factor W, b' = factor b."""
+    """What a map does to weight and bias in place of nodes of its own: W' = A W + D, b' = A b + c.
 
-    factor: float
+    Attributes:
+        scale: A: a number, (C,) for a diagonal matrix, or a (C, C) matrix.
+        shift: (C,) c; None for zeros.
+        delta: (C, n) D; None for zeros.
+    """
+
+    scale: float | FloatArray
+    shift: FloatArray | None = None
+    delta: FloatArray | None = None
+
+    @property
+    def factor(self) -> float | None:
+        """The number that weight and bias are multiplied by, where that is all."""
+        if self.shift is None and self.delta is None and np.ndim(self.scale) == 0:
+            return float(self.scale)
+        return None
+
+    def weight(self, weight: NDArray[Any]) -> NDArray[Any]:
+        """Return W' in the dtype of W, (C, n)."""
+        turned = self._times(weight)
+        if self.delta is not None:
+            turned = turned + np.asarray(self.delta, weight.dtype)
+        return turned
+
+    def bias(self, bias: NDArray[Any]) -> NDArray[Any]:
+        """Return b' in the dtype of b, (C,)."""
+        moved = self._times(bias)
+        if self.shift is not None:
+            moved = moved + np.asarray(self.shift, bias.dtype)
+        return moved
+
+    def _times(self, value: NDArray[Any]) -> NDArray[Any]:
+        # in the value's own dtype: float64 would round twice
+        scale = np.asarray(self.scale, value.dtype)
+        if scale.ndim == 2:
+            product: NDArray[Any] = scale @ value
+            return product
+        if scale.ndim == 1 and value.ndim == 2:
+            scale = scale[:, None]
+        scaled: NDArray[Any] = value * scale
+        return scaled
 
 
 class CalibrationMap(Protocol):
