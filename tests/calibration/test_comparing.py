@@ -14,6 +14,7 @@ from tna_onnx.calibration.comparing import compare_heads
 from tna_onnx.calibration.settings import Settings
 from tna_onnx.calibration.strategy import Strategy
 from tna_onnx.calibration.task import Task
+from tna_onnx.calibration.writing import Shipped, Writing
 from tna_onnx.errors import DataError
 from tna_onnx.maps.temperature import Temperature
 
@@ -24,12 +25,14 @@ def strategy_of(task: Task, **fields: Any) -> Strategy:
     return Strategy(task.logits, task.weight, "none", "ts", SETTINGS.for_search, **fields)
 
 
-@pytest.mark.parametrize("factor", [None, 0.5])
-def test_held_out_numbers_are_those_of_the_model_run_on_the_data(small: Small, factor: float | None) -> None:
-    """With the map folded (a factor) or not: only the rounding of weights differs."""
+@pytest.mark.parametrize("fold", [False, True])
+def test_held_out_numbers_are_those_of_the_model_run_on_the_data(small: Small, fold: bool) -> None:
+    """With the map folded or not: only the rounding of weights differs."""
     task = opened(small, held_out=few(small.test))
     outcome = outcome_of(task, Temperature(2.0))
-    after = task.logits(outcome.weight, factor, on=task.held_out)
+    assert task.held_out is not None
+    after = Writing(task, fold).shipped(outcome, task.held_out)
+    assert (after.fitted is None) == fold
     compared = compare_heads(task, strategy_of(task), outcome, SETTINGS, after)
     data = few(small.test)
     (logits,) = outputs(small.model, data["x"])
@@ -49,7 +52,7 @@ def test_held_out_numbers_are_those_of_the_model_run_on_the_data(small: Small, f
 def test_where_nothing_changed_both_are_the_same(small: Small) -> None:
     task = opened(small, calib=few(small.calib))
     outcome = outcome_of(task)
-    compared = compare_heads(task, strategy_of(task), outcome, SETTINGS, outcome.logits)
+    compared = compare_heads(task, strategy_of(task), outcome, SETTINGS, Shipped(outcome.logits, outcome.fitted))
     assert compared.comparison.how == "unchanged"
     assert compared.before is compared.after
     for interval in compared.comparison.differences.values():
@@ -60,7 +63,7 @@ def test_without_held_out_data_each_sample_counts_once(small: Small) -> None:
     task = opened(small, calib=few(small.calib))
     strategy = strategy_of(task)
     outcome = strategy.run(lambda *_: None)
-    compared = compare_heads(task, strategy, outcome, SETTINGS, outcome.logits)
+    compared = compare_heads(task, strategy, outcome, SETTINGS, Shipped(outcome.logits, outcome.fitted))
     assert compared.comparison.how == "cross-fitted"
     for one in ("confidence", "nll"):  # the folds' order, but the same samples
         np.testing.assert_array_equal(np.sort(getattr(compared.before, one)), np.sort(getattr(outcome.before, one)))
@@ -80,7 +83,9 @@ def test_held_out_logits_that_are_no_numbers_are_refused(small: Small) -> None:
     task = dataclasses.replace(task, held_out=dataclasses.replace(task.held_out, table=table))
     outcome = outcome_of(task, Temperature(2.0))
     with pytest.raises(DataError, match="logits 'logits' of sample 7 hold NaN or infinite values"):
-        compare_heads(task, strategy_of(task), outcome, SETTINGS, task.logits(outcome.weight, on=task.held_out))
+        compare_heads(
+            task, strategy_of(task), outcome, SETTINGS, Writing(task, fold=True).shipped(outcome, task.held_out)
+        )
 
 
 def test_logits_that_overflow_in_the_file_are_refused(small: Small) -> None:
@@ -95,4 +100,6 @@ def test_logits_that_overflow_in_the_file_are_refused(small: Small) -> None:
     task = dataclasses.replace(task, held_out=held_out, probed=dataclasses.replace(task.probed, readout=readout))
     outcome = outcome_of(task, Temperature(2.0))
     with pytest.raises(DataError, match="of sample 3 hold NaN or infinite values"):
-        compare_heads(task, strategy_of(task), outcome, SETTINGS, task.logits(outcome.weight, on=task.held_out))
+        compare_heads(
+            task, strategy_of(task), outcome, SETTINGS, Writing(task, fold=True).shipped(outcome, task.held_out)
+        )

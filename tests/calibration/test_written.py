@@ -14,7 +14,7 @@ from tests.calibration.samples import few, opened, outcome_of
 from tests.conftest import Small
 from tna_onnx.calibration.rounding import probability_bounds
 from tna_onnx.calibration.task import Task
-from tna_onnx.calibration.writing import Writing
+from tna_onnx.calibration.writing import Shipped, Writing
 from tna_onnx.calibration.written import check_file, check_probabilities, check_written, checked_samples
 from tna_onnx.errors import CheckFailed
 from tna_onnx.graph.load import load_model
@@ -39,7 +39,7 @@ class Gives:
 
 def check(task: Task, p: np.ndarray, rows: np.ndarray = ROWS) -> Any:
     logits = task.logits(task.weight)
-    return check_probabilities(Gives(p), task, task.calibration, rows, logits, Temperature(2.0), checker=True)
+    return check_probabilities(Gives(p), task, task.calibration, rows, Shipped(logits, Temperature(2.0)), checker=True)
 
 
 @pytest.fixture(scope="module")
@@ -101,11 +101,11 @@ def test_a_weight_that_is_wrong_by_ten_times_the_bound_is_caught(
     path = tmp_path / "o.onnx"
     onnx.save(rewritten.proto, path)
     logits = task.logits(outcome.weight, 0.5)
-    assert check_written(task, rewritten, path, checked_samples(task), logits, outcome.fitted).samples == 512
+    assert check_written(task, rewritten, path, checked_samples(task), Shipped(logits, outcome.fitted)).samples == 512
     tensor.CopyFrom(numpy_helper.from_array(value, part))
     onnx.save(rewritten.proto, path)
     with pytest.raises(CheckFailed, match="off the numerics"):
-        check_written(task, rewritten, path, checked_samples(task), logits, outcome.fitted)
+        check_written(task, rewritten, path, checked_samples(task), Shipped(logits, outcome.fitted))
 
 
 def test_a_node_that_nobody_announced_is_a_difference(task: Task, tmp_path: Path) -> None:

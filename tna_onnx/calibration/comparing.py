@@ -14,6 +14,7 @@ import numpy as np
 from tna_onnx.calibration.settings import Settings
 from tna_onnx.calibration.strategy import Outcome, Strategy
 from tna_onnx.calibration.task import Collected, Task
+from tna_onnx.calibration.writing import Shipped
 from tna_onnx.engine.logits import Logits
 from tna_onnx.errors import DataError
 from tna_onnx.numerics.ops import to_host
@@ -32,7 +33,7 @@ class Compared:
     comparison: Comparison
 
 
-def compare_heads(task: Task, strategy: Strategy, outcome: Outcome, settings: Settings, after: Logits) -> Compared:
+def compare_heads(task: Task, strategy: Strategy, outcome: Outcome, settings: Settings, after: Shipped) -> Compared:
     """Score the input and the result on held-out data, or cross-fitted.
 
     Args:
@@ -40,7 +41,7 @@ def compare_heads(task: Task, strategy: Strategy, outcome: Outcome, settings: Se
         strategy: how the result was made.
         outcome: the result.
         settings: bins, seed and confidence level.
-        after: logits of the held-out data, if there are any, under the weight that was written, before the map.
+        after: what the written file computes for the held-out data, if there are any.
 
     Raises:
         DataError: held-out logits that are not finite, or a map cannot be fitted without one of the folds.
@@ -52,13 +53,13 @@ def compare_heads(task: Task, strategy: Strategy, outcome: Outcome, settings: Se
 
 
 def _paired_scores(
-    task: Task, strategy: Strategy, outcome: Outcome, after: Logits
+    task: Task, strategy: Strategy, outcome: Outcome, after: Shipped
 ) -> tuple[How, SampleScores, SampleScores]:
     if task.held_out is not None:
         before = task.logits(task.weight, on=task.held_out)
-        for logits in (before, after):
+        for logits in (before, after.logits):
             _require_finite(task, logits, task.held_out)
-        return "held-out", before.scores(), after.mapped_scores(outcome.fitted)
+        return "held-out", before.scores(), after.logits.mapped_scores(after.fitted)
     # no fold could differ from another: nothing to cross-fit
     if outcome.chosen.angle == 0 and outcome.fitted is None:
         return "unchanged", outcome.before, outcome.before

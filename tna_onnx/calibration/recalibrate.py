@@ -14,10 +14,9 @@ from tna_onnx.calibration.opening import open_task
 from tna_onnx.calibration.provenance import provenance_entries
 from tna_onnx.calibration.reporting import Finished, report_of
 from tna_onnx.calibration.strategy import Outcome, Strategy
-from tna_onnx.calibration.task import Collected, Task
+from tna_onnx.calibration.task import Task
 from tna_onnx.calibration.writing import Writing
 from tna_onnx.calibration.written import check_written, checked_samples
-from tna_onnx.engine.logits import Logits
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.save import pending
 from tna_onnx.progress import Progress
@@ -45,20 +44,19 @@ def recalibrate(job: Job, progress: Progress) -> Report:
     strategy = _strategy(job, task, writing)
     outcome = _search(task, strategy, progress)
     folding = writing.folding(outcome)
-    factor = folding.factor if folding else None
     rewritten = writing.write(outcome, provenance_entries(task, job.settings, outcome))
 
     # a dry run writes and checks the file too, and leaves none behind
     target = None if job.dry_run else task.output
     with pending(task.model, rewritten.proto, target) as path:
         checked = checked_samples(task)
-        shipped = _logits(task, outcome, factor, checked)
-        verification = check_written(task, rewritten, path, checked, shipped, outcome.fitted)
+        shipped = writing.shipped(outcome, checked)
+        verification = check_written(task, rewritten, path, checked, shipped)
         _log.info("check: %s samples, largest |p - p'| %.1e", f"{verification.samples:,}", verification.max_difference)
         # these are there already, where the checked samples are those of the report
         after = shipped
         if task.held_out is not None and task.held_out is not checked:
-            after = task.logits(outcome.weight, factor, on=task.held_out)
+            after = writing.shipped(outcome, task.held_out)
         compared = compare_heads(task, strategy, outcome, job.settings, after)
         _log.info("compare: %s samples, %s", f"{compared.comparison.before.n:,}", compared.comparison.how)
         details = collect_details(task, job.settings, outcome, compared, path, progress) if job.details else None
@@ -112,13 +110,6 @@ def _search(task: Task, strategy: Strategy, progress: Progress) -> Outcome:
         raise UnsupportedModel(f"{task.model.name}: {task.where}: {error}; use --search none") from error
     _log.info("search: %s, map %s, candidates scored: %d", _weight(outcome), outcome.map, len(outcome.candidates))
     return outcome
-
-
-def _logits(task: Task, outcome: Outcome, factor: float | None, on: Collected) -> Logits:
-    """Logits of some samples under the weight that was written, before the map."""
-    if factor is None and on is task.calibration:
-        return outcome.logits  # which are there
-    return task.logits(outcome.weight, factor, on=on)
 
 
 def _weight(outcome: Outcome) -> str:

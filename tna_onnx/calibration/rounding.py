@@ -18,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.calibration.task import Task
+from tna_onnx.engine.logits import HeadLogits, Logits
 from tna_onnx.graph.floats import epsilon
 from tna_onnx.maps.base import CalibrationMap, apply_map
-from tna_onnx.numerics.ops import softmax
+from tna_onnx.numerics.ops import softmax, to_host
 
 __all__ = ["probability_bounds"]
 
@@ -39,7 +40,11 @@ _COARSE = 1e-4
 
 
 def probability_bounds(
-    task: Task, features: FloatArray, logits: FloatArray, fitted: CalibrationMap | None
+    task: Task,
+    features: FloatArray,
+    logits: FloatArray,
+    fitted: CalibrationMap | None,
+    source: Logits | None = None,
 ) -> FloatArray:
     """Return the largest |p - p'| per sample that rounding explains, (R,).
 
@@ -47,11 +52,12 @@ def probability_bounds(
         task: what was opened.
         features: of R samples.
         logits: of the same, (R, C), before the map.
-        fitted: the map.
+        fitted: the map that is not in the logits yet.
+        source: what made the logits; the original head by default.
     """
     # the formula of the module docstring from here on; rules where they apply
     eps = _unit(task)
-    moved = _ROUNDINGS * eps * np.max(_sizes(task, features, logits, eps), axis=1, keepdims=True)
+    moved = _ROUNDINGS * eps * np.max(_sizes(task, features, logits, source, eps), axis=1, keepdims=True)
     if task.head:
         moved += task.head.step  # rule 3
     bounds = _FLOOR + moved[:, 0] / 2
@@ -70,13 +76,17 @@ def _unit(task: Task) -> float:
     return max(eps, epsilon(task.head.stored_weight.value.dtype.name))
 
 
-def _sizes(task: Task, features: FloatArray, logits: FloatArray, eps: float) -> FloatArray:
+def _sizes(task: Task, features: FloatArray, logits: FloatArray, source: Logits | None, eps: float) -> FloatArray:
     """Return a_i per sample and class, (R, C)."""
     head = task.head
     if head is None:
         return np.abs(logits)
     weight = head.weight.astype(np.float64)
     bias = head.bias.astype(np.float64)
+    # a folded map may have made them larger
+    if isinstance(source, HeadLogits):
+        weight = np.asarray(to_host(source.head.weight), np.float64)
+        bias = np.asarray(to_host(source.head.bias), np.float64)
     if task.probed.tail is not None:  # rule 2
         length = np.linalg.norm(features.reshape(len(features), -1), axis=1, keepdims=True)
         return np.asarray(length * np.linalg.norm(weight, axis=1) + np.abs(bias))

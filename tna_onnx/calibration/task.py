@@ -21,6 +21,7 @@ from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.outputs import ClassOutput
 from tna_onnx.graph.readout import Head, Readout
+from tna_onnx.maps.base import Folding
 from tna_onnx.numerics.ops import softmax
 from tna_onnx.runtime import Device
 
@@ -125,12 +126,28 @@ class Task:
             return Host.name
         return self.placement.name
 
-    def logits(self, weight: NDArray[Any] | None, factor: float | None = None, on: Collected | None = None) -> Logits:
+    def folded_logits(self, weight: NDArray[Any], folding: Folding, on: Collected | None = None) -> Logits:
+        """Logits under a (C, n) weight with a map in weight and bias, both rounded as the file will have them.
+
+        The head is linear (`Writing.folding`). Where the file has no place for a bias, the shift is not rounded.
+        """
+        head = self.head
+        assert head is not None  # noqa: S101 - only a head can be folded into
+        collected = on or self.calibration
+        written = head.as_written(head.anchored(folding.weight(weight)))
+        if folding.factor is not None:
+            bias = head.bias_as_written(folding.factor)
+        else:
+            bias = head.anchored(folding.bias(head.bias))
+            if head.holds_bias:
+                bias = head.new_bias_as_written(bias)
+        return HeadLogits(collected.table, written, bias, self.placement, self.engine)
+
+    def logits(self, weight: NDArray[Any] | None, on: Collected | None = None) -> Logits:
         """Logits under a (C, n) weight, rounded as the file will have it.
 
         Args:
             weight: None for a model without a head.
-            factor: what weight and bias are multiplied by in the file: they are rounded as they are then.
             on: samples; the calibration data by default.
         """
         collected = on or self.calibration
@@ -144,13 +161,6 @@ class Task:
             # None leaves the stored tensor as it is: no second rounding of a weight that nobody changed
             new = None if unchanged else weight
             return TailLogits(table, head.features, self.probed.tail.logits(new), head.n_classes, self.engine)
-        if factor is not None:
-            # weight and bias are rounded with the factor in them; divided by it again, they are those of the map
-            written = head.as_written(weight * np.asarray(factor, weight.dtype))
-            # the factor as it was rounded for the product above
-            scale = head.working_type.type(factor)
-            bias = head.bias_as_written(factor) / scale
-            return HeadLogits(table, written / scale, bias, self.placement, self.engine)
         if not unchanged:
             weight = head.as_written(weight)
         return HeadLogits(table, weight, head.bias, self.placement, self.engine)

@@ -2,7 +2,8 @@
 
 A result is a weight and a map. The weight replaces the head's. The map goes one of two ways:
 
-- folded: multiplied into weight and bias, where nothing reads the scores in front of the bias (`ts`);
+- folded into weight and bias, where nothing reads the scores in front of the bias; a head without a bias gets an Add
+  behind the logits for what would be one;
 - appended: standard nodes behind the logits, where the opset has them and every reader can see the new scores.
 """
 
@@ -16,15 +17,25 @@ from typing import Any
 from numpy.typing import NDArray
 
 from tna_onnx.calibration.strategy import Outcome
-from tna_onnx.calibration.task import Task
+from tna_onnx.calibration.task import Collected, Task
+from tna_onnx.engine.logits import Logits
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.nodes import NodeOps, can_append
 from tna_onnx.graph.readers import can_insert, can_scale
 from tna_onnx.graph.rewrite import Rewritten, rewrite
 from tna_onnx.maps import MAPS
-from tna_onnx.maps.base import Folding
+from tna_onnx.maps.base import CalibrationMap, Folding
+from tna_onnx.numerics.ops import Ops
 
-__all__ = ["Writing"]
+__all__ = ["Shipped", "Writing"]
+
+
+@dataclass(frozen=True, eq=False)
+class Shipped:
+    """What a written file computes for some samples: logits, and the map that is not in them yet."""
+
+    logits: Logits
+    fitted: CalibrationMap | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,13 +86,24 @@ class Writing:
     def folding(self, outcome: Outcome) -> Folding | None:
         """Return what the fitted map does to weight and bias; None if it is appended, or there is none."""
         head = self.task.head
-        # folded only where nothing reads the scores in front of the bias
-        if outcome.fitted is None or not self.fold or head is None or not can_scale(self.task.model, head):
+        if outcome.fitted is None or head is None or not self._folds(outcome.map):
             return None
         # a quantised weight that stays as it is keeps its integers
         if head.stored_weight.quantized is not None and outcome.chosen.angle == 0:
             return None
         return outcome.fitted.folded()
+
+    def shipped(self, outcome: Outcome, on: Collected) -> Shipped:
+        """Return what the written file computes for some samples."""
+        task = self.task
+        folding = self.folding(outcome)
+        # behind a tail only the graph computes logits, without the map: a factor may be taken in or not, to rounding
+        if folding is not None and task.probed.tail is None and outcome.weight is not None:
+            return Shipped(task.folded_logits(outcome.weight, folding, on), None)
+        logits = outcome.logits
+        if on is not task.calibration:
+            logits = task.logits(outcome.weight, on)
+        return Shipped(logits, outcome.fitted)
 
     def write(self, outcome: Outcome, metadata: Mapping[str, str]) -> Rewritten:
         """Return the new model: weight, map and provenance.
@@ -90,24 +112,37 @@ class Writing:
             UnsupportedModel: a new value does not fit the stored dtype, or the map does not fit the graph.
         """
         task = self.task
+        keeps_order = _keeps_order(outcome.map)
+        change: dict[str, Any] = {}
         folding = self.folding(outcome)
-        factor = 1.0
-        write_map = None
         if folding is not None:
-            factor = folding.factor or 1.0
+            change = self._folded(outcome, folding)
         # the formula that was fitted writes its own nodes (law 3 of `maps.base`)
         elif outcome.fitted is not None:
-            write_map = outcome.fitted.forward
+            change = {"weight": _new_weight(outcome), "write_map": outcome.fitted.forward}
+        else:
+            change = {"weight": _new_weight(outcome)}
         return rewrite(
             task.model,
             task.readout,
-            _new_weight(outcome, folding),
-            bias_factor=factor,
-            write_map=write_map,
-            keeps_order=_keeps_order(outcome.map),
+            **change,
+            keeps_order=keeps_order,
             logits_shape=task.probed.logits_shape,
             metadata=metadata,
         )
+
+    def _folded(self, outcome: Outcome, folding: Folding) -> dict[str, Any]:
+        """New weight and bias, and the node that adds a shift where the file has no place for it."""
+        head = self.task.head
+        assert head is not None  # noqa: S101 - `folding` has seen to it
+        assert outcome.weight is not None  # noqa: S101 - as there is a head
+        weight = head.anchored(folding.weight(outcome.weight))
+        if folding.factor is not None:
+            return {"weight": weight, "bias_factor": folding.factor}
+        bias = head.anchored(folding.bias(head.bias))
+        if head.holds_bias:
+            return {"weight": weight, "bias": bias}
+        return {"weight": weight, "write_map": functools.partial(_add, bias)}
 
     @property
     def _all(self) -> tuple[str, ...]:
@@ -119,8 +154,16 @@ class Writing:
         return MAPS[name].foldable and head is not None and head.homogeneous
 
     def _folds(self, name: str) -> bool:
+        """Whether a map can go into weight and bias: nothing reads the scores in front of the bias."""
         head = self.task.head
-        return self.fold and MAPS[name].foldable and head is not None and can_scale(self.task.model, head)
+        if not self.fold or not MAPS[name].foldable or head is None or not can_scale(self.task.model, head):
+            return False
+        # one factor on all logits passes whatever keeps ratios; a matrix, or a bias, needs plain logits
+        if name == "ts":
+            return True
+        if not head.linear or self.task.probed.tail is not None:
+            return False
+        return head.holds_bias or self._inserts(name)
 
     def _inserts(self, name: str) -> bool:
         return can_insert(self.task.model, self.task.readout, keeps_order=_keeps_order(name))
@@ -134,11 +177,12 @@ def _keeps_order(name: str) -> bool:
     return name == "none" or MAPS[name].keeps_order
 
 
-def _new_weight(outcome: Outcome, folding: Folding | None) -> NDArray[Any] | None:
-    """Return the weight that goes into the file; None if it stays as it is, to the bit."""
-    if outcome.weight is None:
+def _new_weight(outcome: Outcome) -> NDArray[Any] | None:
+    """Return the weight that goes into the file without a map; None if it stays as it is, to the bit."""
+    if outcome.weight is None or outcome.chosen.angle == 0:
         return None
-    if folding is not None:
-        return folding.weight(outcome.weight)
-    # the original weight: its stored bytes stay as they are
-    return None if outcome.chosen.angle == 0 else outcome.weight
+    return outcome.weight
+
+
+def _add(bias: NDArray[Any], op: Ops, logits: Any, features: Any) -> Any:  # noqa: ARG001 - as every map is called
+    return op.add(logits, op.const(bias))

@@ -21,14 +21,14 @@ from numpy.typing import NDArray
 from tna_onnx.calibration.other_outputs import check_other_outputs
 from tna_onnx.calibration.rounding import probability_bounds
 from tna_onnx.calibration.task import Collected, Task
-from tna_onnx.engine.logits import Logits
+from tna_onnx.calibration.writing import Shipped
 from tna_onnx.engine.outputs import Runs
 from tna_onnx.errors import CheckFailed
 from tna_onnx.graph.checker import checker_complaint
 from tna_onnx.graph.difference import unexpected_differences
 from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.rewrite import Rewritten
-from tna_onnx.maps.base import CalibrationMap, apply_map
+from tna_onnx.maps.base import apply_map
 from tna_onnx.numerics.ops import softmax
 from tna_onnx.results.verification import Verification
 
@@ -47,8 +47,7 @@ def check_written(
     rewritten: Rewritten,
     path: Path,
     checked: Collected,
-    logits: Logits,
-    fitted: CalibrationMap | None,
+    shipped: Shipped,
 ) -> Verification:
     """Run all checks on a file.
 
@@ -57,8 +56,7 @@ def check_written(
         rewritten: the new model, and what was meant to change.
         path: the file.
         checked: `checked_samples(task)`.
-        logits: of these samples under the weight that was written, before the map.
-        fitted: the map, folded or not.
+        shipped: what the file should compute for these samples.
 
     Raises:
         CheckFailed: one of the checks.
@@ -67,7 +65,7 @@ def check_written(
     checker = check_file(task.model, rewritten, path)
     rows = _rows(task, checked)
     runner = checked.samples.open_written(path, task.class_output.name, task.device)
-    verification = check_probabilities(runner, task, checked, rows, logits, fitted, checker=checker)
+    verification = check_probabilities(runner, task, checked, rows, shipped, checker=checker)
     # check 4, within the bound of check 3
     check_other_outputs(task, checked, rows, runner, path, verification.bound)
     return verification
@@ -108,8 +106,7 @@ def check_probabilities(
     task: Task,
     checked: Collected,
     rows: NDArray[np.int64],
-    logits: Logits,
-    fitted: CalibrationMap | None,
+    shipped: Shipped,
     *,
     checker: bool,
 ) -> Verification:
@@ -120,8 +117,7 @@ def check_probabilities(
         task: what was opened.
         checked: the samples and their features.
         rows: samples that are run.
-        logits: of all these samples under the weight that was written, before a folded temperature.
-        fitted: the map, folded or not.
+        shipped: what the file should compute for all of these samples.
         checker: what `check_file` returned.
 
     Raises:
@@ -134,10 +130,9 @@ def check_probabilities(
 
     # float64: the rounding that is left is the runtime's
     z = np.asarray(checked.table.features[rows], np.float64)
-    s = np.asarray(logits.at(rows), np.float64)
-    # a folded map too: the file must give the same probabilities either way
-    expected = softmax(apply_map(fitted, s, z))
-    bound = probability_bounds(task, z, s, fitted)
+    s = np.asarray(shipped.logits.at(rows), np.float64)
+    expected = softmax(apply_map(shipped.fitted, s, z))
+    bound = probability_bounds(task, z, s, shipped.fitted, shipped.logits)
     difference = np.max(np.abs(actual - expected), axis=1, initial=0)
     _check_each(task, checked, rows, difference, bound)
     _check_mean(difference, bound)

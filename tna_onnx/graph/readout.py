@@ -177,6 +177,45 @@ class Head(Readout):
             return np.dtype(np.float64)
         return np.dtype(np.float32)
 
+    @property
+    def holds_bias(self) -> bool:
+        """Whether the file has a place for one bias a class."""
+        return self.stored_bias is not None and self.stored_bias.value.size == self.stored_weight.value.size // (
+            self.n_features
+        )
+
+    def anchored(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return a (C, n) weight or (C,) bias that the file can hold and that gives the same probabilities.
+
+        A head with one class vector has the logit 0 for the first class: its row is taken from both.
+        """
+        if not self._single:
+            return values
+        anchored: NDArray[Any] = values - values[:1]
+        return anchored
+
+    def bias_as_read(self, bias: NDArray[Any]) -> NDArray[np.float64]:
+        """Return a (C,) bias, in the scale of `bias`, as the node reads it.
+
+        Raises:
+            ValueError: the file has no place for it (`holds_bias`).
+        """
+        if self.stored_bias is None or not self.holds_bias:
+            raise ValueError("the head has no place for one bias a class")
+        own = bias[1:] if self._single else bias
+        value: NDArray[np.float64] = own.astype(np.float64) / self.bias_scale
+        value = value.reshape(oriented(self.stored_bias.value, self.bias_orient).shape)
+        for step in reversed(self.bias_orient):
+            value = step.undo(value)
+        return value
+
+    def new_bias_as_written(self, bias: NDArray[Any]) -> NDArray[Any]:
+        """Return what becomes of a new (C,) bias in the file, without quantisation."""
+        stored = self.stored_bias
+        if stored is None or stored.quantized is not None:
+            return bias
+        return self._flat_bias(oriented(stored.as_written(self.bias_as_read(bias)), self.bias_orient))
+
     def as_read(self, weight: NDArray[Any]) -> NDArray[np.float64]:
         """Return a (C, n) weight, in the scale of `weight`, as the node reads it."""
         own = weight[1:] if self._single else weight  # the first class's zeros are not stored

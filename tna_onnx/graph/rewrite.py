@@ -67,6 +67,7 @@ def rewrite(
     readout: Readout,
     weight: NDArray[Any] | None,
     *,
+    bias: NDArray[Any] | None = None,
     bias_factor: float = 1.0,
     write_map: WriteMap | None = None,
     keeps_order: bool = True,
@@ -79,7 +80,8 @@ def rewrite(
         model: the source; not modified.
         readout: its head, or the tensor of logits or probabilities of a model without one.
         weight: (C, n) class vectors in the scale of `head.weight`; None leaves the head as it is.
-        bias_factor: what the bias is multiplied by.
+        bias: (C,) new bias in the scale of `head.bias`, where the head holds one a class; None keeps the stored one.
+        bias_factor: what the stored bias is multiplied by.
         write_map: writes the map's nodes: (ops, logits, features) -> result, all by name. The block goes behind the
             logits, in front of everyone who reads them, and ends in their old name, so every reader sees the new ones.
         keeps_order: the map never changes which class comes first, so labels from in front of it stay right.
@@ -93,7 +95,7 @@ def rewrite(
     proto.CopyFrom(model.proto)
     result = Rewritten(proto, readout)
     if weight is not None and isinstance(readout, Head):
-        _write_head(model, readout, weight, bias_factor, result)
+        _write_weight_and_bias(model, readout, weight, _as_read(readout, bias, bias_factor), result)
     if write_map is not None:
         _insert(model, adapted(write_map, readout, logits_shape), keeps_order, result)
     _annotate(proto, metadata)  # always: the file says what it is, changed or not
@@ -105,17 +107,30 @@ def provenance(model: Model) -> dict[str, str]:
     return {k.removeprefix(METADATA_PREFIX): v for k, v in model.metadata.items() if k.startswith(METADATA_PREFIX)}
 
 
-def _write_head(model: Model, head: Head, weight: NDArray[Any], bias_factor: float, result: Rewritten) -> None:
+def _as_read(head: Head, bias: NDArray[Any] | None, factor: float) -> NDArray[np.float64] | None:
+    """Return the new bias as the node reads it; None if it stays as it is."""
+    if bias is not None:
+        return head.bias_as_read(bias)
+    if head.stored_bias is None or factor == 1:
+        return None
+    return head.stored_bias.value.astype(np.float64) * factor
+
+
+def _write_weight_and_bias(
+    model: Model, head: Head, weight: NDArray[Any], bias: NDArray[np.float64] | None, result: Rewritten
+) -> None:
     scale = _write(model, head.stored_weight, head.as_read(weight), "weight", result)
-    bias = head.stored_bias
-    if bias is None:
+    place = head.stored_bias
+    if place is None:
         return
     # Integer kernels assume that the bias has the scale of the features times that of the weight.
-    if scale is not None and head.bias_step is not None and bias.quantized is not None:
-        bias = replace(bias, quantized=bias.quantized.with_scale(np.float64(head.bias_step) * scale))
-    elif bias_factor == 1:  # written anew, the bias would take other bytes for the same numbers
+    if scale is not None and head.bias_step is not None and place.quantized is not None:
+        place = replace(place, quantized=place.quantized.with_scale(np.float64(head.bias_step) * scale))
+    elif bias is None:  # written anew, it would take other bytes for the same numbers
         return
-    _write(model, bias, bias.value.astype(np.float64) * bias_factor, "bias", result)
+    if bias is None:
+        bias = place.value.astype(np.float64)
+    _write(model, place, bias, "bias", result)
 
 
 def _write(
