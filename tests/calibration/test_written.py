@@ -100,12 +100,12 @@ def test_a_weight_that_is_wrong_by_ten_times_the_bound_is_caught(
     value[(0, 3) if part == "weight" else 0] += np.float32(10 / reach.max())
     path = tmp_path / "o.onnx"
     onnx.save(rewritten.proto, path)
-    logits = task.logits(outcome.weight, 0.5)
-    assert check_written(task, rewritten, path, checked_samples(task), Shipped(logits, outcome.fitted)).samples == 512
+    shipped = Writing(task, fold=True).shipped(outcome, checked_samples(task))
+    assert check_written(task, rewritten, path, checked_samples(task), shipped).samples == 512
     tensor.CopyFrom(numpy_helper.from_array(value, part))
     onnx.save(rewritten.proto, path)
     with pytest.raises(CheckFailed, match="off the numerics"):
-        check_written(task, rewritten, path, checked_samples(task), Shipped(logits, outcome.fitted))
+        check_written(task, rewritten, path, checked_samples(task), shipped)
 
 
 def test_a_node_that_nobody_announced_is_a_difference(task: Task, tmp_path: Path) -> None:
