@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 
-from tna_onnx.calibration.settings import EtsLoss, MapChoice, QuantizedHead, Search, Settings
+from tna_onnx.calibration.settings import EtsLoss, MapChoice, Method, Predictions, QuantizedHead, Search, Settings
 from tna_onnx.data import Format, Recipe
 from tna_onnx.data.options import Data
 from tna_onnx.graph.options import ModelOptions, OutputKind
@@ -82,8 +82,10 @@ class CalibrateWords(DataModelWords, total=False):
     """Fields of `Settings` and `Gates` too, and the labels of the held-out data."""
 
     eval_labels: Any
+    method: Method
     search: Search
     map: MapChoice
+    predictions: Predictions
     fold: bool
     ets_loss: EtsLoss
     objective: Objective

@@ -61,9 +61,9 @@ def _paired_scores(
             _require_finite(task, logits, task.held_out)
         return "held-out", before.scores(), after.logits.mapped_scores(after.fitted)
     # no fold could differ from another: nothing to cross-fit
-    if outcome.chosen.angle == 0 and outcome.fitted is None:
+    if outcome.unchanged:
         return "unchanged", outcome.before, outcome.before
-    return "cross-fitted", *strategy.cross_fitted(outcome)
+    return "cross-fitted", outcome.before, strategy.cross_fitted(outcome)
 
 
 def _require_finite(task: Task, logits: Logits, samples: Collected) -> None:

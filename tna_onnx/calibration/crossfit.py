@@ -1,34 +1,38 @@
-"""Cross-fitting: an honest estimate of the result from the calibration data alone.
+"""Cross-fitting: each calibration sample scored by what was chosen and fitted without it.
 
-The samples are split into folds at random. For each fold, weight and map are chosen and fitted on the other folds, and
-the fold is scored with them; the scores of all folds together are those of samples that were not fitted. In a sparse
-search, candidates depend on the seed and the weight only; which angles were tried is the same for all folds.
+The samples are split into folds at random. For each fold, weights and maps are searched and fitted on the other folds;
+which of several methods is taken for it is chosen by the scores of the other folds, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tna_onnx.calibration.methods import Method, Rule
 from tna_onnx.engine.logits import Logits
 from tna_onnx.errors import DataError
-from tna_onnx.maps.base import CalibrationMap, Reduce
+from tna_onnx.maps.base import CalibrationMap
 from tna_onnx.numerics.stats import SampleScores
-from tna_onnx.search.candidates import Candidate, choose
-from tna_onnx.search.settings import SearchSettings
 
-__all__ = ["FOLDS", "choose_map", "cross_fit", "cross_score", "folds"]
+__all__ = ["FOLDS", "Fit", "Scores", "chosen_per_fold", "cross_scores", "folds", "nested"]
 
 # More folds would fit on more samples and cost as many more fits; five leave 80 %.
 FOLDS = 5
 
-Propose = Callable[[NDArray[np.bool_]], tuple[Logits, CalibrationMap | None]]
-"""(N,) mask of training samples -> logits of all samples under the chosen weight, and the fitted map."""
+Mask = NDArray[np.bool_]
 
-Fit = Callable[[Reduce], CalibrationMap | None]
-"""Fits a map."""
+Scores = dict[Method, SampleScores]
+"""Scores of all samples by method, in the order of the samples."""
+
+Fit = tuple[Method, Logits, "CalibrationMap | None"]
+"""A method, logits of all samples under its weight, and its fitted map."""
+
+Fits = Callable[[int, Mask], Iterable[Iterable[Fit]]]
+"""(k, (N,) mask of all samples but those of fold k) -> fits of each map: one, or those along its path."""
 
 
 def folds(n: int, seed: int) -> NDArray[np.intp]:
@@ -37,78 +41,66 @@ def folds(n: int, seed: int) -> NDArray[np.intp]:
     return np.random.default_rng(seed).permutation(n) % FOLDS
 
 
-def cross_score(n: int, seed: int, propose: Propose) -> tuple[SampleScores, NDArray[np.intp]]:
-    """Score each of n samples with what `propose` makes of the other folds.
+def cross_scores(n: int, seed: int, fits: Fits) -> Scores:
+    """Score each of n samples with the fits of the other folds.
 
-    Returns:
-        (scores, rows): the scores, fold after fold, and the samples that they belong to.
-    """
-    fold = folds(n, seed)
-    scores = []
-    rows = []
-    for k in range(FOLDS):
-        logits, fitted = propose(fold != k)
-        scores.append(logits.mapped_scores(fitted, fold == k))
-        rows.append(np.flatnonzero(fold == k))
-    return SampleScores.concatenate(scores), np.concatenate(rows)
-
-
-def cross_fit(
-    candidates: tuple[Candidate, ...],
-    logits_of: Callable[[Candidate], Logits],
-    fit: Fit,
-    settings: SearchSettings,
-    *,
-    features: bool = False,
-) -> tuple[SampleScores, SampleScores]:
-    """Score each sample with what a sparse search chose, and the map fitted, without it.
-
-    Args:
-        candidates: as the search gave them, the original weight first.
-        logits_of: logits of all samples under a candidate's weight.
-        fit: fits the map.
-        settings: of the search; its seed draws the folds.
-        features: whether the map needs the features.
-
-    Returns:
-        (scores before, scores after), N samples each, in the same order.
-
-    Raises:
-        DataError: a fold's map cannot be fitted.
-    """
-    kept: dict[int, Logits] = {}  # of the last fold only: most choose the same candidate
-
-    def propose(train: NDArray[np.bool_]) -> tuple[Logits, CalibrationMap | None]:
-        # the choice sees the training folds only, like the fit
-        chosen = choose(candidates, settings, train)
-        if chosen not in kept:
-            kept.clear()
-            kept[chosen] = logits_of(candidates[chosen])
-        return kept[chosen], fit(kept[chosen].reduce(train, features=features))
-
-    after, rows = cross_score(len(candidates[0].scores), settings.seed, propose)
-    return candidates[0].scores.take(rows), after
-
-
-def choose_map(n: int, logits: Logits, fits: Mapping[str, Fit], seed: int) -> dict[str, float]:
-    """Return the cross-validated NLL of each map on n samples, the best first; maps that cannot be fitted are left out.
+    A map that cannot be fitted without one of the folds is left out. So are steps of a path that not all folds have:
+    it is left once it has got worse in a fold.
 
     Raises:
         DataError: no map can be fitted.
     """
-    values = {}
-    for name, fit in fits.items():
+    fold = folds(n, seed)
+    errors: list[DataError] = []
+    parts = [_scores_of_fold(fits(k, fold != k), fold == k, errors) for k in range(FOLDS)]
+    shared = [method for method in parts[0] if all(method in part for part in parts)]
+    if not shared:
+        raise errors[0]
+    return {method: _in_order([part[method] for part in parts], fold) for method in shared}
 
-        def propose(train: NDArray[np.bool_], fit: Fit = fit) -> tuple[Logits, CalibrationMap | None]:
-            # every map may ask for features: `auto` compares them all
-            return logits, fit(logits.reduce(train, features=True))
 
-        # a map that cannot be fitted on some folds is no candidate, and no error: others can be
+def _scores_of_fold(fits: Iterable[Iterable[Fit]], held: Mask, errors: list[DataError]) -> Scores:
+    """Score the samples of one fold; errors of fits are added to `errors`."""
+    scores: Scores = {}
+    for path in fits:
+        last = math.inf
         try:
-            scores, _ = cross_score(n, seed, propose)
-        except DataError:
-            continue
-        values[name] = float(np.mean(scores.nll, dtype=np.float64))
-    if not values:
-        raise DataError("map auto: no map can be fitted on these data")
-    return dict(sorted(values.items(), key=lambda item: item[1]))
+            for method, logits, fitted in path:
+                scores[method] = logits.mapped_scores(fitted, held)
+                value = float(np.mean(scores[method].nll, dtype=np.float64))
+                # further steps only follow the training samples closer
+                if value > last:
+                    break
+                last = value
+        # a map that cannot be fitted is no candidate, and no error: others can be
+        except DataError as error:
+            errors.append(error)
+    return scores
+
+
+def chosen_per_fold(scores: Mapping[Method, SampleScores], before: SampleScores, rule: Rule, seed: int) -> list[Method]:
+    """Return the method for each fold, chosen by the scores of the other folds."""
+    fold = folds(len(before), seed)
+    chosen = []
+    for k in range(FOLDS):
+        others = {method: each.take(fold != k) for method, each in scores.items()}
+        chosen.append(rule.choose(others, before.take(fold != k)))
+    return chosen
+
+
+def nested(scores: Mapping[Method, SampleScores], before: SampleScores, rule: Rule, seed: int) -> SampleScores:
+    """Score each sample with the method that is chosen for its fold.
+
+    The fits behind the scores of the other folds have seen this one; its own scores have no part in the choice.
+
+    Source: Tibshirani & Tibshirani (2009), "A bias correction for the minimum error rate in cross-validation".
+    """
+    fold = folds(len(before), seed)
+    chosen = chosen_per_fold(scores, before, rule, seed)
+    return _in_order([scores[method].take(fold == k) for k, method in enumerate(chosen)], fold)
+
+
+def _in_order(parts: list[SampleScores], fold: NDArray[np.intp]) -> SampleScores:
+    """Join the scores of all folds in the order of the samples."""
+    order = np.argsort(np.argsort(fold, kind="stable"), kind="stable")
+    return SampleScores.concatenate(parts).take(order)

@@ -57,4 +57,4 @@ class Job:
     @property
     def needs_head(self) -> bool:
         """Whether class vectors are searched."""
-        return self.settings.search != "none"
+        return self.settings.resolved_search in ("sparse", "complete")

@@ -9,11 +9,16 @@ from tna_onnx.calibration.job import Job
 from tna_onnx.calibration.settings import Settings
 from tna_onnx.calibration.strategy import Outcome
 from tna_onnx.calibration.task import Task
+from tna_onnx.numerics.averages import LIMIT
 from tna_onnx.numerics.metric import METRICS
+from tna_onnx.numerics.metrics import objective_value
 from tna_onnx.results.gates import difference_text, worse_in
 from tna_onnx.results.report import Changes, Comparison
 
 __all__ = ["notes_on"]
+
+# Methods that the note on a choice lists.
+_LISTED = 5
 
 
 def notes_on(
@@ -41,9 +46,8 @@ def notes_on(
     for metric in ("accuracy", "nll"):
         if METRICS[metric].better * comparison.changed(metric) < 0:
             notes.append(f"{METRICS[metric].label} is significantly worse than the input's")
-    # what all folds share was not chosen without the samples that it is judged on
     if comparison.how == "cross-fitted":
-        notes += _cross_fitting_notes(outcome, job.settings)
+        notes.append(f"no --eval data: before and after are cross-fitted on the calibration data ({FOLDS} folds)")
     # with the gate a worse result is an error, and needs no note
     if not job.gates.fail_if_worse:
         notes += _worse_notes(comparison, job.settings.objective)
@@ -73,29 +77,33 @@ def _input_notes(task: Task, outcome: Outcome, suspicion: str, drift: float | No
 def _choice_notes(outcome: Outcome, settings: Settings) -> list[str]:
     """Notes on what was chosen, and why."""
     notes = []
-    if outcome.map_nll:
-        listing = ", ".join(f"{name} {value:.4f}" for name, value in outcome.map_nll.items())
-        notes.append(f"map auto took {outcome.map}: least cross-validated NLL ({listing})")
+    if outcome.scores:
+        notes.append(_why(outcome, settings))
     chosen = outcome.chosen
     first = settings.for_search.ensemble_size
-    if settings.search != "none" and chosen.angle == 0:
+    # asked for by name, and not done
+    if settings.resolved_search in ("sparse", "complete") and chosen.angle == 0:
         notes.append("no tilted weight was better than the original within the accuracy constraint")
+    elif chosen.ensemble_size == LIMIT and settings.ensemble_size != "inf":
+        notes.append("took the limit of many members: fewer cost too much accuracy")
     elif chosen.ensemble_size > first:
         notes.append(f"averaged {chosen.ensemble_size} members, not {first}: fewer cost too much accuracy")
     return notes
 
 
-def _cross_fitting_notes(outcome: Outcome, settings: Settings) -> list[str]:
-    """Say how the numbers were cross-fitted, and what all folds share."""
-    notes = [f"no --eval data: before and after are cross-fitted on the calibration data ({FOLDS} folds)"]
-    shared = []
-    if settings.search == "sparse":
-        shared.append("the angles tried and the members")
-    if outcome.map_nll:
-        shared.append("the choice of the map")
-    if shared:
-        notes.append(f"{' and '.join(shared)} come from all calibration data")
-    return notes
+def _why(outcome: Outcome, settings: Settings) -> str:
+    """Say what was chosen among what."""
+    metric = METRICS[settings.objective]
+    values = {
+        method.label: objective_value(each, settings.objective, settings.bins)
+        for method, each in outcome.scores.items()
+    }
+    best = sorted(values, key=lambda label: values[label])[:_LISTED]
+    listing = ", ".join(f"{label} {metric.number(values[label])}" for label in best)
+    return (
+        f"chose {outcome.method.label} of {len(values)} methods: the simplest within a standard error of the best "
+        f"cross-validated {metric.label} ({listing})"
+    )
 
 
 def _head_notes(task: Task, drift: float | None) -> list[str]:

@@ -19,7 +19,8 @@ def provenance_entries(task: Task, settings: Settings, outcome: Outcome) -> dict
     recipe = task.source.recipe()
     entries: dict[str, object] = {
         "version": __version__,
-        "search": settings.search,
+        "method": outcome.method.label,
+        "search": settings.resolved_search,
         "map": outcome.map,
         "angle_degrees": outcome.chosen.angle,
         # 0 stands for the limit of many; the file has the word of the command line

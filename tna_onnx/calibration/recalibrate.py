@@ -18,6 +18,8 @@ from tna_onnx.calibration.task import Task
 from tna_onnx.calibration.writing import Writing
 from tna_onnx.calibration.written import check_written, checked_samples
 from tna_onnx.errors import UnsupportedModel
+from tna_onnx.graph.readout import Head
+from tna_onnx.graph.rewrite import unchanged
 from tna_onnx.graph.save import pending
 from tna_onnx.progress import Progress
 from tna_onnx.results.gates import GateMissed
@@ -39,16 +41,18 @@ def recalibrate(job: Job, progress: Progress) -> Report:
     suspicion = _look_at_labels(job, task)
     writing = Writing(task, job.settings.fold)
     # a map that the graph cannot hold is refused before the search, not after it
-    writing.require(job.settings.map)
+    writing.require(job.settings.resolved_map)
 
     strategy = _strategy(job, task, writing)
     outcome = _search(task, strategy, progress)
     folding = writing.folding(outcome)
     rewritten = writing.write(outcome, provenance_entries(task, job.settings, outcome))
+    if outcome.unchanged:
+        rewritten = unchanged(task.model, task.readout)
 
     # a dry run writes and checks the file too, and leaves none behind
     target = None if job.dry_run else task.output
-    with pending(task.model, rewritten.proto, target) as path:
+    with pending(task.model, rewritten.proto, target, verbatim=outcome.unchanged) as path:
         checked = checked_samples(task)
         shipped = writing.shipped(outcome, checked)
         verification = check_written(task, rewritten, path, checked, shipped)
@@ -85,14 +89,17 @@ def _look_at_labels(job: Job, task: Task) -> str:
 
 def _strategy(job: Job, task: Task, writing: Writing) -> Strategy:
     settings = job.settings
+    # logits that were computed before leave nothing to tilt
+    features = isinstance(task.calibration.samples.readout, Head)
     return Strategy(
         logits_of=task.logits,
-        weight=task.weight,
-        search=settings.search,
-        map=settings.map,
+        weight=task.weight if features else None,
+        search=settings.resolved_search,
+        map=settings.resolved_map,
         settings=settings.for_search,
         allowed=writing.choices,
-        options={"ets_loss": settings.ets_loss},
+        options=settings.fit_options,
+        keep_predictions=settings.predictions == "keep",
     )
 
 
@@ -108,7 +115,8 @@ def _search(task: Task, strategy: Strategy, progress: Progress) -> Outcome:
     # `numerics` knows neither files nor heads: name both here
     except ValueError as error:
         raise UnsupportedModel(f"{task.model.name}: {task.where}: {error}; use --search none") from error
-    _log.info("search: %s, map %s, candidates scored: %d", _weight(outcome), outcome.map, len(outcome.candidates))
+    _log.info("search: %s, weights scored: %d", _weight(outcome), len(outcome.candidates))
+    _log.info("choice: %s, methods compared: %d", outcome.method.label, len(outcome.scores))
     return outcome
 
 

@@ -19,10 +19,10 @@ from tna_onnx.calibration.task import Task
 from tna_onnx.extraction.batch_size import batch_size_notes
 from tna_onnx.graph.rewrite import Rewritten
 from tna_onnx.maps.base import Folding
-from tna_onnx.numerics.metrics import objective_value
+from tna_onnx.numerics.metrics import Metrics, objective_value
 from tna_onnx.numerics.reliability import Reliability
 from tna_onnx.results.details import Details
-from tna_onnx.results.report import Changes, Comparison, CurvePoint, Report, compare_scores
+from tna_onnx.results.report import Changes, Comparison, CurvePoint, MethodScores, Report, compare_scores
 from tna_onnx.results.verification import Verification
 from tna_onnx.search.candidates import Candidate
 
@@ -107,11 +107,14 @@ def _what_was_done(settings: Settings, finished: Finished) -> dict[str, Any]:
         "head": task.head.node if task.head else "",
         "classes": task.readout.n_classes,
         "features": task.head.n_features if task.head else 0,
-        "search": settings.search,
+        "search": settings.resolved_search,
         "map": outcome.map,
+        "method": outcome.method.label,
         "folded": finished.folding is not None,
         "parameters": outcome.parameters,
-        "map_nll": outcome.map_nll,
+        "methods": tuple(
+            MethodScores(method.label, Metrics.of(scores, settings.bins)) for method, scores in outcome.scores.items()
+        ),
         "angle": chosen.angle,
         "reached": chosen.reached,
         "ensemble_size": chosen.ensemble_size,

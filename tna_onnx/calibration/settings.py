@@ -17,13 +17,27 @@ from tna_onnx.numerics.metric import OBJECTIVES, Objective
 if TYPE_CHECKING:
     from tna_onnx.search.settings import SearchSettings
 
-__all__ = ["ETS_LOSSES", "MAP_CHOICES", "QUANTIZED_HEADS", "SEARCHES", "QuantizedHead", "Search", "Settings"]
+__all__ = [
+    "ETS_LOSSES",
+    "MAP_CHOICES",
+    "METHODS",
+    "PREDICTIONS",
+    "QUANTIZED_HEADS",
+    "SEARCHES",
+    "QuantizedHead",
+    "Search",
+    "Settings",
+]
 
-Search: TypeAlias = Literal["sparse", "complete", "none"]
-MapChoice: TypeAlias = Literal["none", MapName, "auto"]
+Method: TypeAlias = Literal["auto", "tna"]
+Search: TypeAlias = Literal["auto", "none", "sparse", "complete"]
+MapChoice: TypeAlias = Literal["auto", "none", MapName]
+Predictions: TypeAlias = Literal["free", "keep"]
 QuantizedHead: TypeAlias = Literal["requantize", "float"]
-EtsLoss: TypeAlias = Literal["squared", "nll"]
+EtsLoss: TypeAlias = Literal["auto", "squared", "nll"]
 
+METHODS: tuple[str, ...] = get_args(Method)
+PREDICTIONS: tuple[str, ...] = get_args(Predictions)
 SEARCHES: tuple[str, ...] = get_args(Search)
 MAP_CHOICES: tuple[str, ...] = get_args(MapChoice)
 QUANTIZED_HEADS: tuple[str, ...] = get_args(QuantizedHead)
@@ -38,18 +52,23 @@ class Settings:
     """What is searched and fitted, and how it is judged.
 
     Attributes:
-        search: `sparse` (the weight first, then the map), `complete` (all pairs of a weight and its map) or `none` (the
-            original weight).
-        map: `none`, `ts` (temperature), `ets` (ensemble temperature), `irova` (isotonic one-vs-all), `aar`
-            (atypicality-aware), or `auto`: the one with the least cross-validated NLL.
+        method: what `search` and `map` are where they say `auto`: `auto` (chosen by cross-validation, the input model
+            among the choices) or `tna` (the paper's: a sparse search, then `ts`).
+        search: `sparse` (a tilted weight, then the map), `complete` (all pairs of a tilted weight and its map), `none`
+            (the original weight) or `auto`.
+        map: `none`, a name in `MAPS` (docs/explanation/method.md has their formulas) or `auto`. A complete search takes
+            `ts` then.
+        predictions: `keep` lets `auto` take nothing that can change a predicted class; `free` lets it, where
+            cross-validated accuracy does not fall.
         fold: put TS into weight and bias, so that the graph stays as it is.
-        ets_loss: what the weights of ETS minimise: `squared` error or `nll`.
-        objective: metric that the search minimises: `ece`, `adaece` or `nll`.
+        ets_loss: what the weights of ETS minimise: `squared` error or `nll`; `auto` is `nll` where that is the
+            objective.
+        objective: metric that angle, temperature and method are chosen by: `nll`, `ece`, `adaece` or `brier`.
         max_accuracy_drop: percentage points of accuracy that the new weight may lose on the calibration data; also a
             gate on the result, missed if the whole interval of the loss lies beyond it.
         ensemble_size: tilted weights averaged, n_e. `auto` starts at the paper's 10 and takes more if accuracy asks for
             it; a number is taken as given; `inf` is the limit of many, cos(mRC) times the original weight.
-        max_ensemble_size: most members that `auto` may take.
+        max_ensemble_size: most members that `auto` may take; where accuracy asks for more, the limit of many.
         antithetic: average pairs of a rotation and its transpose.
         angle_step: grid step in degrees.
         adaptive: look at the angles from coarse to fine; otherwise at the whole grid first.
@@ -67,14 +86,16 @@ class Settings:
         UsageError: a value of the wrong type or out of its range.
     """
 
-    search: Search = "sparse"
-    map: MapChoice = "ts"
+    method: Method = "auto"
+    search: Search = "auto"
+    map: MapChoice = "auto"
+    predictions: Predictions = "free"
     fold: bool = True
-    ets_loss: EtsLoss = "squared"
-    objective: Objective = "ece"
+    ets_loss: EtsLoss = "auto"
+    objective: Objective = "nll"
     max_accuracy_drop: float = 0.3
     ensemble_size: int | Literal["auto", "inf"] = "auto"
-    max_ensemble_size: int = 2560
+    max_ensemble_size: int = 32
     antithetic: bool = False
     angle_step: float = 2.0
     adaptive: bool = True
@@ -88,6 +109,8 @@ class Settings:
     confidence_level: float = 95.0
 
     def __post_init__(self) -> None:
+        check_choice("method", self.method, METHODS)
+        check_choice("predictions", self.predictions, PREDICTIONS)
         check_choice("search", self.search, SEARCHES)
         check_choice("map", self.map, MAP_CHOICES)
         check_choice("objective", self.objective, OBJECTIVES)
@@ -102,6 +125,28 @@ class Settings:
         check_numbers("a number", **{name: getattr(self, name) for name in real})
         _ = self.for_search  # ranges are checked there
         check_level(self.confidence_level)
+
+    @property
+    def resolved_search(self) -> Search:
+        """The search after `method`."""
+        if self.search == "auto" and self.method == "tna":
+            return "sparse"
+        return self.search
+
+    @property
+    def resolved_map(self) -> MapChoice:
+        """The map after `method` and the search."""
+        if self.map == "auto" and (self.method == "tna" or self.search == "complete"):
+            return "ts"
+        return self.map
+
+    @property
+    def fit_options(self) -> dict[str, str]:
+        """Options of the maps' fits, by name."""
+        loss = self.ets_loss
+        if loss == "auto":
+            loss = "nll" if self.objective == "nll" else "squared"
+        return {"ets_loss": loss, "objective": self.objective}
 
     @property
     def level(self) -> float:
@@ -141,8 +186,10 @@ class Settings:
         """What reports keep: the search's part with its units, and the words that were asked for."""
         return {
             **asdict(self.for_search),
+            "method": self.method,
             "search": self.search,
             "map": self.map,
+            "predictions": self.predictions,
             "fold": self.fold,
             "ets_loss": self.ets_loss,
             "quantized_head": self.quantized_head,

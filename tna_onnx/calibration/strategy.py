@@ -1,24 +1,24 @@
-"""What `calibrate` looks for: a weight, and a map on top, by one of three searches; and its honest estimate.
+"""What `calibrate` looks for: a weight, and a map on top; and its honest estimate.
 
-- `none`: the map on the original weight.
-- `sparse`: the weight first, then the map.
-- `complete`: every pair of a weight and the map fitted for it.
-
-With `auto` the map is the one with the smallest cross-validated NLL: on the chosen weight in a sparse search, on the
-original weight otherwise. A complete search without a map is the sparse one.
+The weight is the original one (search `none`), the tilted one (`sparse`), or one of the pairs of a tilted weight and
+the map fitted for it (`complete`). The map is none, or one of `MAPS`. What is `auto` is chosen among `Method`s that
+have been cross-fitted (`calibration.methods`); a path of fits, as `refit` has one, is such a choice too.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.calibration.crossfit import choose_map, cross_fit, cross_score
+from tna_onnx.calibration.crossfit import FOLDS, Fit, Scores, chosen_per_fold, cross_scores, folds, nested
+from tna_onnx.calibration.methods import Method, Rule
 from tna_onnx.engine.logits import HeadLogits, Logits, score_all
 from tna_onnx.maps import MAPS
 from tna_onnx.maps.base import CalibrationMap, Reduce
@@ -30,30 +30,45 @@ from tna_onnx.search.sparse import search_sparse
 
 __all__ = ["Outcome", "Strategy"]
 
+# On top of a tilted weight where everything is to be chosen: the paper's, but for those that redo what a refit does.
+_ON_TILTED = ("none", "ts", "ets")
+
+Mask = NDArray[np.bool_]
+
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What a search chose and fitted.
+    """What was chosen and fitted.
 
     Attributes:
-        candidates: all that were scored, the original weight first.
+        candidates: all weights that were scored, the original one first.
         chosen: the one that was chosen.
         weight: its (C, n) weight; None for a model without a head.
-        map: name of the map, after `auto`.
+        method: weight and map in a word.
         fitted: the map, None for none.
         before: scores of the input model on the calibration data.
         logits: logits of the calibration data under `weight`, before the map.
-        map_nll: cross-validated NLL per map, if `auto` compared them.
+        scores: cross-fitted scores of the methods that were compared; empty where nothing was `auto`.
     """
 
     candidates: tuple[Candidate, ...]
     chosen: Candidate
     weight: NDArray[Any] | None
-    map: str
+    method: Method
     fitted: CalibrationMap | None
     before: SampleScores
     logits: Logits
-    map_nll: dict[str, float] = field(default_factory=dict)
+    scores: Scores = field(default_factory=dict)
+
+    @property
+    def map(self) -> str:
+        """Name of the map."""
+        return self.method.map
+
+    @property
+    def unchanged(self) -> bool:
+        """Whether the result is the input."""
+        return self.chosen.angle == 0 and self.fitted is None
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -67,12 +82,13 @@ class Strategy:
 
     Attributes:
         logits_of: logits of the calibration data under a weight; of None for a model without a head.
-        weight: (C, n) original class vectors; None for a model without a head, which can be searched with `none` only.
-        search: `none`, `sparse` or `complete`.
-        map: `none`, `auto` or a name in `MAPS`.
+        weight: (C, n) original class vectors; None for a model without a head, which cannot be searched.
+        search: `auto`, `none`, `sparse` or `complete`.
+        map: `auto`, `none` or a name in `MAPS`.
         settings: of the search.
         allowed: maps that `auto` may take.
         options: of the maps' fits, by name; each map takes those that it declares.
+        keep_predictions: whether `auto` leaves out what can change a prediction.
     """
 
     logits_of: Callable[[Any], Logits]
@@ -82,6 +98,7 @@ class Strategy:
     settings: SearchSettings
     allowed: tuple[str, ...] = ("none", *MAPS)
     options: Mapping[str, Any] = field(default_factory=dict)
+    keep_predictions: bool = False
 
     def run(self, progress: Callable[[int, int], None]) -> Outcome:
         """Search and fit on all calibration data.
@@ -93,99 +110,176 @@ class Strategy:
         original = self.logits_of(self.weight)
         # once: every candidate and the report are held against these
         before = original.scores()
-        name = self.map
-        nll: dict[str, float] = {}
-        # a complete search needs one map to pair weights with; a sparse one chooses it on the weight that it found
-        if name == "auto" and self.search != "sparse":
-            name, nll = self._auto(original)
-        # the original weight alone, so that reports have a curve of one point
-        if self.search == "none":
-            candidates: tuple[Candidate, ...] = (Candidate(0.0, 1, 0.0, before),)
-        elif self._pairs(name):
-            candidates = search_complete(self._vectors, self._score_fit(name, None), self.settings, progress)
-        else:
-            scaled = original.scaled_scores if isinstance(original, HeadLogits) else None
-            candidates = search_sparse(self._vectors, self._score_all, self.settings, progress, scaled)
-        chosen = candidates[choose(candidates, self.settings)]
-        weight = self._weight_of(chosen)
+        candidates: tuple[Candidate, ...] = (Candidate(0.0, 1, 0.0, before),)
+        if True in self._tilts:
+            candidates = self._search(None, progress)
+        found = candidates[choose(candidates, self.settings)]
+        scores = self._compared(found, before)
+        method = self._only or self._rule.choose(scores, before)
         original.forget()  # two sets of logits need not be in memory together
+        chosen = found if method.tilted else candidates[0]
+        weight = self._weight_of(chosen)
         logits = self.logits_of(weight)
-        if name == "auto":
-            name, nll = self._auto(logits)
-        fitted = chosen.fitted if self._pairs(name) else self._fit(name, logits.reduce(features=_needs_features(name)))
-        return Outcome(candidates, chosen, weight, name, fitted, before, logits, nll)
+        # only the pairs of a complete search were fitted with their weights
+        fitted = chosen.fitted or self._fit(method, logits)
+        return Outcome(candidates, chosen, weight, method, fitted, before, logits, scores)
 
-    def cross_fitted(self, outcome: Outcome) -> tuple[SampleScores, SampleScores]:
-        """Scores before and after, each sample scored with what was chosen and fitted without it.
+    def cross_fitted(self, outcome: Outcome) -> SampleScores:
+        """Scores after, each sample scored with what was searched, chosen and fitted without it.
 
-        A complete search is done again for every fold. `auto` is not: its choice among maps is taken as given.
+        Raises:
+            DataError: a fold's map cannot be fitted.
         """
-        name = outcome.map
-        # candidates of a sparse search have no map yet, so their scores serve every fold
-        if not self._pairs(name):
-            return cross_fit(
-                outcome.candidates,
-                functools.partial(self._logits_of_candidate, outcome),
-                functools.partial(self._fit, name),
-                self.settings,
-                features=_needs_features(name),
-            )
+        seed = self.settings.seed
+        if outcome.scores:
+            return nested(outcome.scores, outcome.before, self._rule, seed)
+        fits = functools.partial(self._fits, (outcome.method,), self._fold_weights())
+        return cross_scores(len(outcome.before), seed, fits)[outcome.method]
 
-        # maps of pairs were fitted on all samples: the fold would have been seen
-        def propose(train: NDArray[np.bool_]) -> tuple[Logits, CalibrationMap | None]:
-            score = self._score_fit(name, train)
-            candidates = search_complete(self._vectors, score, self.settings, lambda done, total: None)  # noqa: ARG005
-            chosen = candidates[choose(candidates, self.settings)]
-            return self.logits_of(self._weight_of(chosen)), chosen.fitted
-
-        after, rows = cross_score(len(outcome.before), self.settings.seed, propose)
-        return outcome.before.take(rows), after
+    # ---- what there is to choose from
 
     @property
-    def _vectors(self) -> NDArray[Any]:
-        assert self.weight is not None  # noqa: S101 - a search needs a head, which the caller has seen to
-        return self.weight
+    def _tilts(self) -> tuple[bool, ...]:
+        """Whether the weight stays, or is tilted, or may be both."""
+        if self.weight is None or self.search == "none":
+            return (False,)
+        return (False, True) if self.search == "auto" else (True,)
+
+    @property
+    def _methods(self) -> tuple[Method, ...]:
+        """What there is to choose from; of a map with a path, its first step."""
+        if self.map != "auto":
+            return tuple(Method(tilted, self.map) for tilted in self._tilts)
+        plain = [Method(tilted=False, map=name) for name in self.allowed if False in self._tilts]
+        tilted = [Method(tilted=True, map=name) for name in self.allowed if True in self._tilts]
+        if self.search == "auto":
+            tilted = [method for method in tilted if method.map in _ON_TILTED]
+        return (*plain, *tilted)
+
+    @property
+    def _only(self) -> Method | None:
+        """The method, where there is nothing to choose."""
+        methods = self._methods
+        return methods[0] if len(methods) == 1 and not methods[0].has_path else None
+
+    @property
+    def _rule(self) -> Rule:
+        # what was asked for by name may cost what the user allows; what is chosen for the user must be worth it
+        chosen_for_the_user = self.search in ("auto", "none") and self.map == "auto"
+        drop = 0.0 if chosen_for_the_user else self.settings.max_accuracy_drop
+        return Rule(self.settings.objective, self.settings.bins, drop, self.keep_predictions)
+
+    def _compared(self, found: Candidate, before: SampleScores) -> Scores:
+        """Cross-fitted scores of all methods; none where there is one only.
+
+        A weight that was found on all samples flatters the methods on it. If one of them would be chosen all the same,
+        for all samples or outside of one fold, weights are searched again for each fold, and that decides.
+        """
+        if self._only:
+            return {}
+        n = len(before)
+        seed = self.settings.seed
+        methods = self._methods
+        # no angle is better than none: nothing but the input is tilted
+        if found.angle == 0 and False in self._tilts:
+            methods = tuple(method for method in methods if not method.tilted)
+        if all(method.tilted for method in methods):
+            return cross_scores(n, seed, functools.partial(self._fits, methods, self._fold_weights()))
+        flattering = [self._weight_of(found)] * FOLDS
+        scores = cross_scores(n, seed, functools.partial(self._fits, methods, flattering))
+        chosen = [self._rule.choose(scores, before), *chosen_per_fold(scores, before, self._rule, seed)]
+        if any(method.tilted for method in chosen):
+            tilted = tuple(method for method in methods if method.tilted)
+            scores |= cross_scores(n, seed, functools.partial(self._fits, tilted, self._fold_weights()))
+        return scores
+
+    # ---- weights
+
+    def _search(self, rows: Mask | None, progress: Callable[[int, int], None]) -> tuple[Candidate, ...]:
+        """Search on all samples, or some."""
+        assert self.weight is not None  # noqa: S101 - `_tilts`
+        if self._pairs:
+            return search_complete(self.weight, functools.partial(self._pair, rows), self.settings, progress)
+        original = self.logits_of(self.weight)
+        scaled = None
+        if isinstance(original, HeadLogits):
+            scaled = functools.partial(_scaled, original, rows)
+        return search_sparse(self.weight, functools.partial(self._score_all, rows), self.settings, progress, scaled)
+
+    @property
+    def _pairs(self) -> bool:
+        # without a map there is nothing to pair weights with
+        return self.search == "complete" and self.map != "none"
+
+    def _fold_weights(self) -> list[NDArray[Any] | None]:
+        """Return the weight that a search without each fold chooses."""
+        weights = []
+        if True not in self._tilts:
+            return [self.weight] * FOLDS
+        n = len(self.logits_of(self.weight))
+        fold = folds(n, self.settings.seed)
+        for k in range(FOLDS):
+            candidates = self._search(fold != k, lambda done, total: None)  # noqa: ARG005 - has no bar of its own
+            weights.append(self._weight_of(candidates[choose(candidates, self.settings)]))
+        return weights
 
     def _weight_of(self, candidate: Candidate) -> NDArray[Any] | None:
         if self.weight is None:
             return None
         return candidate_weight(self.weight, candidate, self.settings)
 
-    def _logits_of_candidate(self, outcome: Outcome, candidate: Candidate) -> Logits:
-        if candidate is outcome.chosen:  # those are there already
-            return outcome.logits
-        return self.logits_of(self._weight_of(candidate))
+    def _score_all(self, rows: Mask | None, weights: Sequence[NDArray[Any]]) -> list[SampleScores]:
+        return [_some(scores, rows) for scores in score_all([self.logits_of(weight) for weight in weights])]
 
-    def _score_all(self, weights: Sequence[NDArray[Any]]) -> list[SampleScores]:
-        return score_all([self.logits_of(weight) for weight in weights])
+    def _pair(self, rows: Mask | None, weight: NDArray[Any], start: Any) -> tuple[SampleScores, Any]:
+        """Fit the map for a weight and score both, on the samples chosen."""
+        logits = self.logits_of(weight)
+        fitted = self._fit_one(self.map, logits, rows, start)
+        return logits.mapped_scores(fitted, rows), fitted
 
-    def _pairs(self, name: str) -> bool:
-        return self.search == "complete" and name != "none"
+    # ---- maps
 
-    def _fit(self, name: str, reduce: Reduce, start: Any = None) -> CalibrationMap | None:
+    def _fits(
+        self, methods: Sequence[Method], weights: Sequence[NDArray[Any] | None], k: int, train: Mask
+    ) -> Iterator[Iterator[Fit]]:
+        """Fits of each method on the samples outside of fold k, with the tilted weight for that fold."""
+        original = self.logits_of(self.weight)
+        tilted = self.logits_of(weights[k])
+        for method in methods:
+            yield self._path(method, tilted if method.tilted else original, train)
+        # the logits of two folds need not be in memory together
+        tilted.forget()
+
+    def _path(self, method: Method, logits: Logits, train: Mask) -> Iterator[Fit]:
+        """One fit, or those along the map's path."""
+        if not method.has_path:
+            yield method, logits, self._fit_one(method.map, logits, train)
+            return
+        path: Any = MAPS[method.map]
+        for step, fitted in enumerate(path.fit_path(self._reduce(method.map, logits, train))):
+            yield dataclasses.replace(method, step=step), logits, fitted
+
+    def _fit(self, method: Method, logits: Logits) -> CalibrationMap | None:
+        """Fit a map on all samples, up to the step chosen."""
+        fits = self._path(dataclasses.replace(method, step=0), logits, np.ones(len(logits), bool))
+        _, _, fitted = next(itertools.islice(fits, method.step, None))
+        return fitted
+
+    def _fit_one(self, name: str, logits: Logits, rows: Mask | None, start: Any = None) -> CalibrationMap | None:
         if name == "none":
             return None
         chosen = MAPS[name]
         options = {option: value for option, value in self.options.items() if option in chosen.options}
-        return chosen.fit(reduce, start=start, **options)
+        return chosen.fit(self._reduce(name, logits, rows), start=start, **options)
 
-    def _auto(self, logits: Logits) -> tuple[str, dict[str, float]]:
-        fits = {name: functools.partial(self._fit, name) for name in self.allowed}
-        nll = choose_map(len(logits), logits, fits, self.settings.seed)
-        return next(iter(nll)), nll
-
-    def _score_fit(
-        self, name: str, rows: NDArray[np.bool_] | None
-    ) -> Callable[[NDArray[Any], Any], tuple[SampleScores, Any]]:
-        """Fit the map for a weight and score it, on the rows chosen."""
-
-        def score(weight: NDArray[Any], start: Any) -> tuple[SampleScores, Any]:
-            logits = self.logits_of(weight)
-            fitted = self._fit(name, logits.reduce(rows, features=_needs_features(name)), start)
-            return logits.mapped_scores(fitted, rows), fitted
-
-        return score
+    @staticmethod
+    def _reduce(name: str, logits: Logits, rows: Mask | None) -> Reduce:
+        return logits.reduce(rows, features=MAPS[name].needs_features)
 
 
-def _needs_features(name: str) -> bool:
-    return name in MAPS and MAPS[name].needs_features
+def _some(scores: SampleScores, rows: Mask | None) -> SampleScores:
+    return scores if rows is None else scores.take(rows)
+
+
+def _scaled(logits: HeadLogits, rows: Mask | None, scale: float) -> SampleScores:
+    return _some(logits.scaled_scores(scale), rows)

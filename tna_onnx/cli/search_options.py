@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import click
 
-from tna_onnx.calibration.settings import ETS_LOSSES, MAP_CHOICES, QUANTIZED_HEADS, SEARCHES, Settings
+from tna_onnx.calibration.settings import (
+    ETS_LOSSES,
+    MAP_CHOICES,
+    METHODS,
+    PREDICTIONS,
+    QUANTIZED_HEADS,
+    SEARCHES,
+    Settings,
+)
 from tna_onnx.cli.options import together
 from tna_onnx.cli.types import Number, members
 from tna_onnx.numerics.metric import OBJECTIVES
@@ -13,12 +21,20 @@ __all__ = ["search_options"]
 
 _what_options = together(
     click.option(
+        "--method",
+        type=click.Choice(METHODS),
+        default=Settings.method,
+        show_default=True,
+        help="What --search and --map do where they are not given. auto: chosen by cross-validation, and the input "
+        "itself if nothing is better; tna: a sparse search, then ts, as in the paper.",
+    ),
+    click.option(
         "--search",
         type=click.Choice(SEARCHES),
         default=Settings.search,
         show_default=True,
-        help="sparse: tilt and average the class vectors, then fit the map; complete: try every pair of both; "
-        "none: keep the vectors.",
+        help="none: keep the class vectors; sparse: tilt and average them, then fit the map; complete: try every pair "
+        "of both.",
     ),
     click.option(
         "--map",
@@ -26,13 +42,20 @@ _what_options = together(
         default=Settings.map,
         show_default=True,
         help="Calibration map: none, temperature (ts), ensemble temperature (ets), isotonic one-vs-all (irova), "
-        "atypicality-aware (aar), or auto: the one with the lowest cross-validated NLL.",
+        "atypicality-aware (aar), or a refit of the last layer near the trained one (refit).",
+    ),
+    click.option(
+        "--predictions",
+        type=click.Choice(PREDICTIONS),
+        default=Settings.predictions,
+        show_default=True,
+        help="keep: auto takes nothing that can change a predicted class.",
     ),
     click.option(
         "--fold/--no-fold",
         default=Settings.fold,
         show_default=True,
-        help="Fold TS into weight and bias, or append a node for it.",
+        help="Put linear maps into weight and bias, or append nodes for them.",
     ),
     click.option(
         "--ets-loss",
@@ -47,7 +70,7 @@ _what_options = together(
         type=click.Choice(OBJECTIVES, case_sensitive=False),
         default=Settings.objective,
         show_default=True,
-        help="Metric that the search minimises.",
+        help="Metric that the angle, the temperature and the method are chosen by.",
     ),
     click.option(
         "--max-accuracy-drop",
@@ -75,7 +98,7 @@ _weight_options = together(
         type=click.IntRange(1),
         default=Settings.max_ensemble_size,
         show_default=True,
-        help="Largest ensemble size that auto may choose.",
+        help="Largest ensemble size that auto may choose; where accuracy requires more, the limit of many.",
     ),
     click.option(
         "--antithetic",

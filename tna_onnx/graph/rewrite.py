@@ -26,7 +26,7 @@ from tna_onnx.graph.readers import require_no_other_readers
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.stored import Stored
 
-__all__ = ["METADATA_PREFIX", "RAW_LOGITS", "Rewritten", "provenance", "rewrite"]
+__all__ = ["METADATA_PREFIX", "RAW_LOGITS", "Rewritten", "provenance", "rewrite", "unchanged"]
 
 METADATA_PREFIX = f"{PREFIX}."
 """How the keys of this tool's metadata begin."""
@@ -100,6 +100,13 @@ def rewrite(
         _insert(model, adapted(write_map, readout, logits_shape), keeps_order, result)
     _annotate(proto, metadata)  # always: the file says what it is, changed or not
     return result
+
+
+def unchanged(model: Model, readout: Readout) -> Rewritten:
+    """Return a copy of the model in which nothing is new, provenance neither."""
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    return Rewritten(proto, readout)
 
 
 def provenance(model: Model) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import shutil
 import tempfile
@@ -78,10 +79,17 @@ def _places(path: Path) -> set[Path]:
 
 
 @contextlib.contextmanager
-def pending(model: Model, proto: onnx.ModelProto, output: Path | None) -> Iterator[Path]:
+def pending(model: Model, proto: onnx.ModelProto, output: Path | None, *, verbatim: bool = False) -> Iterator[Path]:
     """Write a model, with its external data, into a temporary folder; move it to `output` when the block ends well.
 
     The temporary folder lies beside `output`, so that moving is renaming. Without `output` nothing is kept.
+
+    Args:
+        model: the source.
+        proto: the new model.
+        output: path to write.
+        verbatim: nothing is new: the file gets the source's bytes. With external data its tensors have the same bytes,
+            and only the name of the file that holds them is new.
 
     Raises:
         UsageError: the file cannot be written.
@@ -101,7 +109,11 @@ def pending(model: Model, proto: onnx.ModelProto, output: Path | None) -> Iterat
         try:
             if model.external_files:
                 write_external(model, proto, data_file(temporary))
-            _write(proto, temporary)
+                _write(_serialized(proto, temporary), temporary)
+            elif verbatim and model.path is not None:
+                _write(_same_bytes(model, model.path), temporary)
+            else:
+                _write(_serialized(proto, temporary), temporary)
         except OSError as error:
             raise UsageError(f"{output or name}: cannot be written: {error.strerror}") from error
         yield temporary
@@ -137,12 +149,24 @@ def _move(temporary: Path, output: Path) -> None:
         raise
 
 
-def _write(proto: onnx.ModelProto, path: Path) -> None:
+def _same_bytes(model: Model, path: Path) -> bytes:
+    data = path.read_bytes()
+    if hashlib.sha256(data).hexdigest() != model.sha256:
+        raise UsageError(f"{path}: was changed while it was being read; start again")
+    return data
+
+
+def _serialized(proto: onnx.ModelProto, path: Path) -> bytes:
     if proto.ByteSize() > _PROTOBUF_LIMIT:
         raise UnsupportedModel(
             f"{path.name}: the model without its external data is above 2 GB, which ONNX does not allow"
         )
+    data: bytes = proto.SerializeToString(deterministic=True)
+    return data
+
+
+def _write(data: bytes, path: Path) -> None:
     with path.open("xb") as file:
-        file.write(proto.SerializeToString(deterministic=True))
+        file.write(data)
         file.flush()
         os.fsync(file.fileno())  # a rename may reach the disk before the data do

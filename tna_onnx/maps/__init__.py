@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MAPS", "MapName"]
 
-MapName = Literal["ts", "ets", "irova", "aar"]
+MapName = Literal["ts", "ets", "irova", "aar", "refit"]
 """Maps by the name that the command line uses."""
 
 _CLASSES: dict[MapName, tuple[str, str]] = {
@@ -23,6 +23,7 @@ _CLASSES: dict[MapName, tuple[str, str]] = {
     "ets": ("ensemble_temperature", "EnsembleTemperature"),
     "irova": ("isotonic", "IsotonicOneVsAll"),
     "aar": ("atypicality", "AtypicalityAware"),
+    "refit": ("refit", "Refit"),
 }
 
 

@@ -102,6 +102,9 @@ class CalibrationMap(Protocol):
     options: ClassVar[Mapping[str, tuple[str, ...]]]
     """Keyword options of `fit` besides `start`: name -> words that it may be, the default first."""
 
+    # A map with a path of fits, from the simplest on, also has `strengths`, a ClassVar with a number for each, and
+    # `fit_path(reduce)`, which yields them in this order while it is asked for more (see `maps.refit`).
+
     @property
     def brief(self) -> dict[str, Any]:
         """What a reader wants to know of the parameters, JSON-able."""

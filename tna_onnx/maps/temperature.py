@@ -13,6 +13,7 @@ are those of its logits), sums over samples float64. Source: Guo et al. (2017), 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -24,13 +25,24 @@ from numpy.typing import NDArray
 from tna_onnx.errors import DataError
 from tna_onnx.maps.base import Folding, Reduce
 from tna_onnx.numerics.fitting import increasing_root
+from tna_onnx.numerics.metric import OBJECTIVES, Objective
+from tna_onnx.numerics.metrics import objective_value
 from tna_onnx.numerics.ops import Blocked, Ops, own_column
+from tna_onnx.numerics.stats import SampleScores
 
 __all__ = ["Temperature"]
 
 # The range of 1/T. Wide enough for logits of 1e4 and for logits that hardly differ.
 _MIN_BETA = 1e-6
 _MAX_BETA = 1e6
+
+# How far from the T of the least NLL another objective is scanned, and how finely: to 1e-4 of T in the end.
+_REACH = 3.0
+_SCANNED = 33
+_SCANS = 3
+
+# Of a calibration error.
+_BINS = 15
 
 
 @dataclass(frozen=True)
@@ -45,7 +57,9 @@ class Temperature:
     # law 5: (W z + b) / T = (W / T) z + b / T
     foldable: ClassVar[bool] = True
     needs_features: ClassVar[bool] = False
-    options: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    options: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "objective": ("nll", *(each for each in OBJECTIVES if each != "nll"))
+    }
 
     @property
     def brief(self) -> dict[str, Any]:
@@ -61,12 +75,13 @@ class Temperature:
         return Folding(1 / self.temperature)
 
     @classmethod
-    def fit(cls, reduce: Reduce, *, start: Temperature | None = None) -> Temperature:
-        """Fit T by safeguarded Halley steps in log(1/T).
+    def fit(cls, reduce: Reduce, *, start: Temperature | None = None, objective: Objective = "nll") -> Temperature:
+        """Fit T by safeguarded Halley steps in log(1/T); for another objective than the NLL, scan T around that.
 
         Args:
             reduce: runs over chunks of (logits, labels).
             start: a map whose T is tried first.
+            objective: what T minimises.
 
         Raises:
             DataError: no T minimises the NLL: each sample's label has the largest logit (T -> 0), or the logits say
@@ -85,7 +100,35 @@ class Temperature:
                 "temperature: the NLL falls all the way to T = infinity: the model does no better than guessing on "
                 "these data; check the labels, the class order and the preprocessing"
             )
-        return cls(1 / root.value)
+        fitted = cls(1 / root.value)
+        return fitted if objective == "nll" else _scanned(reduce, fitted, objective)
+
+
+def _scanned(reduce: Reduce, centre: Temperature, objective: Objective) -> Temperature:
+    """Scan T from a third to three times that of the least NLL, ever finer around the best; of equals, the first."""
+    best = centre
+    least = _objective(reduce, centre, objective)
+    # a calibration error has many small dips: a grid that halves its reach finds the lowest region
+    reach = math.log(_REACH)
+    for _ in range(_SCANS):
+        middle = math.log(best.temperature)
+        for log_t in np.linspace(middle - reach, middle + reach, _SCANNED):
+            tried = Temperature(math.exp(log_t))
+            value = _objective(reduce, tried, objective)
+            if value < least:
+                least = value
+                best = tried
+        reach *= 2 / (_SCANNED - 1)
+    return best
+
+
+def _objective(reduce: Reduce, tried: Temperature, objective: Objective) -> float:
+    scores = reduce(Blocked(functools.partial(_scores, 1 / tried.temperature)))
+    return objective_value(scores, objective, _BINS)
+
+
+def _scores(beta: float, logits: Any, labels: NDArray[np.int64], *_: Any) -> SampleScores:
+    return SampleScores.of_logits(logits * beta, labels)
 
 
 def _slope(reduce: Reduce, beta: float) -> tuple[float, float, float]:

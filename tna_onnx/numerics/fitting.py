@@ -257,25 +257,41 @@ def simplex_weights(gram: FloatArray, target: FloatArray) -> FloatArray:
     return weights
 
 
-def mixture_weights(likelihoods: FloatArray, *, max_iterations: int = 10_000) -> FloatArray:
-    """Maximise sum_i log(likelihoods_i . w) over the probability simplex, by expectation maximisation.
+def mixture_weights(likelihoods: FloatArray, *, max_iterations: int = 50) -> FloatArray:
+    """Maximise sum_i log(likelihoods_i . w) over the probability simplex, by sequential quadratic programming.
 
     Args:
-        likelihoods: (N, k) non-negative, a positive one in every row.
-        max_iterations: steps at most; the last ones change less than 1e-12.
+        likelihoods: (N, k) non-negative, a positive one in every row; k small.
+        max_iterations: steps at most; the last one gains less than 1e-14 a sample.
 
     Returns:
-        (k,) weights. Source: Dempster, Laird & Rubin (1977), section 4.3.
+        (k,) weights. Source: Kim, Carbonetto, Stephens & Anitescu (2020), "A fast algorithm for maximum likelihood
+        estimation of mixture proportions using sequential quadratic programming".
 
     >>> mixture_weights(np.array([[0.9, 0.1], [0.2, 0.1]])).round(6).tolist()
     [1.0, 0.0]
     """
-    # all positive: a weight that is zero stays zero
-    weights = np.full(likelihoods.shape[1], 1 / likelihoods.shape[1])
+    n, k = likelihoods.shape
+    # inside: every row has a positive likelihood there
+    weights = np.full(k, 1 / k)
+    mixed = likelihoods @ weights
     for _ in range(max_iterations):
-        following = weights * np.mean(likelihoods / (likelihoods @ weights)[:, None], axis=0)
-        if np.max(np.abs(following - weights)) < 1e-12:
+        ratios = likelihoods / mixed[:, None]
+        slope = ratios.mean(axis=0)
+        gram = ratios.T @ ratios / n
+        # the minimum of the quadratic model, (v - w)' G (v - w) / 2 - slope' (v - w)
+        direction = simplex_weights(gram, gram @ weights + slope) - weights
+        gain = float(slope @ direction)
+        if gain <= 1e-14:
             break
-        weights = following
-    result: FloatArray = weights / weights.sum()
+        size = 1.0
+        while size > 1e-9:
+            following = mixed + size * (likelihoods @ direction)
+            # at the border a likelihood may vanish: half as far then
+            if following.min() > 0 and np.mean(np.log(following / mixed)) >= 1e-4 * size * gain:
+                break
+            size /= 2
+        weights = weights + size * direction
+        mixed = likelihoods @ weights
+    result: FloatArray = np.maximum(weights, 0) / np.maximum(weights, 0).sum()
     return result

@@ -13,7 +13,7 @@ from tna_onnx.results.details import Details
 from tna_onnx.results.gates import changed
 from tna_onnx.results.verification import Verification
 
-__all__ = ["Changes", "Comparison", "CurvePoint", "Report", "compare_scores"]
+__all__ = ["Changes", "Comparison", "CurvePoint", "MethodScores", "Report", "compare_scores"]
 
 How = Literal["held-out", "cross-fitted", "fitted", "unchanged"]
 
@@ -48,6 +48,19 @@ def compare_scores(
     """Reduce paired scores to a comparison, with intervals of a confidence level (a fraction)."""
     differences = paired_differences(before, after, bins, level=level, seed=seed)
     return Comparison(data, how, Metrics.of(before, bins), Metrics.of(after, bins), differences)
+
+
+@dataclass(frozen=True)
+class MethodScores:
+    """A method that was a choice.
+
+    Attributes:
+        method: weight and map in a word.
+        metrics: of the calibration samples, each scored by a fit without it.
+    """
+
+    method: str
+    metrics: Metrics
 
 
 @dataclass(frozen=True)
@@ -106,7 +119,8 @@ class Report:
         folded: whether the map went into weight and bias.
         parameters: fitted parameters of the map by name: `temperature` and mixture `weights` have no unit, `bias` is in
             nats, `knots` are counts.
-        map_nll: cross-validated NLL for each map, nats, if `auto` compared them; empty otherwise.
+        method: weight and map in a word: `none`, `ts`, `tna`, `tna + ets`, `refit 0.01`.
+        methods: cross-fitted metrics of the methods that were compared; empty where nothing was chosen.
         angle: chosen target of the mean rotation of the class vectors (mRC), degrees; 0 is the original weight.
         reached: mean mRC of the members, degrees.
         ensemble_size: members averaged; 0 is the limit of many.
@@ -141,7 +155,8 @@ class Report:
     map: str
     folded: bool
     parameters: dict[str, Any]
-    map_nll: dict[str, float]
+    method: str
+    methods: tuple[MethodScores, ...]
     angle: float
     reached: float
     ensemble_size: int

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.numerics.averages import Average, averages
+from tna_onnx.numerics.averages import LIMIT, Average, averages
 from tna_onnx.numerics.metrics import objective_value
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.search.settings import SearchSettings
@@ -85,13 +85,17 @@ def choose(candidates: Sequence[Candidate], settings: SearchSettings, rows: NDAr
 def pick(candidates: Sequence[Candidate], values: Sequence[float]) -> int:
     """Index of the choice, from the value of each candidate: infinite if it costs too much accuracy."""
     # larger ensembles are there because smaller ones cost accuracy
-    largest = max(c.ensemble_size for c in candidates)
-    first = [k for k, c in enumerate(candidates) if k == 0 or c.ensemble_size == largest]
+    largest = max(_members(c) for c in candidates)
+    first = [k for k, c in enumerate(candidates) if k == 0 or _members(c) == largest]
     best = min(first, key=lambda k: values[k])
     if best > 0:
         return best
     # none of them beats the original weight within the constraint
     return min(range(len(values)), key=lambda k: values[k])
+
+
+def _members(candidate: Candidate) -> float:
+    return math.inf if candidate.ensemble_size == LIMIT else candidate.ensemble_size
 
 
 def candidate_weight(weight: NDArray[Any], candidate: Candidate, settings: SearchSettings) -> NDArray[Any]:

@@ -8,7 +8,8 @@ as far on both sides of the two best, again and again down to a quarter of the g
 1. over the angles with the ensemble size asked for;
 2. with more members around the target angle, up to a cap, while accuracy stands in the way: the level has no
    acceptable candidate near the target, or its best one costs so much accuracy that two standard errors of the paired
-   difference reach beyond the constraint. At the cap, smaller angles are tried last;
+   difference reach beyond the constraint. If the cap is too low for that, the limit of many takes its place: more
+   members only come closer to it;
 3. finer and finer around the best two of the largest ensembles (the best one, where step 2 has looked closely).
 
 The target is the best angle of the limit of many members, W' -> cos(mRC) W. Averaging more members leaves this effect
@@ -187,12 +188,10 @@ class _Search:
             self.add((growing.at(k) for k in first), members)
             if members == cap or not walk.falls_short(near[0], members):
                 self.add((growing.at(k) for k in range(len(growing)) if k not in first), members)
-        if walk.quarters(walk.best(members)) >= near[0]:
-            return _Level(members, QUARTERS * unit, centres=1)
-        # Step 2, at the cap. Acceptable angles may be a comb here, noise around the constraint: half as far apart.
-        stride = max(self.settings.coarse // 2, QUARTERS)
-        self.extend([q for q in self.settings.steps(stride) if q < near[0]], members)
-        return _Level(members, stride, centres=2)
+        if walk.falls_short(near[0], members):
+            members = LIMIT
+            self.extend(near, members)
+        return _Level(members, QUARTERS * unit, centres=1)
 
 
 def _stacks(made: Iterable[Average], size: int) -> Iterator[list[Average]]:

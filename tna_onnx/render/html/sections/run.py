@@ -48,9 +48,9 @@ def run(report: Report, details: Details, command: str, sources: Mapping[str, st
         Term("Provider obtained", report.provider),
         Term("Versions", versions_text(report.versions)),
     ]
-    if report.map_nll:
-        values = ", ".join(f"{name} {value:.4f}" for name, value in report.map_nll.items())
-        terms.append(Term("Maps compared", f"cross-validated NLL: {values}"))
+    if report.methods:
+        values = ", ".join(f"{each.method} {each.metrics.nll:.4f}" for each in report.methods)
+        terms.append(Term("Methods compared", f"cross-validated NLL: {values}"))
     return tuple(terms)
 
 

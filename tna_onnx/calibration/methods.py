@@ -1,0 +1,149 @@
+"""What a recalibration may be: a weight and a map, from the simplest on; and the choice among them.
+
+A choice looks at samples that were scored by fits without them. With l the loss of a sample (`sample_losses`):
+
+1. *Allowed* is what keeps every prediction, and what loses no accuracy; more, where the user asked for such a method.
+   Where predictions are to be kept, a method that can change them is not there at all.
+2. Of the allowed ones, the *best* has the smallest mean loss.
+3. *Chosen* is the simplest whose mean loss is within one standard error of the best, of the paired difference.
+4. If it raises the calibration error of the input significantly, it is taken out, and rule 2 goes on without it.
+
+Source of rule 3: Breiman, Friedman, Olshen & Stone (1984), *Classification and Regression Trees*, section 3.4.3.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tna_onnx.maps import MAPS
+from tna_onnx.numerics.losses import sample_losses
+from tna_onnx.numerics.metric import Objective
+from tna_onnx.numerics.stats import SampleScores
+from tna_onnx.search.candidates import ROUNDING
+
+__all__ = ["INPUT", "Method", "Rule"]
+
+# From the simplest on: numbers that are fitted, and what they may do.
+_ORDER = ("none", "ts", "platt", "ets", "quadratic", "beta", "bias", "svs", "irova", "aar", "sms", "refit")
+
+# Standard errors beyond which an error of calibration is worse: 97.5 % on one side.
+_SIGNIFICANT = 1.96
+_SMALLEST_RISE = 0.001
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way to a last layer.
+
+    Attributes:
+        tilted: whether the weight is tilted and averaged.
+        map: the map on top, or `none`.
+        step: which strength of the map's path; 0 for maps without one.
+    """
+
+    tilted: bool
+    map: str
+    step: int = 0
+
+    @property
+    def label(self) -> str:
+        """Its name in reports: `ts`, `tna`, `tna + ets`, `refit 0.05`."""
+        name = self.map
+        if self.has_path:
+            name = f"{name} {self._strengths[self.step]:g}"
+        if not self.tilted:
+            return name
+        return "tna" if self.map == "none" else f"tna + {name}"
+
+    @property
+    def has_path(self) -> bool:
+        """Whether it is one strength of a map that has several."""
+        return bool(self._strengths)
+
+    @property
+    def _strengths(self) -> tuple[float, ...]:
+        return getattr(MAPS[self.map], "strengths", ()) if self.map in MAPS else ()
+
+    @property
+    def keeps_order(self) -> bool:
+        """Whether it never changes a prediction."""
+        return not self.tilted and (self.map == "none" or MAPS[self.map].keeps_order)
+
+    @property
+    def rank(self) -> tuple[int, bool, int, int]:
+        """Sorts methods from the simplest on."""
+        # a tilt is no simpler than a temperature: both are one number that is searched
+        place = _ORDER.index(self.map)
+        return (max(place, int(self.tilted)), self.tilted, place, self.step)
+
+
+INPUT = Method(tilted=False, map="none")
+"""The model as it is."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How to choose.
+
+    Attributes:
+        objective: metric whose losses decide.
+        bins: of ECE and AdaECE.
+        max_accuracy_drop: accuracy that a method may lose which can change predictions, a fraction.
+        keep_predictions: whether methods that can change predictions are left out.
+    """
+
+    objective: Objective = "nll"
+    bins: int = 15
+    max_accuracy_drop: float = 0.0
+    keep_predictions: bool = False
+
+    def choose(self, scores: Mapping[Method, SampleScores], before: SampleScores) -> Method:
+        """Return the method to take.
+
+        Args:
+            scores: of samples that no fit has seen, in one order; not empty.
+            before: of the same samples under the input model.
+        """
+        allowed = {method: after for method, after in scores.items() if self._allows(method, before, after)}
+        # nothing is: the one that costs the least
+        if not allowed:
+            return min(scores, key=lambda method: (-np.mean(scores[method].hit), method.rank))
+        while True:
+            chosen = self._simplest(allowed)
+            # rule 4; the input is not worse than itself, so this ends
+            if len(allowed) == 1 or not self._raises_error(before, allowed[chosen]):
+                return chosen
+            del allowed[chosen]
+
+    def _allows(self, method: Method, before: SampleScores, after: SampleScores) -> bool:
+        """Rule 1."""
+        if method.keeps_order:
+            return True
+        drop = float(np.mean(before.hit)) - float(np.mean(after.hit))
+        return not self.keep_predictions and drop <= self.max_accuracy_drop + ROUNDING
+
+    def _simplest(self, scores: Mapping[Method, SampleScores]) -> Method:
+        """Rules 2 and 3."""
+        losses = {method: sample_losses(after, self.objective, self.bins) for method, after in scores.items()}
+        best = min(losses, key=lambda method: (float(np.mean(losses[method])), method.rank))
+        for method in sorted(losses, key=lambda each: each.rank):
+            worse, error = _mean_and_error(losses[method] - losses[best])
+            if worse <= error:
+                return method
+        return best
+
+    def _raises_error(self, before: SampleScores, after: SampleScores) -> bool:
+        """Rule 4."""
+        first, second = (sample_losses(each, "ece", self.bins) for each in (before, after))
+        worse, error = _mean_and_error(second - first)
+        return worse > max(_SMALLEST_RISE, _SIGNIFICANT * error)
+
+
+def _mean_and_error(values: NDArray[np.float64]) -> tuple[float, float]:
+    """Return the mean and its standard error."""
+    return float(np.mean(values)), float(np.std(values)) / math.sqrt(len(values))

@@ -1,0 +1,39 @@
+"""Losses of single samples whose mean is a metric, so that two models can be compared sample by sample.
+
+The NLL and the Brier score are such means. A calibration error is one too, once the side is known on which each bin
+errs: with r_i = hit_i - confidence_i,
+
+    ECE = 1/N sum_i sign_j(i) r_i        sign_j = sign of the sum of r over bin j
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tna_onnx.numerics.metric import Objective
+from tna_onnx.numerics.reliability import bin_of
+from tna_onnx.numerics.stats import SampleScores
+
+__all__ = ["sample_losses"]
+
+
+def sample_losses(scores: SampleScores, objective: Objective, bins: int = 15) -> NDArray[np.float64]:
+    """Return (N,) losses whose mean is the objective: nats for the NLL, no unit otherwise.
+
+    >>> one = SampleScores(np.float32([0.75, 0.75]), np.array([True, False]), np.float32([0, 0]), np.float32([0, 0]))
+    >>> sample_losses(one, "ece", 2).tolist()
+    [-0.25, 0.75]
+    """
+    if objective in ("nll", "brier"):
+        return getattr(scores, objective).astype(np.float64)  # type: ignore[no-any-return]  # by the field's name
+    residual: NDArray[np.float64] = scores.hit - scores.confidence.astype(np.float64)
+    if objective == "ece":
+        bin_ = bin_of(scores.confidence, bins)
+    else:
+        # ranks in bins of equal mass; samples of one confidence go where the sort puts them
+        bin_ = np.empty(len(scores), np.intp)
+        bin_[np.argsort(scores.confidence, kind="stable")] = np.arange(len(scores)) * bins // max(1, len(scores))
+    side = np.sign(np.bincount(bin_, residual, bins))
+    losses: NDArray[np.float64] = side[bin_] * residual
+    return losses
