@@ -40,8 +40,9 @@ class Settings:
     Attributes:
         search: `sparse` (the weight first, then the map), `complete` (all pairs of a weight and its map) or `none` (the
             original weight).
-        map: `none`, `ts` (temperature), `ets` (ensemble temperature), `irova` (isotonic one-vs-all), `aar`
-            (atypicality-aware), or `auto`: the one with the least cross-validated NLL.
+        map: `none`, `ts` (temperature), `ets` (ensemble temperature), `bias` (temperature and class biases), `svs` and
+            `sms` (structured vector and matrix scaling), `irova` (isotonic one-vs-all), `aar` (atypicality-aware), or
+            `auto`: the one with the least cross-validated NLL.
         fold: put TS into weight and bias, so that the graph stays as it is.
         ets_loss: what the weights of ETS minimise: `squared` error or `nll`.
         objective: metric that the search minimises: `ece`, `adaece` or `nll`.

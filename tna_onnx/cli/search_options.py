@@ -25,7 +25,8 @@ _what_options = together(
         type=click.Choice(MAP_CHOICES),
         default=Settings.map,
         show_default=True,
-        help="Calibration map: none, temperature (ts), ensemble temperature (ets), isotonic one-vs-all (irova), "
+        help="Calibration map: none, temperature (ts), ensemble temperature (ets), temperature and class biases "
+        "(bias), structured vector and matrix scaling (svs, sms), isotonic one-vs-all (irova), "
         "atypicality-aware (aar), or auto: the one with the lowest cross-validated NLL.",
     ),
     click.option(

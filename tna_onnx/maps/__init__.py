@@ -15,12 +15,15 @@ if TYPE_CHECKING:
 
 __all__ = ["MAPS", "MapName"]
 
-MapName = Literal["ts", "ets", "irova", "aar"]
+MapName = Literal["ts", "ets", "bias", "svs", "sms", "irova", "aar"]
 """Maps by the name that the command line uses."""
 
 _CLASSES: dict[MapName, tuple[str, str]] = {
     "ts": ("temperature", "Temperature"),
     "ets": ("ensemble_temperature", "EnsembleTemperature"),
+    "bias": ("bias", "Bias"),
+    "svs": ("vector_scaling", "VectorScaling"),
+    "sms": ("matrix_scaling", "MatrixScaling"),
     "irova": ("isotonic", "IsotonicOneVsAll"),
     "aar": ("atypicality", "AtypicalityAware"),
 }
