@@ -54,6 +54,20 @@ def test_without_a_head_maps_that_read_features_are_refused(small: Small) -> Non
     assert writing.folding(outcome_of(writing.task, Temperature(2.0))) is None
 
 
+def test_maps_for_two_classes_are_refused_for_more(task: Task) -> None:
+    writing = Writing(task, fold=True)
+    for name in set(MAPS) - set(ALL):
+        with pytest.raises(UnsupportedModel, match=f"map {name} is for two classes, and this model has 5"):
+            writing.require(name)
+
+
+def test_two_classes_take_them(task: Task) -> None:
+    two = replace(task, probed=replace(task.probed, readout=replace(task.readout, n_classes=2)))
+    writing = Writing(two, fold=True)
+    assert writing.maps == ("none", *MAPS)
+    writing.require("platt")
+
+
 def test_an_old_opset_takes_what_can_be_folded(small: Small, tmp_path: Path) -> None:
     """Clip knows float64 from opset 12 on, and every map that is appended may need it."""
     task = opened(small, variant(small, tmp_path / "m.onnx", 11), few(small.calib))

@@ -71,7 +71,7 @@ class Strategy:
         search: `none`, `sparse` or `complete`.
         map: `none`, `auto` or a name in `MAPS`.
         settings: of the search.
-        allowed: maps that `auto` may take.
+        allowed: maps that `auto` may take; those for any number of classes, if not said.
         options: of the maps' fits, by name; each map takes those that it declares.
     """
 
@@ -80,7 +80,7 @@ class Strategy:
     search: str
     map: str
     settings: SearchSettings
-    allowed: tuple[str, ...] = ("none", *MAPS)
+    allowed: tuple[str, ...] = ("none", *(name for name in MAPS if not MAPS[name].binary))
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def run(self, progress: Callable[[int, int], None]) -> Outcome:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MAPS", "MapName"]
 
-MapName = Literal["ts", "ets", "bias", "svs", "sms", "irova", "aar"]
+MapName = Literal["ts", "ets", "bias", "svs", "sms", "platt", "beta", "quadratic", "irova", "aar"]
 """Maps by the name that the command line uses."""
 
 _CLASSES: dict[MapName, tuple[str, str]] = {
@@ -24,6 +24,9 @@ _CLASSES: dict[MapName, tuple[str, str]] = {
     "bias": ("bias", "Bias"),
     "svs": ("vector_scaling", "VectorScaling"),
     "sms": ("matrix_scaling", "MatrixScaling"),
+    "platt": ("platt", "Platt"),
+    "beta": ("beta", "Beta"),
+    "quadratic": ("quadratic", "Quadratic"),
     "irova": ("isotonic", "IsotonicOneVsAll"),
     "aar": ("atypicality", "AtypicalityAware"),
 }

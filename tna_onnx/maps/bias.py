@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from tna_onnx.errors import DataError
 from tna_onnx.maps.base import Folding, Reduce
 from tna_onnx.maps.brief import per_class
-from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.multinomial import Scalar, fit_scores, shape_of
 from tna_onnx.numerics.ops import Ops
 
@@ -67,24 +66,27 @@ class Bias:
 
     @classmethod
     def fit(cls, reduce: Reduce, *, start: Bias | None = None) -> Bias:
-        """Fit T alone, then T and c together from there.
+        """Fit T and c.
 
         Args:
             reduce: runs over chunks of (logits, labels).
             start: a map whose T and c are tried first.
 
         Raises:
-            DataError: as `Temperature.fit`, or the class frequencies alone explain the labels better than any T > 0.
+            DataError: every sample is right (T -> 0), the logits do not differ, or no T > 0 fits.
         """
-        first = Temperature(start.temperature) if start else None
-        alone = Temperature.fit(reduce, start=first).temperature
         size = shape_of(reduce)
-        begin = None
-        if start:
-            begin = (np.array([alone / start.temperature - 1]), start.bias)
-        # x = s / alone, and s' = (1 + d) x + c: d has no ridge
-        slope, bias = fit_scores(reduce, Scalar(), alone, (0.0, _RIDGE / size.samples), start=begin)
-        beta = (1 + float(slope[0])) / alone
+        if not size.spread > 0:
+            raise DataError("bias: the logits do not differ from one another; check the head and the preprocessing")
+        if size.gap == 0:
+            raise DataError(
+                "bias: the NLL falls all the way to T = 0, because every calibration sample is classified right; "
+                "expected data with some errors (were these samples trained on?), or use --map none"
+            )
+        # in a unit of the logits' own size: x = s / spread, s' = (1 + d) x + c, and d has no ridge
+        begin = (np.array([size.spread / start.temperature - 1]), start.bias) if start else None
+        slope, bias = fit_scores(reduce, Scalar(), size.spread, (0.0, _RIDGE / size.samples), start=begin)
+        beta = (1 + float(slope[0])) / size.spread
         if not (beta > 0 and np.all(np.isfinite(bias))):
             raise DataError(
                 "bias: the class frequencies explain the labels better than the logits do; check the labels, the "

@@ -17,6 +17,7 @@ gradients, so that no Hessian is in memory. Sums over classes are in the dtype o
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -111,20 +112,29 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Shape:
-    """Number of samples N and of classes C."""
+    """What is known of samples before a fit.
+
+    Attributes:
+        samples: their number N.
+        classes: number of classes C.
+        spread: root mean square of the centred logits P s.
+        gap: mean distance of the label's logit from the largest one; 0 where every sample is right.
+    """
 
     samples: int
     classes: int
+    spread: float
+    gap: float
 
 
 def shape_of(reduce: Callable[..., Any]) -> Shape:
-    """Count samples and classes.
+    """Look at the samples once.
 
     Args:
         reduce: runs over chunks of (logits, labels).
     """
-    samples, entries = reduce(_count).tolist()
-    return Shape(samples, entries // samples)
+    samples, entries, square, gap = reduce(Blocked(_shape_sums)).tolist()
+    return Shape(round(samples), round(entries / samples), math.sqrt(square / entries), gap / samples)
 
 
 def fit_scores(
@@ -195,9 +205,14 @@ class _Objective:
         return turned
 
 
-def _count(logits: Any, *_: Any) -> NDArray[np.int64]:
+def _shape_sums(logits: Any, labels: NDArray[np.int64], *_: Any) -> FloatArray:
+    """Sums over samples of (1, C, |P s|^2, max s - s_y)."""
+    xp = array_api_compat.array_namespace(logits)
     n, classes = logits.shape
-    return np.array([n, n * classes])
+    centred = logits - xp.mean(logits, axis=1, keepdims=True)
+    gap = xp.max(logits, axis=1, keepdims=True) - own_column(logits, labels)
+    sums = (xp.sum(values, dtype=xp.float64) for values in (centred * centred, gap))
+    return np.array([n, n * classes, *map(float, sums)])
 
 
 def _loss_sums(
