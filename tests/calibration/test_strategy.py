@@ -94,7 +94,9 @@ def test_auto_takes_the_smallest_nll_of_the_maps_that_it_may_take(search: str) -
     assert run(toy(search, "auto", allowed=("none",))).map == "none"
 
 
-@pytest.mark.parametrize("name", ["none", *(name for name in MAPS if not MAPS[name].needs_features)])
+@pytest.mark.parametrize(
+    "name", ["none", *(name for name in MAPS if not (MAPS[name].needs_features or MAPS[name].binary))]
+)
 def test_maps_that_read_no_features_need_no_head(name: str) -> None:
     strategy = toy("none", name, head=False)
     outcome = run(strategy)

@@ -20,7 +20,9 @@ from tna_onnx.maps import MAPS
 from tna_onnx.maps.isotonic import IsotonicOneVsAll
 from tna_onnx.maps.temperature import Temperature
 
-NO_FEATURES = tuple(name for name in ("none", *MAPS) if name == "none" or not MAPS[name].needs_features)
+ALL = ("none", *(name for name in MAPS if not MAPS[name].binary))
+NO_FEATURES = tuple(name for name in ALL if name == "none" or not MAPS[name].needs_features)
+FOLDED = tuple(name for name in ALL if name == "none" or MAPS[name].foldable)
 SQUARES = IsotonicOneVsAll((((0.0, 0.5, 1.0), (0.0, 0.25, 1.0)),) * 5)
 
 
@@ -39,7 +41,7 @@ def variant(small: Small, path: Path, opset: int = 17, *, label: bool = False) -
 
 def test_an_ordinary_head_takes_every_map(task: Task) -> None:
     writing = Writing(task, fold=True)
-    assert writing.maps == writing.choices == ("none", *MAPS)
+    assert writing.maps == writing.choices == ALL
     for name in ("auto", *writing.maps):
         writing.require(name)
 
@@ -52,23 +54,37 @@ def test_without_a_head_maps_that_read_features_are_refused(small: Small) -> Non
     assert writing.folding(outcome_of(writing.task, Temperature(2.0))) is None
 
 
+def test_maps_for_two_classes_are_refused_for_more(task: Task) -> None:
+    writing = Writing(task, fold=True)
+    for name in set(MAPS) - set(ALL):
+        with pytest.raises(UnsupportedModel, match=f"map {name} is for two classes, and this model has 5"):
+            writing.require(name)
+
+
+def test_two_classes_take_them(task: Task) -> None:
+    two = replace(task, probed=replace(task.probed, readout=replace(task.readout, n_classes=2)))
+    writing = Writing(two, fold=True)
+    assert writing.maps == ("none", *MAPS)
+    writing.require("platt")
+
+
 def test_an_old_opset_takes_what_can_be_folded(small: Small, tmp_path: Path) -> None:
     """Clip knows float64 from opset 12 on, and every map that is appended may need it."""
     task = opened(small, variant(small, tmp_path / "m.onnx", 11), few(small.calib))
     writing = Writing(
         replace(task, probed=replace(task.probed, readout=replace(task.readout, logits_type="float64"))), True
     )
-    assert writing.maps == writing.choices == ("none", "ts")
+    assert writing.maps == writing.choices == FOLDED
     with pytest.raises(UnsupportedModel, match="opset 12 or newer"):
         writing.require("irova")
 
 
-@pytest.mark.parametrize(("fold", "choices"), [(True, ("none", "ts")), (False, ("none",))])
+@pytest.mark.parametrize(("fold", "choices"), [(True, FOLDED), (False, ("none",))])
 def test_scores_that_others_read_allow_what_is_folded(
     small: Small, tmp_path: Path, choices: tuple[str, ...], *, fold: bool
 ) -> None:
     writing = Writing(opened(small, variant(small, tmp_path / "m.onnx", label=True), few(small.calib)), fold)
-    assert writing.maps == ("none", *MAPS)  # the graph can hold them, but the label would not see them
+    assert writing.maps == ALL  # the graph can hold them, but the label would not see them
     assert writing.choices == choices
     if not fold:
         with pytest.raises(UnsupportedModel, match=r"'raw'.* is read elsewhere too"):

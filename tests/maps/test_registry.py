@@ -8,6 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.maps.samples import reduce_of, sample
+from tna_onnx.errors import DataError
 from tna_onnx.maps import MAPS, MapName
 from tna_onnx.maps.base import CalibrationMap, Folding, apply_map
 
@@ -16,7 +17,7 @@ Array = NDArray[Any]
 
 def fitted(name: str) -> tuple[CalibrationMap, Array, Array]:
     """A map of this name, fitted, with the logits and features that it was fitted on."""
-    logits, labels, features = sample(size=400)
+    logits, labels, features = sample(classes=2 if MAPS[name].binary else 5, size=400)
     return MAPS[name].fit(reduce_of(logits, labels, features)), logits, features
 
 
@@ -64,6 +65,16 @@ class TestFacts:
             np.testing.assert_allclose(
                 np.hstack([logits, features]) @ weight.T + bias, apply_map(one, logits, features), rtol=1e-9, atol=1e-9
             )
+
+    def test_other_numbers_of_classes_are_refused_where_it_is_for_two(self, name: str) -> None:
+        logits, labels, features = sample(size=400)
+        if MAPS[name].binary:
+            with pytest.raises(DataError, match=f"{name}: this map is for two classes"):
+                MAPS[name].fit(reduce_of(logits, labels, features))
+        else:
+            two = sample(classes=2, size=400)
+            for data in ((logits, labels, features), two):
+                assert np.all(np.isfinite(apply_map(MAPS[name].fit(reduce_of(*data)), data[0], data[2])))
 
     def test_features_are_read_only_where_it_says_so(self, name: str) -> None:
         one, logits, features = fitted(name)

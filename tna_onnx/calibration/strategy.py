@@ -86,7 +86,7 @@ class Strategy:
         search: `auto`, `none`, `sparse` or `complete`.
         map: `auto`, `none` or a name in `MAPS`.
         settings: of the search.
-        allowed: maps that `auto` may take.
+        allowed: maps that `auto` may take; those for any number of classes, if not said.
         options: of the maps' fits, by name; each map takes those that it declares.
         keep_predictions: whether `auto` leaves out what can change a prediction.
     """
@@ -96,7 +96,7 @@ class Strategy:
     search: str
     map: str
     settings: SearchSettings
-    allowed: tuple[str, ...] = ("none", *MAPS)
+    allowed: tuple[str, ...] = ("none", *(name for name in MAPS if not MAPS[name].binary))
     options: Mapping[str, Any] = field(default_factory=dict)
     keep_predictions: bool = False
 

@@ -74,6 +74,11 @@ class Writing:
         if name == "auto" or name in self.maps:
             return
         task = self.task
+        if name not in self._all:
+            raise UnsupportedModel(
+                f"{task.model.name}: map {name} is for two classes, and this model has {task.readout.n_classes}; "
+                "use --map bias, svs or sms, which do the same for any number"
+            )
         NodeOps(task.readout.logits_type, task.model.opset)  # raises, if that is the reason
         what = "the features of a linear head"
         if task.head:
@@ -146,7 +151,8 @@ class Writing:
 
     @property
     def _all(self) -> tuple[str, ...]:
-        return ("none", *MAPS)
+        """All maps for so many classes."""
+        return tuple(name for name in ("none", *MAPS) if self.task.readout.n_classes == 2 or not _is_binary(name))
 
     def _folds_by_force(self, name: str) -> bool:
         """Whether a map can be folded where nothing can be appended."""
@@ -171,6 +177,10 @@ class Writing:
 
 def _reads_features(name: str) -> bool:
     return name != "none" and MAPS[name].needs_features
+
+
+def _is_binary(name: str) -> bool:
+    return name != "none" and MAPS[name].binary
 
 
 def _keeps_order(name: str) -> bool:

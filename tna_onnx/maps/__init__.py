@@ -15,12 +15,18 @@ if TYPE_CHECKING:
 
 __all__ = ["MAPS", "MapName"]
 
-MapName = Literal["ts", "ets", "irova", "aar", "refit"]
+MapName = Literal["ts", "ets", "bias", "svs", "sms", "platt", "beta", "quadratic", "irova", "aar", "refit"]
 """Maps by the name that the command line uses."""
 
 _CLASSES: dict[MapName, tuple[str, str]] = {
     "ts": ("temperature", "Temperature"),
     "ets": ("ensemble_temperature", "EnsembleTemperature"),
+    "bias": ("bias", "Bias"),
+    "svs": ("vector_scaling", "VectorScaling"),
+    "sms": ("matrix_scaling", "MatrixScaling"),
+    "platt": ("platt", "Platt"),
+    "beta": ("beta", "Beta"),
+    "quadratic": ("quadratic", "Quadratic"),
     "irova": ("isotonic", "IsotonicOneVsAll"),
     "aar": ("atypicality", "AtypicalityAware"),
     "refit": ("refit", "Refit"),

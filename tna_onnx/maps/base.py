@@ -99,6 +99,9 @@ class CalibrationMap(Protocol):
     needs_features: ClassVar[bool]
     """Whether the formula reads the features."""
 
+    binary: ClassVar[bool]
+    """Whether it is for two classes only."""
+
     options: ClassVar[Mapping[str, tuple[str, ...]]]
     """Keyword options of `fit` besides `start`: name -> words that it may be, the default first."""
 

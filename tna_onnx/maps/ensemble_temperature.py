@@ -44,6 +44,7 @@ class EnsembleTemperature:
     keeps_order: ClassVar[bool] = True
     foldable: ClassVar[bool] = False
     needs_features: ClassVar[bool] = False
+    binary: ClassVar[bool] = False
     options: ClassVar[Mapping[str, tuple[str, ...]]] = {"ets_loss": ("squared", "nll")}
 
     @property

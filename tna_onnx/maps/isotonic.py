@@ -40,6 +40,7 @@ class IsotonicOneVsAll:
     keeps_order: ClassVar[bool] = False
     foldable: ClassVar[bool] = False
     needs_features: ClassVar[bool] = False
+    binary: ClassVar[bool] = False
     options: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     @property

@@ -57,6 +57,7 @@ class Temperature:
     # law 5: (W z + b) / T = (W / T) z + b / T
     foldable: ClassVar[bool] = True
     needs_features: ClassVar[bool] = False
+    binary: ClassVar[bool] = False
     options: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "objective": ("nll", *(each for each in OBJECTIVES if each != "nll"))
     }

@@ -1,0 +1,445 @@
+"""Maps that are linear in the logits: the laws of `maps/base.py`; fits against SciPy, scikit-learn and probmetrics."""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from numpy.typing import NDArray
+from onnx.reference import ReferenceEvaluator
+from scipy.optimize import minimize
+from scipy.special import log_softmax, softmax
+from sklearn.linear_model import LogisticRegression
+
+from tests.builders import small_model, tensor_info
+from tests.maps.samples import reduce_of
+from tna_onnx.errors import DataError
+from tna_onnx.graph.nodes import NodeOps
+from tna_onnx.maps import MAPS
+from tna_onnx.maps.base import CalibrationMap, apply_map
+from tna_onnx.maps.bias import Bias
+from tna_onnx.maps.matrix_scaling import MAX_CLASSES, MatrixScaling
+from tna_onnx.maps.temperature import Temperature
+from tna_onnx.maps.vector_scaling import VectorScaling
+
+Array = NDArray[Any]
+
+# ---- samples ----
+
+
+def shifted(
+    classes: int = 10, n: int = 1500, temperature: float = 2.5, shift: float = 0.7, seed: int = 0
+) -> tuple[Array, Array]:
+    """Logits too sharp by a temperature, and labels whose classes are more or less frequent than the logits say."""
+    rng = np.random.default_rng([classes, n, seed])
+    honest = 2 * rng.normal(size=(n, classes))
+    frequency = shift * rng.normal(size=classes)
+    return temperature * honest, (honest + frequency + rng.gumbel(size=honest.shape)).argmax(axis=1)
+
+
+def without(label: int, **options: Any) -> tuple[Array, Array]:
+    logits, labels = shifted(**options)
+    kept = labels != label
+    return logits[kept], labels[kept]
+
+
+def huge() -> tuple[Array, Array]:
+    logits, labels = shifted(temperature=2500.0)
+    return np.clip(logits, -1e4, 1e4), labels
+
+
+def far() -> tuple[Array, Array]:
+    """A number added to all logits of a sample, which says nothing."""
+    logits, labels = shifted()
+    return logits + 300 * np.random.default_rng(0).normal(size=(len(labels), 1)), labels
+
+
+SAMPLES: dict[str, Callable[[], tuple[Array, Array]]] = {
+    "shifted": shifted,
+    "underconfident": lambda: shifted(temperature=0.3),
+    "two classes": lambda: shifted(classes=2),
+    "fifty classes": lambda: shifted(classes=50, n=600),
+    "absent class": lambda: without(3),
+    "huge": huge,
+    "far from zero": far,
+    "few": lambda: shifted(classes=5, n=30),
+}
+NAMES = ("bias", "svs", "sms")
+
+
+def nll(logits: Array, labels: Array) -> float:
+    return float(-np.mean(log_softmax(logits.astype(np.float64), axis=1)[np.arange(len(labels)), labels]))
+
+
+# ---- the formula ----
+
+
+def drawn_map(name: str, classes: int) -> CalibrationMap:
+    """A map with drawn parameters."""
+    rng = np.random.default_rng(classes)
+    bias = rng.normal(size=classes)
+    if name == "bias":
+        return Bias(1.7, bias)
+    if name == "svs":
+        return VectorScaling(1.7, 0.3 * rng.normal(size=classes), bias)
+    return MatrixScaling(1.7, 0.3 * rng.normal(size=(classes, classes)) / np.sqrt(classes), bias)
+
+
+def by_definition(fitted: CalibrationMap, logits: Array) -> Array:
+    """Calibrated log-probabilities in float64, from the formulas."""
+    s = logits.astype(np.float64)
+    x = s - s.mean(axis=1, keepdims=True)
+    match fitted:
+        case Bias(temperature, bias):
+            scores = s / temperature + bias
+        case VectorScaling(temperature, vector, bias):
+            scores = x / temperature @ np.diag(1 + vector) + bias
+        case MatrixScaling(temperature, matrix, bias):
+            scores = x / temperature @ (np.eye(len(bias)) + matrix).T + bias
+    result: Array = log_softmax(scores, axis=1)
+    return result
+
+
+def onnx_model(fitted: CalibrationMap, dtype: str, classes: int, opset: int = 17) -> onnx.ModelProto:
+    ops = NodeOps(dtype, opset)
+    result = fitted.forward(ops, "logits")
+    before, after = (tensor_info(name, ["N", classes], dtype) for name in ("logits", result))
+    model = small_model(ops.nodes, [before], [after], ops.initializers, opset=opset)
+    onnx.checker.check_model(model, full_check=True)
+    return model
+
+
+def on_torch(fitted: CalibrationMap, logits: Array) -> Array:
+    torch = pytest.importorskip("torch", reason="torch is in the extra 'gpu'")
+    return np.asarray(apply_map(fitted, torch.from_numpy(logits)).numpy())
+
+
+def on_onnxruntime(fitted: CalibrationMap, logits: Array, opset: int = 17) -> Array:
+    model = onnx_model(fitted, logits.dtype.name, logits.shape[1], opset)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    return np.asarray(session.run(None, {"logits": logits})[0])
+
+
+def on_reference_evaluator(fitted: CalibrationMap, logits: Array) -> Array:
+    model = onnx_model(fitted, logits.dtype.name, logits.shape[1])
+    return np.asarray(ReferenceEvaluator(model).run(None, {"logits": logits})[0])
+
+
+def assert_calibrated(fitted: CalibrationMap, logits: Array, result: Array) -> None:
+    """Compare softmax(result) with the definition, as logarithms.
+
+    Each score is a sum of C + 3 rounded terms at most, of which the largest are |s| and row sums of |matrix| |x|.
+    """
+    assert result.shape == logits.shape
+    classes = logits.shape[1]
+    eps = float(np.finfo(logits.dtype).eps)
+    size = float(np.abs(logits).max(initial=1.0)) * (1 + np.sqrt(classes)) + 4
+    found = log_softmax(result.astype(np.float64), axis=1)
+    np.testing.assert_allclose(found, by_definition(fitted, logits), rtol=0, atol=4 * np.sqrt(classes) * eps * size)
+
+
+FACES = [lambda fitted, s: np.asarray(apply_map(fitted, s)), on_torch, on_onnxruntime, on_reference_evaluator]
+
+
+@pytest.mark.parametrize("name", NAMES)
+class TestFormula:
+    @pytest.mark.parametrize("face", FACES, ids=["numpy", "torch", "onnxruntime", "reference"])
+    @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+    @pytest.mark.parametrize("classes", [2, 10, 1000])
+    def test_every_face_runs_it(self, name: str, classes: int, dtype: Any, face: Any) -> None:
+        fitted = drawn_map(name, classes)
+        # rounded to the dtype first: parameters and logits are then what the graph has
+        logits = (3 * np.random.default_rng(1).normal(size=(20, classes))).astype(dtype)
+        result = face(fitted, logits)
+        assert result.dtype == dtype
+        assert_calibrated(fitted, logits, result)
+
+    @pytest.mark.parametrize("opset", [9, 11, 13, 18, 21])
+    def test_every_opset_gives_the_same_values(self, name: str, opset: int) -> None:
+        fitted = drawn_map(name, 10)
+        logits = (4 * np.random.default_rng(2).normal(size=(50, 10))).astype(np.float32)
+        assert_calibrated(fitted, logits, on_onnxruntime(fitted, logits, opset))
+
+    def test_a_large_common_part_costs_no_digits(self, name: str) -> None:
+        """In float16 the numbers near 1000 are 0.5 apart; what is there is scaled as well as anywhere."""
+        if name == "bias":
+            pytest.skip("is not centred: softmax takes the common part out behind it")
+        fitted = drawn_map(name, 10)
+        logits = (np.round(8 * np.random.default_rng(3).normal(size=(50, 10))) + 1000).astype(np.float16)
+        found = softmax(np.asarray(apply_map(fitted, logits), np.float64), axis=1)
+        # the mean is off by 0.5 at most, and a common error of x moves scores by 0.5 times the row sums
+        near = softmax(by_definition(fitted, logits), axis=1)
+        assert np.abs(found - near).max() < 0.35
+
+    def test_what_readers_see_is_small_and_goes_through_json(self, name: str) -> None:
+        for classes in (2, 20, 21, 1000):
+            brief = drawn_map(name, classes).brief
+            assert json.loads(json.dumps(brief)) == brief
+            assert len(json.dumps(brief)) < 1500
+
+    def test_a_reader_sees_the_largest_values(self, name: str) -> None:
+        fitted = drawn_map(name, 30)
+        largest = int(np.abs(fitted.bias).argmax())  # type: ignore[attr-defined]
+        assert fitted.brief["bias_largest_class"] == largest
+        assert fitted.brief["bias_largest"] == fitted.bias[largest]  # type: ignore[attr-defined]
+
+    def test_what_it_says_about_itself(self, name: str) -> None:
+        chosen = MAPS[name]
+        assert (chosen.keeps_order, chosen.foldable, chosen.needs_features, chosen.binary) == (
+            False,
+            True,
+            False,
+            False,
+        )
+
+
+# ---- fits: laws ----
+
+
+def close(one: CalibrationMap, other: CalibrationMap, logits: Array, atol: float) -> None:
+    for a, b in zip(vars(one).values(), vars(other).values(), strict=True):
+        assert np.shape(a) == np.shape(b)
+    p, q = (softmax(np.asarray(apply_map(x, logits), np.float64), axis=1) for x in (one, other))
+    np.testing.assert_allclose(p, q, rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize("data", SAMPLES.values(), ids=SAMPLES.keys())
+@pytest.mark.parametrize("name", NAMES)
+class TestFits:
+    def test_chunks_give_the_fit_of_the_whole(self, name: str, data: Any) -> None:
+        logits, labels = data()
+        whole = MAPS[name].fit(reduce_of(logits, labels))
+        for cuts in ((1,), (7, 15)):
+            # Newton stops where the gradient is 1e-7, wherever sums in another order have led it
+            close(MAPS[name].fit(reduce_of(logits, labels, cuts=cuts)), whole, logits, 1e-5)
+
+    def test_float32_and_torch_give_the_fit_of_float64(self, name: str, data: Any) -> None:
+        logits, labels = data()
+        single = logits.astype(np.float32)
+        expected = MAPS[name].fit(reduce_of(single.astype(np.float64), labels))
+        # float32: logits of 300 are known to 2e-5, those of 1e4 to 1e-3 before the temperature of 2500
+        close(MAPS[name].fit(reduce_of(single, labels)), expected, single.astype(np.float64), 1e-3)
+        torch = pytest.importorskip("torch", reason="torch is in the extra 'gpu'")
+        for dtype, bound in ((torch.float64, 1e-5), (torch.float32, 1e-3)):
+            tensor = torch.from_numpy(single).to(dtype)
+            close(MAPS[name].fit(reduce_of(tensor, labels)), expected, single.astype(np.float64), bound)
+
+    def test_a_warm_start_ends_in_the_same_place(self, name: str, data: Any) -> None:
+        logits, labels = data()
+        cold = MAPS[name].fit(reduce_of(logits, labels))
+        close(MAPS[name].fit(reduce_of(logits, labels), start=cold), cold, logits, 1e-5)
+        other = drawn_map(name, logits.shape[1])
+        close(MAPS[name].fit(reduce_of(logits, labels), start=other), cold, logits, 1e-5)
+
+    def test_it_fits_better_than_a_temperature(self, name: str, data: Any) -> None:
+        logits, labels = data()
+        plain = apply_map(Temperature.fit(reduce_of(logits, labels)), logits)
+        assert nll(apply_map(MAPS[name].fit(reduce_of(logits, labels)), logits), labels) <= nll(plain, labels) + 1e-9
+
+    def test_a_number_added_to_all_logits_changes_nothing(self, name: str, data: Any) -> None:
+        logits, labels = data()
+        fitted = MAPS[name].fit(reduce_of(logits, labels))
+        moved = MAPS[name].fit(reduce_of(logits + 8.0, labels))
+        close(fitted, moved, logits, 1e-5)
+
+
+def right(classes: int = 5) -> tuple[Array, Array]:
+    logits = 2 * np.random.default_rng(0).normal(size=(200, classes))
+    return logits, logits.argmax(axis=1)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+class TestUglyEdges:
+    @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e4])
+    def test_all_right_is_refused(self, name: str, dtype: Any, scale: float) -> None:
+        logits, labels = right()
+        with pytest.raises(DataError, match="every calibration sample is classified right"):
+            MAPS[name].fit(reduce_of((scale * logits).astype(dtype), labels))
+
+    def test_worse_than_guessing_is_refused(self, name: str, dtype: Any) -> None:
+        logits, _ = right()
+        with pytest.raises(DataError, match="check the labels"):
+            MAPS[name].fit(reduce_of(logits.astype(dtype), logits.argmin(axis=1)))
+
+    def test_equal_logits_are_refused(self, name: str, dtype: Any) -> None:
+        with pytest.raises(DataError, match=r"classified right|do not differ"):
+            MAPS[name].fit(reduce_of(np.ones((50, 4), dtype), np.arange(50) % 4))
+
+    @pytest.mark.parametrize("gap", [30.0, 300.0, 1e4])
+    def test_saturated_rows_give_finite_values(self, name: str, dtype: Any, gap: float) -> None:
+        """Logits far apart, one sample in twenty wrong."""
+        rng = np.random.default_rng(0)
+        top = rng.integers(0, 4, 400)
+        logits = (gap * np.eye(4)[top]).astype(dtype)
+        labels = np.where(np.arange(400) % 20 == 0, (top + 1) % 4, top)
+        fitted = MAPS[name].fit(reduce_of(logits, labels))
+        assert all(np.all(np.isfinite(value)) for value in vars(fitted).values())
+        p = softmax(apply_map(fitted, logits).astype(np.float64), axis=1)
+        assert p.max(axis=1).mean() == pytest.approx(0.95, abs=0.01)
+
+    def test_one_class_only(self, name: str, dtype: Any) -> None:
+        """All labels alike: the bias says so, as far as the ridge lets it."""
+        logits, _ = right()
+        logits[:, 0] += 2.0
+        fitted = MAPS[name].fit(reduce_of(logits.astype(dtype), np.zeros(200, np.int64)))
+        assert all(np.all(np.isfinite(value)) for value in vars(fitted).values())
+        assert fitted.bias[0] > 0 > fitted.bias[1:].max()  # type: ignore[attr-defined]
+
+    def test_an_absent_class_becomes_rare(self, name: str, dtype: Any) -> None:
+        logits, labels = without(3)
+        fitted = MAPS[name].fit(reduce_of(logits.astype(dtype), labels))
+        before = softmax(np.asarray(apply_map(Temperature.fit(reduce_of(logits, labels)), logits)), axis=1)[:, 3]
+        assert softmax(np.asarray(apply_map(fitted, logits)), axis=1)[:, 3].mean() < 0.5 * before.mean()
+
+
+def test_a_matrix_for_too_many_classes_is_refused() -> None:
+    logits = np.zeros((3, MAX_CLASSES + 1), np.float32)
+    with pytest.raises(DataError, match="use --map svs"):
+        MatrixScaling.fit(reduce_of(logits, np.arange(3)))
+
+
+def test_many_samples_repair_a_shift_of_the_classes() -> None:
+    logits, labels = shifted(n=8000)
+    train, test = slice(0, 4000), slice(4000, None)
+    plain = nll(
+        np.asarray(apply_map(Temperature.fit(reduce_of(logits[train], labels[train])), logits[test])), labels[test]
+    )
+    frequency = 0.7 * np.random.default_rng([10, 8000, 0]).normal(size=(8000 * 10 + 10))[-10:]
+    best = nll(logits[test] / 2.5 + frequency, labels[test])
+    assert best < plain - 0.05  # the shift matters
+    for name in NAMES:
+        found = nll(
+            np.asarray(apply_map(MAPS[name].fit(reduce_of(logits[train], labels[train])), logits[test])), labels[test]
+        )
+        assert plain - found > 0.8 * (plain - best)
+
+
+# ---- fits against other solvers ----
+
+
+def penalised(name: str, logits: Array, labels: Array, temperature: float) -> Callable[[Array], float]:
+    """The loss as a function of a flat (D, c), from the definition."""
+    n, classes = logits.shape
+    x = (logits - logits.mean(axis=1, keepdims=True)) / temperature
+    off = ~np.eye(classes, dtype=bool)
+
+    def loss(theta: Array) -> float:
+        d, c = theta[:-classes], theta[-classes:]
+        if name == "bias":
+            return nll(x * (1 + d[0]) + c, labels) + 5 / n * float(c @ c)
+        if name == "svs":
+            return nll(x * (1 + d) + c, labels) + classes / n * float(d @ d + c @ c)
+        m = d.reshape(classes, classes)
+        ridge = classes / n * float(np.diag(m) @ np.diag(m) + c @ c)
+        return nll(x + x @ m.T + c, labels) + ridge + classes * (classes - 1) / n * float(np.sum(m[off] ** 2))
+
+    return loss
+
+
+def flat(fitted: Any, temperature: float) -> Array:
+    """(D, c) of a map, in the unit of the temperature."""
+    if isinstance(fitted, Bias):
+        return np.r_[temperature / fitted.temperature - 1, fitted.bias]
+    return np.r_[np.ravel(fitted.vector if isinstance(fitted, VectorScaling) else fitted.matrix), fitted.bias]
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+@pytest.mark.parametrize("name", NAMES)
+def test_the_fit_is_the_minimum_of_the_penalised_nll(name: str, classes: int) -> None:
+    logits, labels = shifted(classes, 400)
+    temperature = Temperature.fit(reduce_of(logits, labels)).temperature
+    loss = penalised(name, logits, labels, temperature)
+    fitted: Any = MAPS[name].fit(reduce_of(logits, labels))
+    if name != "bias":
+        assert fitted.temperature == temperature
+    found = flat(fitted, temperature)
+    best = minimize(loss, np.zeros(len(found)), method="BFGS", options={"gtol": 1e-7})
+    assert loss(found) <= best.fun + 1e-10  # 400 terms of float64
+    # numerical slopes are off by 1e-8, and the weakest curvature is the ridge's: 5 / 400
+    np.testing.assert_allclose(found, best.x, rtol=0, atol=1e-5)
+
+
+def test_bias_of_two_classes_is_scikit_learns_logistic_regression() -> None:
+    """In a large unit the slope is free; the constant column g has g^2 / 2 = |c|^2, and 5 |c|^2 = g^2 / (2 * 0.2)."""
+    logits, labels = shifted(2, 600)
+    difference = logits[:, 1] - logits[:, 0]
+    columns = np.stack([1e4 * difference, np.ones(600)], axis=1)
+    oracle = LogisticRegression(C=0.2, fit_intercept=False, tol=1e-10, solver="newton-cholesky").fit(columns, labels)
+    slope, gap = oracle.coef_[0]
+    fitted = Bias.fit(reduce_of(logits, labels))
+    assert 1 / fitted.temperature == pytest.approx(1e4 * slope, rel=1e-5)
+    assert fitted.bias[1] - fitted.bias[0] == pytest.approx(gap, rel=1e-5)
+
+
+@pytest.fixture(scope="module")
+def probmetrics() -> Any:
+    """The calibrators of probmetrics; those with the solver `bfgs` do not use what Numba compiles."""
+    try:
+        import numba  # noqa: F401
+    except ImportError:
+        stand_in = types.ModuleType("numba")
+        stand_in.njit = lambda *a, **_: a[0] if a and callable(a[0]) else lambda f: f  # type: ignore[attr-defined]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setitem(sys.modules, "numba", stand_in)
+            yield _import_probmetrics()
+    else:
+        yield _import_probmetrics()
+
+
+def _import_probmetrics() -> Any:
+    with warnings.catch_warnings():  # of the libraries that it imports
+        warnings.simplefilter("ignore")
+        return pytest.importorskip("probmetrics.calibrators.logistic")
+
+
+@pytest.mark.parametrize("classes", [3, 10])
+@pytest.mark.parametrize("shift", [0.0, 0.7])
+@pytest.mark.parametrize("name", ["svs", "sms"])
+def test_structured_scaling_does_what_probmetrics_does(probmetrics: Any, name: str, classes: int, shift: float) -> None:
+    """Its x is log softmax(s / T), ours P s / T: the losses on other samples agree, probabilities roughly."""
+    logits, labels = shifted(classes, 6000, shift=shift)
+    train, test = slice(0, 1500), slice(1500, None)
+    fitted = MAPS[name].fit(reduce_of(logits[train], labels[train]))
+    ours = softmax(np.asarray(apply_map(fitted, logits[test])), axis=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        oracle = {"svs": probmetrics.SVSCalibrator, "sms": probmetrics.SMSCalibrator}[name]()
+        oracle.fit(softmax(logits[train], axis=1), labels[train])
+        theirs = oracle.predict_proba(softmax(logits[test], axis=1))
+    # the standard error of the NLL of 4,500 samples is about 0.015; the two differ by far less
+    assert nll(np.log(ours), labels[test]) == pytest.approx(nll(np.log(theirs), labels[test]), abs=0.008)
+    assert np.abs(ours - theirs).mean() < 0.02
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_thousand_classes(name: str) -> None:
+    """The gradient vanishes, from the definition in float64."""
+    if name == "sms":
+        pytest.skip("a million parameters take a while: see the slow test")
+    logits, labels = shifted(1000, 2000)
+    fitted = MAPS[name].fit(reduce_of(logits.astype(np.float32), labels))
+    r = softmax(by_definition(fitted, logits), axis=1) - np.eye(1000)[labels]
+    ridge = {"bias": 5 / 2000, "svs": 0.5}[name]
+    # the tolerance is 1e-7 times the root of the curvature, float32 probabilities are known to about 1e-6
+    np.testing.assert_allclose(r.mean(axis=0) + 2 * ridge * fitted.bias, 0, atol=3e-6)  # type: ignore[attr-defined]
+
+
+@pytest.mark.slow
+def test_a_matrix_for_thousand_classes() -> None:
+    logits, labels = shifted(1000, 3000)
+    fitted = MatrixScaling.fit(reduce_of(logits.astype(np.float32), labels))
+    x = (logits - logits.mean(axis=1, keepdims=True)) / fitted.temperature
+    r = softmax(by_definition(fitted, logits), axis=1) - np.eye(1000)[labels]
+    strength = np.full((1000, 1000), 1000 * 999 / 3000)
+    np.fill_diagonal(strength, 1000 / 3000)
+    # as above; the curvature of M is 2 * 333
+    np.testing.assert_allclose(r.T @ x / 3000 + 2 * strength * fitted.matrix, 0, atol=1e-5)

@@ -1,0 +1,70 @@
+"""Platt scaling, for two classes: the log-odds d = s_1 - s_0 become a d + c.
+
+a > 0 and c are those of a logistic regression, with the ridge of `numerics.logistic`. Data that a threshold separates
+have no minimum without one; it is preferred to an error, because few samples of a good model often are separable, and
+to Platt's changed labels, because it vanishes faster.
+Source: Platt (1999), "Probabilistic Outputs for Support Vector Machines", section 2.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tna_onnx.maps.base import Folding, Reduce
+from tna_onnx.maps.binary import check_two_classes, log_odds_column, not_increasing
+from tna_onnx.numerics.logistic import fit_logistic
+from tna_onnx.numerics.ops import Ops
+
+__all__ = ["Platt"]
+
+
+@dataclass(frozen=True)
+class Platt:
+    """Log-odds times `slope`, plus `intercept`."""
+
+    slope: float
+    intercept: float
+
+    name: ClassVar[str] = "platt"
+    # the threshold moves
+    keeps_order: ClassVar[bool] = False
+    # law 5: a (W z + b) + (0, c); the first logit stays 0 where it was
+    foldable: ClassVar[bool] = True
+    needs_features: ClassVar[bool] = False
+    binary: ClassVar[bool] = True
+    options: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+
+    @property
+    def brief(self) -> dict[str, Any]:
+        """Slope and intercept."""
+        return {"slope": self.slope, "intercept": self.intercept}
+
+    def forward(self, op: Ops, logits: Any, features: Any = None) -> Any:  # noqa: ARG002
+        """Return a s + (0, c)."""
+        return op.add(op.mul(logits, op.const(self.slope)), op.const(np.array([0.0, self.intercept])))
+
+    def folded(self) -> Folding:
+        """Return the factor a and the shift (0, c)."""
+        return Folding(self.slope, np.array([0.0, self.intercept]))
+
+    @classmethod
+    def fit(cls, reduce: Reduce, *, start: Platt | None = None) -> Platt:  # noqa: ARG003
+        """Fit a and c.
+
+        Args:
+            reduce: runs over chunks of (logits, labels).
+            start: not used; there is nothing to gain.
+
+        Raises:
+            DataError: not two classes, or no a > 0 fits.
+        """
+        check_two_classes(cls.name, reduce)
+        fit = fit_logistic(reduce, log_odds_column)
+        slope = float(fit.weights[0])
+        if not slope > 0:
+            raise not_increasing(cls.name)
+        return cls(slope, fit.intercept)
