@@ -26,7 +26,7 @@ def test_defaults_are_the_search_s_own() -> None:
     [
         ({"search": "dense"}, "search 'dense' is not known; expected sparse, complete, none"),
         ({"map": "tss"}, "map 'tss' is not known; expected none, ts, ets, irova, aar, auto"),
-        ({"objective": "ECE"}, "objective 'ECE' is not known; expected ece, adaece, nll"),
+        ({"objective": "ECE"}, "objective 'ECE' is not known; expected ece, adaece, nll, brier"),
         ({"ets_loss": "mse"}, "ets_loss 'mse' is not known"),
         ({"quantized_head": "int8"}, "quantized_head 'int8' is not known"),
         ({"search": "none", "map": "none"}, "changes nothing"),

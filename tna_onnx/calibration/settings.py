@@ -44,7 +44,7 @@ class Settings:
             (atypicality-aware), or `auto`: the one with the least cross-validated NLL.
         fold: put TS into weight and bias, so that the graph stays as it is.
         ets_loss: what the weights of ETS minimise: `squared` error or `nll`.
-        objective: metric that the search minimises: `ece`, `adaece` or `nll`.
+        objective: metric that the search minimises: `ece`, `adaece`, `nll` or `brier`.
         max_accuracy_drop: percentage points of accuracy that the new weight may lose on the calibration data; also a
             gate on the result, missed if the whole interval of the loss lies beyond it.
         ensemble_size: tilted weights averaged, n_e. `auto` starts at the paper's 10 and takes more if accuracy asks for
