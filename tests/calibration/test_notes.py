@@ -85,10 +85,10 @@ def test_a_search_that_found_nothing_and_one_that_needed_more_members(
 def test_a_worse_result_that_no_gate_holds_back(small: Small, task: Task, outcome: Outcome) -> None:
     worse = comparison(worse=True)
     held = notes(small, task, outcome, worse)
-    assert [line.split()[0] for line in held] == ["accuracy", "NLL"]
+    assert [line.split()[0] for line in held] == ["NLL", "ECE", "accuracy"]
     passed = notes(small, task, outcome, worse, gates=Gates(fail_if_worse=False))
-    assert passed[:2] == held
-    assert "--no-fail-if-worse lets it pass" in passed[2]
+    assert passed[:3] == held
+    assert "--no-fail-if-worse lets it pass" in passed[3]
 
 
 def test_cross_fitting_says_what_all_folds_share(small: Small, task: Task, outcome: Outcome) -> None:

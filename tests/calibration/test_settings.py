@@ -24,9 +24,9 @@ def test_defaults_are_the_search_s_own() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ({"search": "dense"}, "search 'dense' is not known; expected sparse, complete, none"),
-        ({"map": "tss"}, f"map 'tss' is not known; expected none, {', '.join(MAPS)}, auto"),
-        ({"objective": "ECE"}, "objective 'ECE' is not known; expected ece, adaece, nll"),
+        ({"search": "dense"}, "search 'dense' is not known; expected auto, none, sparse, complete"),
+        ({"map": "tss"}, f"map 'tss' is not known; expected auto, none, {', '.join(MAPS)}"),
+        ({"objective": "ECE"}, "objective 'ECE' is not known; expected ece, adaece, nll, brier"),
         ({"ets_loss": "mse"}, "ets_loss 'mse' is not known"),
         ({"quantized_head": "int8"}, "quantized_head 'int8' is not known"),
         ({"search": "none", "map": "none"}, "changes nothing"),

@@ -28,6 +28,7 @@ from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Interval, differences_to, paired_differences
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.render.html.comparison import comparison_page
+from tna_onnx.results.standing import changed
 
 N = 600
 
@@ -219,9 +220,7 @@ def test_verdicts_follow_the_intervals(world: World, tmp_path: Path) -> None:
     for entry in found["models"][1:]:
         parts = entry["verdict"].split("; ")
         for metric, d in entry["differences"].items():
-            sign = 1 if metric == "accuracy" else -1
-            low, high = sorted((sign * d["low"], sign * d["high"]))
-            start = "better" if low > 0 else "worse" if high < 0 else "no significant"
+            start = {1: "better", 0: "no significant", -1: "worse"}[changed(metric, Interval(**d))]
             (part,) = (p for p in parts if p.startswith(start))
             assert words[metric] in re.split(" in |, ", part)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,9 +19,11 @@ from onnx import numpy_helper
 import tna_onnx
 from tests.conftest import Small
 from tests.support import cli, run
+from tna_onnx.numerics.metric import METRICS, OBJECTIVES
 from tna_onnx.numerics.metrics import Interval, Metrics, paired_differences
 from tna_onnx.numerics.stats import SampleScores
-from tna_onnx.results.gates import GateMissed, Gates, changed, worse_in
+from tna_onnx.results.gates import GateMissed, Gates
+from tna_onnx.results.standing import Standing
 
 FAST = ["--angle-step", "6", "--max-ensemble-size", "40", "--device", "cpu"]
 TS = ["--search", "none", "--device", "cpu"]
@@ -124,7 +127,7 @@ def test_a_calibrated_model_is_a_normal_outcome(small: Small, data: Data, tmp_pa
     command = ["calibrate", small.model, "--calib", data.own, "--eval", data.own_test, *FAST]
     result = cli(*command, "-o", tmp_path / "o.onnx")
     assert (result.exit_code, result.stderr) == (0, "")
-    assert result.stdout.splitlines()[-1].startswith("no significant change: ECE")
+    assert result.stdout.splitlines()[-1].startswith("no significant change: NLL")
     assert (tmp_path / "o.onnx").exists()
     result = cli(*command, "-o", tmp_path / "p.onnx", "--require-improvement")
     assert result.exit_code == 1
@@ -137,7 +140,9 @@ def test_require_improvement_met(small: Small, tmp_path: Path) -> None:
     command = ["calibrate", small.model, "--calib", small.calib, "--eval", small.test, "-o", tmp_path / "o.onnx", *TS]
     result = cli(*command, "--require-improvement")
     assert (result.exit_code, result.stderr) == (0, "")
-    assert verdict(result).startswith("improved: ECE")
+    assert re.match(r"improved: NLL [0-9.]+ -> [0-9.]+ \(-[0-9.]+ to -[0-9.]+\), ECE ", verdict(result))
+    assert verdict(result).endswith("; 1,500 held-out samples, 95% intervals of the differences")
+    assert len(verdict(result)) < 240
 
 
 def verdict(result: Result) -> str:
@@ -160,15 +165,16 @@ def test_fail_if_worse_and_its_opposite(small: Small, data: Data, tmp_path: Path
     missed = cli(*command)
     assert missed.exit_code == 1
     assert missed.stderr.startswith(
-        "Error: --fail-if-worse missed: the result is worse on 1,500 held-out samples: ECE changes by +"
+        "Error: --fail-if-worse missed: the result is worse on 1,500 held-out samples: NLL changes by +"
     )
     assert missed.stderr.endswith("; no file was written\n")
     assert len(missed.stderr.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
-    assert verdict(missed).startswith("worse: ECE")
+    assert ", ECE changes by +" in missed.stderr
+    assert verdict(missed).startswith("worse: NLL")
     written = cli(*command, "--no-fail-if-worse")
     assert (written.exit_code, written.stderr) == (0, "")
-    assert "note     the result is significantly worse than the input: ECE changes by +" in written.stdout
+    assert "note     the result is significantly worse than the input: NLL changes by +" in written.stdout
     assert (tmp_path / "o.onnx").exists()
 
 
@@ -362,7 +368,7 @@ def test_the_confidence_level_is_that_of_every_interval(small: Small, tmp_path: 
         command = ["calibrate", small.model, "--calib", small.calib, "--eval", small.test, *TS, "--json", found]
         result = cli(*command, "-o", tmp_path / "o.onnx", "--confidence-level", level)
         assert result.exit_code == 0, result.output
-        assert f"({shown}% interval of the difference" in verdict(result)
+        assert verdict(result).endswith(f"{shown}% intervals of the differences")
         report = json.loads(found.read_text())
         intervals = [report[part]["differences"]["nll"] for part in ("comparison", "calibration")]
         assert [i["level"] for i in intervals] == [float(level) / 100] * 2
@@ -395,25 +401,32 @@ def test_a_limit_that_is_just_kept_is_kept() -> None:
         assert gates.limits_missed(metrics(ece=value, accuracy=value, nll=value), "") == ()
 
 
-intervals = st.tuples(st.floats(-1, 1), st.floats(-1, 1)).map(lambda pair: Interval(0.0, min(pair), max(pair), 0.95))
+ends = st.floats(-1, 1)
+intervals = st.tuples(ends, ends, ends).map(sorted).map(lambda e: Interval(e[1], e[0], e[2], 0.95))
 
 
-@given(st.sampled_from(["ece", "adaece", "nll"]), intervals, intervals, intervals, intervals)
-def test_gates_on_changes(objective: str, accuracy: Interval, ece: Interval, ada: Interval, nll: Interval) -> None:
-    differences = {"accuracy": accuracy, "ece": ece, "adaece": ada, "nll": nll}
-    own = differences[objective]
-    better, worse = own.high < 0, own.low > 0
+@given(st.sampled_from(OBJECTIVES), st.fixed_dictionaries(dict.fromkeys(METRICS, intervals)))
+def test_gates_on_changes(objective: str, differences: dict[str, Interval]) -> None:
+    word = Standing.of(differences, objective).word
 
     def missed(**gates: object) -> bool:
         only = Gates(**{"fail_if_worse": False, **gates})  # type: ignore[arg-type]
         return bool(only.changes_missed(differences, objective, metrics(), "held-out"))
 
     assert not missed()
-    assert missed(require_improvement=True) == (not better)
-    assert missed(fail_if_worse=True) == (worse or (nll.low > 0 and not better))
-    assert missed(max_accuracy_drop=20.0) == (accuracy.high < -0.2)
-    assert bool(worse_in(differences, objective)) == missed(fail_if_worse=True)
-    assert changed(own) == worse - better
+    assert missed(require_improvement=True) == (word != "improved")
+    assert missed(fail_if_worse=True) == (word == "worse")
+    assert missed(max_accuracy_drop=20.0) == (differences["accuracy"].high < -0.2)
     if missed(require_improvement=True) and missed(fail_if_worse=True):
         both = Gates(require_improvement=True).changes_missed(differences, objective, metrics(), "held-out")
         assert len(both) == 2
+
+
+def test_gates_name_all_that_got_worse_and_not_the_objective_that_did_not() -> None:
+    better, worse = Interval(-0.03, -0.04, -0.02, 0.95), Interval(0.03, 0.02, 0.04, 0.95)
+    differences = {"accuracy": better, "nll": worse, "ece": better}
+    lines = Gates(require_improvement=True).changes_missed(differences, "ece", metrics(), "held-out")
+    assert [line.split()[0] for line in lines] == ["--require-improvement", "--fail-if-worse"]
+    for line in lines:
+        assert "NLL changes by +0.03 nats (95% interval +0.02 to +0.04), accuracy changes by -3 points" in line
+        assert "ECE" not in line

@@ -12,8 +12,9 @@ from tna_onnx.calibration.task import Task
 from tna_onnx.numerics.averages import LIMIT
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import objective_value
-from tna_onnx.results.gates import difference_text, worse_in
+from tna_onnx.results.gates import differences_text
 from tna_onnx.results.report import Changes, Comparison
+from tna_onnx.results.standing import Standing
 
 __all__ = ["notes_on"]
 
@@ -43,14 +44,13 @@ def notes_on(
     """
     notes = _input_notes(task, outcome, suspicion, drift)
     notes += _choice_notes(outcome, job.settings)
-    for metric in ("accuracy", "nll"):
-        if METRICS[metric].better * comparison.changed(metric) < 0:
-            notes.append(f"{METRICS[metric].label} is significantly worse than the input's")
+    standing = Standing.of(comparison.differences, job.settings.objective)
+    notes += [f"{METRICS[name].label} is significantly worse than the input's" for name in standing.worse]
     if comparison.how == "cross-fitted":
         notes.append(f"no --eval data: before and after are cross-fitted on the calibration data ({FOLDS} folds)")
     # with the gate a worse result is an error, and needs no note
     if not job.gates.fail_if_worse:
-        notes += _worse_notes(comparison, job.settings.objective)
+        notes += _worse_notes(comparison, standing)
     if job.dry_run:
         notes.append(_dry_run_note(changes))
     return notes
@@ -125,12 +125,11 @@ def _head_notes(task: Task, drift: float | None) -> list[str]:
     return []
 
 
-def _worse_notes(comparison: Comparison, objective: str) -> list[str]:
+def _worse_notes(comparison: Comparison, standing: Standing) -> list[str]:
     """Say that a result which no gate holds back is worse; nothing if it is not."""
-    worse = worse_in(comparison.differences, objective)
-    if not worse:
+    if standing.word != "worse":
         return []
-    text = difference_text(worse, comparison.differences[worse])
+    text = differences_text(comparison.differences, standing.worse)
     return [f"the result is significantly worse than the input: {text}; --no-fail-if-worse lets it pass"]
 
 

@@ -145,11 +145,9 @@ def _on_calibration_data(settings: Settings, finished: Finished) -> Comparison:
 
 def _missed(job: Job, comparison: Comparison) -> tuple[str, ...]:
     """Lines on the gates that a result misses."""
-    # nothing was fitted: the samples are what they are called
-    kind = "calibration" if comparison.how == "unchanged" else comparison.how
     after = comparison.after
-    changes = job.gates.changes_missed(comparison.differences, job.settings.objective, after, kind)
-    return (*job.gates.limits_missed(after, kind), *changes)
+    changes = job.gates.changes_missed(comparison.differences, job.settings.objective, after, comparison.samples)
+    return (*job.gates.limits_missed(after, comparison.samples), *changes)
 
 
 def _changes(rewritten: Rewritten, target: Path | None) -> Changes:

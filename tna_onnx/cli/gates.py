@@ -33,14 +33,15 @@ change_options = together(
         "--require-improvement/--no-require-improvement",
         default=False,
         show_default=True,
-        help="Gate: fail unless the objective improves, judged by its whole confidence interval.",
+        help="Gate: fail unless the result improves: accuracy, NLL, ECE and the objective judged together, each by its "
+        "whole confidence interval.",
     ),
     click.option(
         "--fail-if-worse/--no-fail-if-worse",
         default=True,
         show_default=True,
-        help="Gate: fail if the objective gets worse, judged by its whole confidence interval; or if the NLL does and "
-        "the objective does not improve.",
+        help="Gate: fail if the result gets worse, judged in the same way: the NLL does; or accuracy, ECE or the "
+        "objective does, and nothing that weighs more improves.",
     ),
 )
 

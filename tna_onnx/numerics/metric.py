@@ -10,7 +10,7 @@ from typing import Literal
 
 __all__ = ["METRICS", "OBJECTIVES", "Metric", "Objective"]
 
-Objective = Literal["ece", "adaece", "nll"]
+Objective = Literal["ece", "adaece", "nll", "brier"]
 """Metrics that a search can minimise; those whose row says so."""
 
 
@@ -26,6 +26,7 @@ class Metric:
         factor: from the stored value to the one shown.
         digits: after the decimal point, in that unit.
         better: +1 if larger values are better, -1 if smaller ones are.
+        smallest_effect: smallest change that counts, in the unit of a difference as shown.
         objective: whether a search can minimise it.
     """
 
@@ -36,6 +37,7 @@ class Metric:
     factor: int
     digits: int
     better: Literal[-1, 1]
+    smallest_effect: float
     objective: bool = False
 
     @property
@@ -73,12 +75,14 @@ class Metric:
         return self.better * side
 
 
+# Smallest effects: accuracy, one sample in a thousand; NLL, a probability of the label that is 0.2 % larger or smaller
+# in the geometric mean. On many samples an interval excludes zero for less, and nobody would notice it.
 _ROWS = (
-    Metric("accuracy", "accuracy", "%", "points", 100, 2, 1),
-    Metric("ece", "ECE", "%", "points", 100, 2, -1, objective=True),
-    Metric("adaece", "AdaECE", "%", "points", 100, 2, -1, objective=True),
-    Metric("nll", "NLL", "nats", "nats", 1, 4, -1, objective=True),
-    Metric("brier", "Brier", "", "", 1, 4, -1),
+    Metric("accuracy", "accuracy", "%", "points", 100, 2, 1, 0.1),
+    Metric("ece", "ECE", "%", "points", 100, 2, -1, 0.1, objective=True),
+    Metric("adaece", "AdaECE", "%", "points", 100, 2, -1, 0.1, objective=True),
+    Metric("nll", "NLL", "nats", "nats", 1, 4, -1, 0.002, objective=True),
+    Metric("brier", "Brier", "", "", 1, 4, -1, 0.001, objective=True),
 )
 
 METRICS: dict[str, Metric] = {row.name: row for row in _ROWS}

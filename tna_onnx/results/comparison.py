@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Interval, Metrics
 from tna_onnx.results.details import Bins
+from tna_onnx.results.standing import Standing, Word, changed
 
 __all__ = ["ComparedModel", "ModelComparison", "verdict_text"]
 
@@ -45,6 +46,11 @@ class ComparedModel:
     preprocessing: dict[str, object] | None
     provider: str
 
+    @property
+    def word(self) -> Word:
+        """What accuracy, NLL and ECE come to against the baseline."""
+        return Standing.of(self.differences).word
+
 
 @dataclass(frozen=True)
 class ModelComparison:
@@ -73,7 +79,7 @@ class ModelComparison:
 
 
 def verdict_text(baseline: str, differences: Mapping[str, Interval], agreement: float) -> str:
-    """Say in words how a model differs from the baseline.
+    """Say in words how a model differs from the baseline: by what counts, what it comes to first.
 
     >>> worse = {name: Interval(0.1, 0.05, 0.2, 0.95) for name in ("ece", "nll")}
     >>> verdict_text("a.onnx", worse | {"accuracy": Interval(0.0, -0.1, 0.1, 0.95)}, 0.987)
@@ -82,17 +88,15 @@ def verdict_text(baseline: str, differences: Mapping[str, Interval], agreement: 
     names: dict[int, list[str]] = {1: [], -1: [], 0: []}
     for name, metric in METRICS.items():
         if name in differences:
-            d = differences[name]
-            names[metric.standing(d.low, d.high)].append(metric.label)
+            names[changed(name, differences[name])].append(metric.label)
     same = f"the same class for {100 * agreement:.2f} % of samples"
     # nothing is significant: a list of every metric would say no more
     if not names[1] and not names[-1]:
         return f"no significant difference from {baseline}; {same}"
-    parts = [
-        f"{word} than {baseline} in {', '.join(names[side])}"
-        for side, word in ((1, "better"), (-1, "worse"))
-        if names[side]
-    ]
+    sides = [(1, "better"), (-1, "worse")]
+    if Standing.of(differences).word == "worse":
+        sides.reverse()
+    parts = [f"{word} than {baseline} in {', '.join(names[side])}" for side, word in sides if names[side]]
     if names[0]:
         parts.append(f"no significant difference in {', '.join(names[0])}")
     return "; ".join([*parts, same])

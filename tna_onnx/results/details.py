@@ -36,7 +36,7 @@ class Scored:
     """A candidate on some data.
 
     Attributes:
-        objective: value of the objective: a fraction for ECE and AdaECE, nats for NLL.
+        objective: value of the objective: a fraction for ECE and AdaECE, nats for NLL; Brier has no unit.
         accuracy: accuracy as a fraction.
         bins: its reliability diagram.
     """

@@ -8,15 +8,14 @@ interval from low to high.
     max_ece, max_nll        the value is above the limit
     min_accuracy            the value is below the limit
     max_accuracy_drop       high of the accuracy's d lies below minus the limit: the whole interval is beyond it
-    require_improvement     the whole interval of the objective's d is not below zero
-    fail_if_worse           the whole interval of the objective's d is above zero; or that of the NLL's, and the
-                            objective did not improve
+    require_improvement     accuracy, NLL, ECE and the objective do not come to "improved"; see `results.standing`
+    fail_if_worse           they come to "worse"
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,8 +23,9 @@ from tna_onnx.errors import CheckFailed, UsageError
 from tna_onnx.numerics.checks import check_numbers
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Interval, Metrics
+from tna_onnx.results.standing import Standing
 
-__all__ = ["GateMissed", "Gates", "changed", "difference_text", "worse_in"]
+__all__ = ["GateMissed", "Gates", "difference_text", "differences_text"]
 
 
 class GateMissed(CheckFailed):
@@ -49,7 +49,7 @@ class Gates:
         max_nll: largest negative log-likelihood, nats.
         min_accuracy: smallest accuracy, per cent.
         max_accuracy_drop: largest loss of accuracy, percentage points.
-        require_improvement: whether the objective has to improve significantly.
+        require_improvement: whether the result has to be significantly better.
         fail_if_worse: whether the result must not be significantly worse.
 
     Raises:
@@ -101,7 +101,7 @@ class Gates:
 
         Args:
             differences: per metric, as fractions and nats.
-            objective: `ece`, `adaece` or `nll`.
+            objective: metric that the search minimised.
             metrics: after, for N.
             kind: of the samples.
         """
@@ -113,38 +113,21 @@ class Gates:
                 f"--max-accuracy-drop {self.max_accuracy_drop:g} missed: {difference_text('accuracy', drop)} on "
                 f"{_n(metrics, kind)}"
             )
-        # an interval that holds zero shows no improvement
-        if self.require_improvement and changed(differences[objective]) >= 0:
+        standing = Standing.of(differences, objective)
+        if self.require_improvement and standing.word != "improved":
+            # what got worse says more than an objective that may have improved at its expense
+            named = standing.worse or (objective,)
             lines.append(
-                f"--require-improvement missed: no significant improvement, "
-                f"{difference_text(objective, differences[objective])} on {_n(metrics, kind)}"
+                f"--require-improvement missed: no significant improvement, {differences_text(differences, named)} on "
+                f"{_n(metrics, kind)}"
             )
-        if self.fail_if_worse and (worse := worse_in(differences, objective)):
+        if self.fail_if_worse and standing.word == "worse":
             lines.append(
                 f"--fail-if-worse missed: the result is worse on {_n(metrics, kind)}: "
-                f"{difference_text(worse, differences[worse])}; check that the calibration and evaluation data are "
+                f"{differences_text(differences, standing.worse)}; check that the calibration and evaluation data are "
                 "alike, and enough"
             )
         return tuple(lines)
-
-
-def changed(interval: Interval) -> int:
-    """-1 if an interval lies below zero, +1 above, 0 if it holds zero.
-
-    >>> changed(Interval(-2.0, -3.0, -1.0, 0.95)), changed(Interval(0.5, 0.0, 1.0, 0.95))
-    (-1, 0)
-    """
-    return (interval.low > 0) - (interval.high < 0)
-
-
-def worse_in(differences: Mapping[str, Interval], objective: str) -> str:
-    """Name of the metric that makes a result worse than the input, or an empty string.
-
-    The objective is worse; or the NLL is, and the objective is not better. Each by its whole interval.
-    """
-    if changed(differences[objective]) > 0:
-        return objective
-    return "nll" if changed(differences["nll"]) > 0 and changed(differences[objective]) >= 0 else ""
 
 
 def difference_text(name: str, d: Interval) -> str:
@@ -156,6 +139,11 @@ def difference_text(name: str, d: Interval) -> str:
     metric = METRICS[name]
     change, low, high = (f"{metric.factor * value:+.4g}" for value in (d.difference, d.low, d.high))
     return f"{metric.label} changes by {change} {metric.change_unit} ({100 * d.level:g}% interval {low} to {high})"
+
+
+def differences_text(differences: Mapping[str, Interval], names: Sequence[str]) -> str:
+    """Say by how much each of several metrics changes."""
+    return ", ".join(difference_text(name, differences[name]) for name in names)
 
 
 def _n(metrics: Metrics, kind: str) -> str:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Interval, Metrics, paired_differences
 from tna_onnx.numerics.reliability import Reliability
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.results.details import Details
-from tna_onnx.results.gates import changed
+from tna_onnx.results.standing import Standing
 from tna_onnx.results.verification import Verification
 
 __all__ = ["Changes", "Comparison", "CurvePoint", "MethodScores", "Report", "compare_scores"]
@@ -37,9 +36,11 @@ class Comparison:
     after: Metrics
     differences: dict[str, Interval]
 
-    def changed(self, metric: str) -> int:
-        """-1 if the metric's interval lies below zero, +1 above, 0 if it holds zero."""
-        return changed(self.differences[metric])
+    @property
+    def samples(self) -> str:
+        """What kind of samples these are, in a word."""
+        # nothing was fitted: the samples are what they are called
+        return "calibration" if self.how == "unchanged" else self.how
 
 
 def compare_scores(
@@ -71,7 +72,7 @@ class CurvePoint:
         angle: target of the mean rotation of the class vectors (mRC), degrees; 0 is the original weight.
         ensemble_size: members averaged; 0 is the limit of many.
         rotations: mean number of rotations of a member.
-        objective: value of the objective: a fraction for ECE and AdaECE, nats for NLL.
+        objective: value of the objective: a fraction for ECE and AdaECE, nats for NLL; Brier has no unit.
         accuracy: accuracy as a fraction.
         parameters: parameters of the map that was fitted for this candidate in a complete search; empty otherwise.
         reached: mean mRC that the members reached, degrees.
@@ -180,18 +181,14 @@ class Report:
     missed: tuple[str, ...] = ()
 
     @property
+    def standing(self) -> Standing:
+        """Accuracy, NLL, ECE and the objective judged together."""
+        return Standing.of(self.comparison.differences, self.objective)
+
+    @property
     def verdict(self) -> str:
-        """One sentence on the objective, with N and interval."""
+        """One sentence on accuracy, NLL, ECE and the objective, with their intervals, and N."""
         c = self.comparison
-        metric = METRICS[self.objective]
-        d = c.differences[self.objective]
-        word = {1: "improved", 0: "no significant change", -1: "worse"}[metric.standing(d.low, d.high)]
-        # The sentence leaves nats out; values of other objectives are in per cent, differences in points.
-        unit = " %" if metric.unit == "%" else ""
-        points = " points" if metric.unit == "%" else ""
-        before = metric.number(getattr(c.before, self.objective))
-        after = metric.number(getattr(c.after, self.objective))
-        return (
-            f"{word}: {metric.label} {before}{unit} -> {after}{unit} on {c.before.n:,} {c.how} samples "
-            f"({100 * d.level:g}% interval of the difference {metric.change(d.low)} to {metric.change(d.high)}{points})"
-        )
+        judged = self.standing.sentence(c.before, c.after, c.differences)
+        level = c.differences[self.objective].level
+        return f"{judged}; {c.before.n:,} {c.samples} samples, {100 * level:g}% intervals of the differences"

@@ -342,10 +342,11 @@ def test_the_verdict_has_the_digits_of_the_table(report: Report) -> None:
     large = replace(
         report, comparison=replace(c, before=replace(c.before, ece=0.123456), after=replace(c.after, ece=0.00004))
     )
-    assert "ECE 12.35 % -> 0.00 % on 1,500 held-out samples" in large.verdict
-    assert f"difference {100 * d.low:+.2f} to {100 * d.high:+.2f} points)" in large.verdict
-    nll = replace(report, objective="nll").verdict
-    assert f"NLL {c.before.nll:.4f} -> {c.after.nll:.4f} on" in nll
+    assert f"ECE 12.35 % -> 0.00 % ({100 * d.low:+.2f} to {100 * d.high:+.2f} points)" in large.verdict
+    assert f"NLL {c.before.nll:.4f} -> {c.after.nll:.4f} (" in large.verdict
+    assert large.verdict.endswith("; 1,500 held-out samples, 95% intervals of the differences")
+    brier = replace(report, objective="brier").verdict
+    assert f"Brier {c.before.brier:.4f} -> {c.after.brier:.4f} (" in brier
 
 
 def test_bad_candidates_do_not_flatten_the_curve(report: Report) -> None:

@@ -13,6 +13,7 @@ from tna_onnx.render.html.page import Section, render_page
 from tna_onnx.render.html.svg import MARKERS, IntervalBar
 from tna_onnx.render.html.words import (
     GAP_KEYS,
+    LOOKS,
     bins_table,
     interval_cell,
     metric_title,
@@ -104,7 +105,7 @@ def _result(comparison: ModelComparison) -> Result:
     caption = f"{comparison.data}: N = {metrics.n:,}, {metrics.bins} bins"
     rows = [_metrics_row(model, comparison.baseline) for model in comparison.models]
     return Result(
-        tuple(Verdict(model.name, model.verdict, _look(model)) for model in comparison.others),
+        tuple(Verdict(model.name, model.verdict, LOOKS[model.word]) for model in comparison.others),
         table(heads, rows, caption),
         comparison.baseline,
         comparison.notes,
@@ -117,16 +118,6 @@ def _metrics_row(model: ComparedModel, baseline: str) -> tuple[str, ...]:
     if model.name == baseline:
         agreement = "baseline"
     return model.name, *values, agreement
-
-
-def _look(model: ComparedModel) -> str:
-    """Colour a verdict only where all that is significant points the same way."""
-    sides = {METRICS[name].standing(d.low, d.high) for name, d in model.differences.items()} - {0}
-    if sides == {1}:
-        return "better"
-    if sides == {-1}:
-        return "worse"
-    return "open"
 
 
 def _differences(comparison: ModelComparison) -> Differences:

@@ -10,9 +10,11 @@ from tna_onnx.numerics.reliability import Bins
 from tna_onnx.render.html.blocks import Table, area_key, table
 from tna_onnx.render.html.svg import IntervalBar, interval_bar
 from tna_onnx.render.reliability import bars
+from tna_onnx.results.standing import Word
 
 __all__ = [
     "GAP_KEYS",
+    "LOOKS",
     "bins_table",
     "capital",
     "interval_cell",
@@ -25,6 +27,9 @@ __all__ = [
 
 GAP_KEYS = (area_key("accuracy", "accuracy"), area_key("over", "confidence too high"), area_key("under", "too low"))
 """Legend of a reliability diagram."""
+
+LOOKS: dict[Word, str] = {"improved": "better", "no significant change": "open", "worse": "worse"}
+"""Class of the style sheet for a verdict, by what a result comes to."""
 
 
 def capital(text: str) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.render.html.blocks import Table, table
 from tna_onnx.render.html.svg import IntervalBar
-from tna_onnx.render.html.words import capital, interval_cell, metric_title, reach_of
+from tna_onnx.render.html.words import LOOKS, capital, interval_cell, metric_title, reach_of
 from tna_onnx.results.report import Comparison, Report
 
 __all__ = ["Result", "result"]
@@ -18,7 +18,6 @@ _HOW = {
     "fitted": "the calibration samples, which were fitted",
     "unchanged": "the calibration samples; nothing was changed",
 }
-_LOOKS = {1: "better", 0: "open", -1: "worse"}
 
 
 @dataclass(frozen=True)
@@ -47,12 +46,11 @@ class Result:
 def result(report: Report) -> Result:
     """Return the values of the section."""
     c = report.comparison
-    d = c.differences[report.objective]
     return Result(
         tuple(map(capital, report.missed)),
         report.dry_run,
         capital(report.verdict.replace(" -> ", " → ")),
-        _LOOKS[METRICS[report.objective].standing(d.low, d.high)],
+        LOOKS[report.standing.word],
         _HOW[c.how],
         _metrics(c),
         report.notes,
