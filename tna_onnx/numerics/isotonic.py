@@ -11,7 +11,8 @@
    under a beta prior around p. The prior's standard deviation is close to p (1 - p) / 2: half a unit of log-odds,
    everywhere. f increases within a block whatever y is; where blocks meet, violators are pooled once more.
 4. Empty cells: the correction log-odds of f less log-odds of p is interpolated over log-odds, and constant outside.
-5. Thinning: knots that interpolation between the others restores within `TOLERANCE` of probability are dropped.
+5. Thinning: knots that interpolation between the others restores within `TOLERANCE` of probability are dropped. Between
+   knots the correction is linear in p, so that f may fall there, by about as much.
 
 Source: Zadrozny & Elkan (2002), "Transforming classifier scores into accurate multiclass probability estimates".
 """
