@@ -4,7 +4,7 @@ Temperature: ours; scikit-learn's (the calibrator inside `CalibratedClassifierCV
 float64 logits; netcal's, on float64 probabilities; probmetrics' default; SciPy's `minimize_scalar` over the NLL. Each
 result is judged by one float64 NLL that none of them uses. Isotonic: ours against a loop of scikit-learn's
 `IsotonicRegression` over the classes; the step that both share, pooling adjacent violators, on the same cells; and how
-far our function, which merges and thins, lies from the plain one. Runs take turns, so that a slow minute hits all.
+far our function, which has cells and a prior, lies from the plain one. Runs take turns, so that a slow minute hits all.
 
     pip install '.[oracles]' && python benchmarks/fits.py --json fits.json
     python benchmarks/fits.py --help
@@ -27,12 +27,11 @@ import numpy as np
 from common import arguments, markdown, timed
 from problems import make
 from scipy.optimize import minimize_scalar
-from scipy.special import log_softmax
+from scipy.special import expit, log_softmax
 
 from tna_onnx.engine.local import reduce_chunks
-from tna_onnx.maps.isotonic import IsotonicOneVsAll
 from tna_onnx.maps.temperature import Temperature
-from tna_onnx.numerics.isotonic import cells, pool
+from tna_onnx.numerics.isotonic import CENTRES, cells, isotonic_log_odds, pool
 
 CHUNK = 2**21  # logits in a chunk, as in a search with 2048 features
 
@@ -149,20 +148,26 @@ def show_isotonic(logits: np.ndarray, labels: np.ndarray, repeats: int) -> dict[
     def loop() -> list[Any]:
         return [IsotonicRegression(out_of_bounds="clip").fit(p[:, c], labels == c) for c in classes]
 
-    fits = {"tna-onnx": lambda: IsotonicOneVsAll.fit(reduce_of(logits, labels)).knots, "scikit-learn": loop}
+    def in_cells() -> list[Any]:
+        return [isotonic_log_odds(p[:, c], labels == c) for c in classes]
+
+    fits = {"tna-onnx": in_cells, "scikit-learn": loop}
     seconds, found = take_turns(fits, repeats)
     pooled, function = [], []
-    for c, (knots, plain) in enumerate(zip(found["tna-onnx"], found["scikit-learn"], strict=True)):
-        x, y, weight = cells(p[:, c], labels == c)
-        pooled.append(np.abs(IsotonicRegression().fit(x, y, weight).predict(x) - pool(y, weight)).max())
-        function.append(np.abs(np.interp(p[:, c], *knots) - plain.predict(p[:, c])))
+    for c, (log_odds, plain) in enumerate(zip(found["tna-onnx"], found["scikit-learn"], strict=True)):
+        count, hits = cells(p[:, c], labels == c)
+        filled = np.flatnonzero(count)
+        frequency = hits[filled] / count[filled]
+        expected = IsotonicRegression().fit(filled, frequency, count[filled]).predict(filled)
+        pooled.append(np.abs(expected - pool(frequency, count[filled])[0]).max())
+        function.append(np.abs(np.interp(p[:, c], expit(CENTRES), expit(log_odds)) - plain.predict(p[:, c])))
     largest = np.array([f.max() for f in function])
     print(f"\n### Isotonic, {len(labels):,} x {len(classes):,}, {repeats} turns\n")
     rows = ([name, spread(values), f"{ratio(seconds, name):.1f}"] for name, values in seconds.items())
     print(markdown(["fit", "ms: median (range)", "times ours"], rows))
     print(f"\nPooling on the same cells: largest difference over all classes {max(pooled):.1e}.")
     print(
-        f"Final function (cells of 1/1024, thinned within 0.002) to the plain one at the samples: mean "
+        f"Final function (72 cells of log-odds, a beta prior) to the plain one at the samples: mean "
         f"{np.mean(function):.1e}, largest of a class: median {np.median(largest):.3f}, maximum {largest.max():.3f}."
     )
     return {"seconds": seconds, "pooling": float(max(pooled)), "function_mean": float(np.mean(function))}

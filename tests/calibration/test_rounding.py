@@ -90,7 +90,7 @@ def test_a_steep_map_has_a_wider_bound_and_a_flat_one_hardly(task: Task) -> None
     assert np.all(flat - 1e-6 <= (plain - 1e-6) * (1 + 4 / 100) + 1e-12)
     assert np.all(flat >= plain)
     middle = float(np.median(probabilities(s)[:, 0]))
-    ramp = ((0.0, middle, middle + 1e-3, 1.0), (0.1, 0.1, 0.9, 0.9))
+    ramp = ((middle, middle + 1e-3), (-2.0, 2.0))
     steep = probability_bounds(task, z, s, IsotonicOneVsAll((ramp,) * 5))
     assert np.max(steep / plain) > 3
     assert np.all(steep >= plain)

@@ -46,7 +46,7 @@ def test_samples_are_named_by_the_classes_that_the_map_predicts(task: Task) -> N
     source = open_source(
         {"x": np.zeros((3, 4), np.float32), "labels": labels}, [InputSpec("x", (None, 4), IMAGE.dtype)], 2
     )
-    swapped = IsotonicOneVsAll((((0.0, 1.0), (0.3, 0.3)), ((0.0, 1.0), (0.7, 0.7))))  # always the second class
+    swapped = IsotonicOneVsAll((((0.5,), (-9.0,)), ((0.5,), (9.0,))))  # always the second class
     after = SampleScores.of_logits(np.log(np.float32([[0.3, 0.7]] * 3)), labels)
     stored = StoredLogits(FeatureTable(logits, labels, 2))
     before = stored.scores()

@@ -23,7 +23,7 @@ from tna_onnx.maps.temperature import Temperature
 ALL = ("none", *(name for name in MAPS if not MAPS[name].binary))
 NO_FEATURES = tuple(name for name in ALL if name == "none" or not MAPS[name].needs_features)
 FOLDED = tuple(name for name in ALL if name == "none" or MAPS[name].foldable)
-SQUARES = IsotonicOneVsAll((((0.0, 0.5, 1.0), (0.0, 0.25, 1.0)),) * 5)
+BENT = IsotonicOneVsAll((((0.0, 0.5, 1.0), (0.0, -0.7, 0.0)),) * 5, temperature=2.0)
 
 
 def variant(small: Small, path: Path, opset: int = 17, *, label: bool = False) -> Path:
@@ -118,11 +118,11 @@ def test_a_folded_weight_is_rounded_once(task: Task) -> None:
 def test_a_map_and_a_new_weight_together(task: Task, small: Small) -> None:
     assert task.head is not None
     weight = np.random.default_rng(0).standard_normal((5, 32)).astype(np.float32)
-    written = Writing(task, fold=True).write(outcome_of(task, SQUARES, weight, angle=20.0), {"seed": "0"})
+    written = Writing(task, fold=True).write(outcome_of(task, BENT, weight, angle=20.0), {"seed": "0"})
     x = few(small.test)["x"]
-    p = probabilities(few_features(task, small) @ weight.T.astype(np.float64) + task.head.bias)
-    f = np.interp(p, [0, 0.5, 1], [0, 0.25, 1]) + 1e-6 * p
-    np.testing.assert_allclose(probabilities(outputs(written.proto, x)[0]), f / f.sum(axis=1, keepdims=True), atol=1e-4)
+    p = probabilities((few_features(task, small) @ weight.T.astype(np.float64) + task.head.bias) / 2)
+    f = p * np.exp(np.interp(p, [0, 0.5, 1], [0, -0.7, 0]))
+    np.testing.assert_allclose(probabilities(outputs(written.proto, x)[0]), f / f.sum(axis=1, keepdims=True), atol=1e-5)
     assert {(e.key, e.value) for e in written.proto.metadata_props} == {("team", "unchanged"), ("tna_onnx.seed", "0")}
 
 

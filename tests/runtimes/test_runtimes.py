@@ -23,8 +23,8 @@ from tests.runtimes.matrix import (
     missing_node_package,
 )
 
-# Largest |p - p'| between two runtimes that both compute in float32. Isotonic ramps are at most 1024 steep: a rounding
-# of 1e-7 in p is up to 1e-4 behind them.
+# Largest |p - p'| between two runtimes that both compute in float32. Isotonic functions have steps, up to some twenty
+# steep, that magnify the rounding of p.
 BOUND, ISOTONIC_BOUND = 1e-5, 1e-4
 
 # Files that do not wait for `-m slow`.

@@ -5,7 +5,7 @@ order of summation, and a softmax moves by at most half of what its logits move.
 
     |p - p'| <= 8 eps a_i + 1e-6
 
-1. A map behind the logits can magnify that (isotonic ramps are up to 1024 steep): four times what such a rounding of
+1. A map behind the logits can magnify that (isotonic functions have steps): four times what such a rounding of
    logits and features, with random signs, does to the numerics is added.
 2. Where only the graph computes the logits, a_i = |z_i| max_c |w_c| + |b_c| over all positions.
 3. A step of the quantisation after the linear layer is added, if there is one; one of the output's, too.

@@ -1,11 +1,18 @@
-"""Isotonic regression of binary outcomes on probabilities, as few knots of a piecewise linear function.
+"""Isotonic regression of binary outcomes on probabilities, as a correction of their log-odds with few knots.
 
-1. Cells. Samples are sorted by probability and merged into cells of at least 1/1024 between the means of neighbours. A
-   cell counts as one point (mean p, mean y) with its number of samples as weight. This bounds the slope of what is
-   fitted, which low-precision arithmetic needs, and gives the crowd near p = 1 its mean in place of a staircase.
-2. Pool adjacent violators on the cells (`scipy.optimize.isotonic_regression`).
-3. Knots: of each constant piece its first and last cell; between knots the function is linear, outside constant.
-4. Thinning: knots that linear interpolation between the others restores within 0.002 are dropped.
+1. Cells. The log-odds of the probability, cut to [-9, 9], are split into 72 cells of width 1/4. A cell counts as its
+   centre, with n samples of which k are outcomes: cells are small where probabilities are crowded, near 0 and 1.
+2. Pool adjacent violators on the cells (`scipy.optimize.isotonic_regression`): blocks of N samples, one frequency y.
+3. Shrinkage. A block without outcomes says "never" after ten samples as after ten thousand, and a new sample that it is
+   wrong for would cost an infinite NLL. So each cell, at probability p, gets the posterior mean
+
+       f(p) = (N y + m p) / (N + m),        m = 4 / (p (1 - p))
+
+   under a beta prior around p. The prior's standard deviation is close to p (1 - p) / 2: half a unit of log-odds,
+   everywhere. f increases within a block whatever y is; where blocks meet, violators are pooled once more.
+4. Empty cells: the correction log-odds of f less log-odds of p is interpolated over log-odds, and constant outside.
+5. Thinning: knots that interpolation between the others restores within `TOLERANCE` of probability are dropped. Between
+   knots the correction is linear in p, so that f may fall there, by about as much.
 
 Source: Zadrozny & Elkan (2002), "Transforming classifier scores into accurate multiclass probability estimates".
 """
@@ -15,79 +22,94 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import isotonic_regression
+from scipy.special import expit, logit
 
-__all__ = ["CELL", "TOLERANCE", "cells", "isotonic_knots", "pool"]
+__all__ = ["CENTRES", "TOLERANCE", "cells", "isotonic_log_odds", "pool", "thinned"]
 
-CELL = 1 / 1024
-"""Smallest distance of neighbouring knots; slopes are at most its inverse."""
+FloatArray = NDArray[np.float64]
+
+# Width of a cell in log-odds: a probability of 0.5 changes by 0.06, one of 0.99 by 0.0025.
+_WIDTH = 0.25
+
+# Largest log-odds of a cell. The closest centres are 3e-5 apart there: a ramp between them is 32,400 steep, and float16
+# ends at 65,504.
+_RANGE = 9.0
+
+# m p (1 - p), step 3 of the module docstring: a standard deviation of 1/2 in log-odds. After a temperature a class is
+# seldom off by more than a unit.
+_PRIOR = 4.0
+
+CENTRES: FloatArray = np.arange(-_RANGE, _RANGE, _WIDTH) + _WIDTH / 2
+"""Log-odds of the cells' centres, (72,)."""
 
 TOLERANCE = 0.002
 """Largest error in probability that thinning may make at a cell."""
 
+# Largest error in log-odds that thinning may make, where probabilities are so small that `TOLERANCE` allows more.
+_MAX_SHIFT = 0.05
 
-def isotonic_knots(
-    probability: NDArray[np.floating], outcome: NDArray[np.bool_]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Fit a non-decreasing piecewise linear function of the probability.
+
+def isotonic_log_odds(probability: NDArray[np.floating], outcome: NDArray[np.bool_]) -> FloatArray:
+    """Fit a non-decreasing function f of the probability.
 
     Args:
         probability: (N,) in [0, 1], N >= 1.
         outcome: (N,) whether the class was the label.
 
     Returns:
-        (x, y), K knots each: x ascending by at least `CELL`, y non-decreasing in [0, 1].
+        (72,) log-odds of f at the cells' centres, non-decreasing.
 
-    >>> x, y = isotonic_knots(np.array([0.1, 0.2, 0.8, 0.9]), np.array([False, True, False, True]))
-    >>> x.tolist(), y.tolist()
-    ([0.1, 0.2, 0.8, 0.9], [0.0, 0.5, 0.5, 1.0])
+    >>> high, low = np.full(1000, 0.9), np.full(1000, 0.1)
+    >>> hits = np.arange(1000) < 700
+    >>> f = isotonic_log_odds(np.r_[low, high], np.r_[~hits, hits])
+    >>> expit(np.interp([-2.2, 2.2], CENTRES, f)).round(2).tolist()
+    [0.29, 0.71]
     """
-    x, y, weight = cells(probability, outcome)  # step 1
-    fitted = pool(y, weight)  # step 2
-    # step 3: a cell whose neighbours have its value is inside a constant piece
-    inner = np.r_[False, (fitted[1:-1] == fitted[:-2]) & (fitted[1:-1] == fitted[2:]), False][: len(x)]
-    x = x[~inner]
-    fitted = fitted[~inner]
-    kept = _thin(x, fitted)  # step 4
-    return x[kept], fitted[kept]
-
-
-def cells(
-    probability: NDArray[np.floating], outcome: NDArray[np.bool_]
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Return (mean p, mean y, count) of cells whose means are at least `CELL` apart."""
-    p = np.asarray(probability, np.float64)
-    # probability 1 belongs to the last cell
-    cell = np.minimum((p / CELL).astype(np.int64), round(1 / CELL) - 1)
-    count = np.bincount(cell)
-    p_sum = np.bincount(cell, p)
-    y_sum = np.bincount(cell[outcome], minlength=len(count))
+    count, hits = cells(probability, outcome)  # step 1
     filled = np.flatnonzero(count)
-    xs = p_sum[filled]
-    ys = y_sum[filled].astype(np.float64)
-    sizes = count[filled].astype(np.float64)
-    # mostly so, and then there is nothing to merge one by one
-    if np.all(np.diff(xs / sizes) >= CELL):
-        return xs / sizes, ys / sizes, sizes
-    merged: list[tuple[float, float, float]] = []
-    for x, y, size in zip(xs.tolist(), ys.tolist(), sizes.tolist(), strict=True):
-        # the means of neighbouring cells can lie close to their common border: then they are one
-        # merging moves the mean: the cell before that may be too close then
-        while merged and x / size - merged[-1][0] / merged[-1][2] < CELL:
-            x_before, y_before, size_before = merged.pop()
-            x += x_before  # noqa: PLW2901
-            y += y_before  # noqa: PLW2901
-            size += size_before  # noqa: PLW2901
-        merged.append((x, y, size))
-    total = np.array(merged)
-    return total[:, 0] / total[:, 2], total[:, 1] / total[:, 2], total[:, 2]
+    frequency, size = pool(hits[filled] / count[filled], count[filled])  # step 2
+    p = expit(CENTRES[filled])
+    prior = _PRIOR / (p * (1 - p))
+    posterior, _ = pool((size * frequency + prior * p) / (size + prior), count[filled] + prior)  # step 3
+    shift = logit(posterior) - CENTRES[filled]
+    fitted: FloatArray = CENTRES + np.interp(CENTRES, CENTRES[filled], shift)  # step 4
+    return fitted
 
 
-def pool(y: NDArray[np.float64], weight: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the non-decreasing values closest to y, (K,), in weighted squares."""
-    return np.asarray(isotonic_regression(y, weights=weight).x, np.float64)
+def cells(probability: NDArray[np.floating], outcome: NDArray[np.bool_]) -> tuple[FloatArray, FloatArray]:
+    """Return how many samples, and how many outcomes, each cell has: (72,) each."""
+    p = np.asarray(probability, np.float64)
+    # the ends belong to the outermost cells
+    log_odds = logit(np.clip(p, expit(-_RANGE), expit(_RANGE)))
+    cell = np.clip(((log_odds + _RANGE) / _WIDTH).astype(np.int64), 0, len(CENTRES) - 1)
+    count = np.bincount(cell, minlength=len(CENTRES))
+    hits = np.bincount(cell[outcome], minlength=len(CENTRES))
+    return count.astype(np.float64), hits.astype(np.float64)
 
 
-def _thin(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.intp]:
+def pool(y: FloatArray, weight: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return the non-decreasing values closest to y in weighted squares, and the weights of their blocks: (K,) each."""
+    found = isotonic_regression(y, weights=weight)
+    sizes = np.repeat(found.weights, np.diff(found.blocks))
+    return np.asarray(found.x, np.float64), np.asarray(sizes, np.float64)
+
+
+def thinned(log_odds: FloatArray, correction: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return the knots (p, correction) that are needed, K each: step 5.
+
+    Args:
+        log_odds: (72,) of f at the cells' centres.
+        correction: (72,) what is added to a logit there.
+    """
+    p = expit(CENTRES)
+    f = expit(log_odds)
+    # a logit that moves by d moves its probability by f (1 - f) d
+    allowed = np.minimum(_MAX_SHIFT, TOLERANCE / (f * (1 - f)))
+    kept = _kept(p, correction, allowed)
+    return p[kept], correction[kept]
+
+
+def _kept(x: FloatArray, y: FloatArray, allowed: FloatArray) -> NDArray[np.intp]:
     """Indices of the knots to keep: Douglas & Peucker (1973) with the vertical distance."""
     # outside of its knots the function is constant: the ends stay
     kept = {0, len(x) - 1}
@@ -98,8 +120,9 @@ def _thin(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.intp]:
             continue
         between = np.arange(first + 1, last)
         line = y[first] + (x[between] - x[first]) / (x[last] - x[first]) * (y[last] - y[first])
-        worst = int(np.argmax(np.abs(line - y[between])))
-        if abs(line[worst] - y[between[worst]]) > TOLERANCE:
+        excess = np.abs(line - y[between]) / allowed[between]
+        worst = int(np.argmax(excess))
+        if excess[worst] > 1:
             kept.add(int(between[worst]))
             open_pieces += [(first, int(between[worst])), (int(between[worst]), last)]
     return np.array(sorted(kept), np.intp)
