@@ -31,6 +31,7 @@ class Compared:
     before: SampleScores
     after: SampleScores
     comparison: Comparison
+    changed_predictions: float
 
 
 def compare_heads(task: Task, strategy: Strategy, outcome: Outcome, settings: Settings, after: Shipped) -> Compared:
@@ -41,7 +42,7 @@ def compare_heads(task: Task, strategy: Strategy, outcome: Outcome, settings: Se
         strategy: how the result was made.
         outcome: the result.
         settings: bins, seed and confidence level.
-        after: what the written file computes for the held-out data, if there are any.
+        after: what the written file computes for the held-out data, or for the calibration data without them.
 
     Raises:
         DataError: held-out logits that are not finite, or a map cannot be fitted without one of the folds.
@@ -49,7 +50,15 @@ def compare_heads(task: Task, strategy: Strategy, outcome: Outcome, settings: Se
     how, before, scores = _paired_scores(task, strategy, outcome, after)
     described = task.shown.source.describe()
     comparison = compare_scores(described, how, before, scores, settings.bins, settings.seed, settings.level)
-    return Compared(before, scores, comparison)
+    return Compared(before, scores, comparison, _changed_predictions(task, outcome, after))
+
+
+def _changed_predictions(task: Task, outcome: Outcome, after: Shipped) -> float:
+    """Share of the samples whose predicted class is another one."""
+    if outcome.method.keeps_order:
+        return 0.0
+    before = task.logits(task.weight, on=task.held_out or task.calibration).predictions()
+    return float(np.mean(before != after.logits.predictions(after.fitted)))
 
 
 def _paired_scores(

@@ -3,7 +3,6 @@
 A choice looks at samples that were scored by fits without them. With l the loss of a sample (`sample_losses`):
 
 1. *Allowed* is what keeps every prediction, and what loses no accuracy; more, where the user asked for such a method.
-   Where predictions are to be kept, a method that can change them is not there at all.
 2. Of the allowed ones, the *best* has the smallest mean loss.
 3. *Chosen* is the simplest whose mean loss is within one standard error of the best, of the paired difference.
 4. If it raises the calibration error of the input significantly, it is taken out, and rule 2 goes on without it.
@@ -94,13 +93,11 @@ class Rule:
         objective: metric whose losses decide.
         bins: of ECE and AdaECE.
         max_accuracy_drop: accuracy that a method may lose which can change predictions, a fraction.
-        keep_predictions: whether methods that can change predictions are left out.
     """
 
     objective: Objective = "nll"
     bins: int = 15
     max_accuracy_drop: float = 0.0
-    keep_predictions: bool = False
 
     def choose(self, scores: Mapping[Method, SampleScores], before: SampleScores) -> Method:
         """Return the method to take.
@@ -125,7 +122,7 @@ class Rule:
         if method.keeps_order:
             return True
         drop = float(np.mean(before.hit)) - float(np.mean(after.hit))
-        return not self.keep_predictions and drop <= self.max_accuracy_drop + ROUNDING
+        return drop <= self.max_accuracy_drop + ROUNDING
 
     def _simplest(self, scores: Mapping[Method, SampleScores]) -> Method:
         """Rules 2 and 3."""

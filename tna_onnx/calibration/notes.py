@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from tna_onnx.calibration.comparing import Compared
 from tna_onnx.calibration.crossfit import FOLDS
 from tna_onnx.calibration.job import Job
 from tna_onnx.calibration.settings import Settings
@@ -21,12 +22,15 @@ __all__ = ["notes_on"]
 # Methods that the note on a choice lists.
 _LISTED = 5
 
+# Share of changed predictions from which on users should know.
+_MANY_CHANGED = 0.01
+
 
 def notes_on(
     task: Task,
     outcome: Outcome,
     job: Job,
-    comparison: Comparison,
+    compared: Compared,
     changes: Changes,
     drift: float | None,
     suspicion: str,
@@ -37,13 +41,18 @@ def notes_on(
         task: what was opened.
         outcome: what was chosen.
         job: what was asked for.
-        comparison: the honest numbers.
+        compared: the honest numbers.
         changes: what the new file holds that the model does not.
         drift: what quantising the new weight does to probabilities.
         suspicion: what looks wrong about the labels.
     """
     notes = _input_notes(task, outcome, suspicion, drift)
     notes += _choice_notes(outcome, job.settings)
+    if compared.changed_predictions > _MANY_CHANGED:
+        notes.append(
+            f"{compared.changed_predictions:.1%} of the predicted classes change; --predictions keep changes none"
+        )
+    comparison = compared.comparison
     standing = Standing.of(comparison.differences, job.settings.objective)
     notes += [f"{METRICS[name].label} is significantly worse than the input's" for name in standing.worse]
     if comparison.how == "cross-fitted":
@@ -81,6 +90,8 @@ def _choice_notes(outcome: Outcome, settings: Settings) -> list[str]:
         notes.append(_why(outcome, settings))
     chosen = outcome.chosen
     first = settings.for_search.ensemble_size
+    if settings.resolved_search in ("sparse", "complete"):
+        notes += _underconfidence(outcome)
     # asked for by name, and not done
     if settings.resolved_search in ("sparse", "complete") and chosen.angle == 0:
         notes.append("no tilted weight was better than the original within the accuracy constraint")
@@ -89,6 +100,18 @@ def _choice_notes(outcome: Outcome, settings: Settings) -> list[str]:
     elif chosen.ensemble_size > first:
         notes.append(f"averaged {chosen.ensemble_size} members, not {first}: fewer cost too much accuracy")
     return notes
+
+
+def _underconfidence(outcome: Outcome) -> list[str]:
+    """Say that a tilt cannot help where confidences are too low."""
+    confidence = float(np.mean(outcome.before.confidence, dtype=np.float64))
+    accuracy = float(np.mean(outcome.before.hit))
+    if confidence >= accuracy:
+        return []
+    return [
+        f"the model is underconfident on these data: mean confidence {confidence:.1%}, accuracy {accuracy:.1%}; a tilt "
+        "only lowers confidences, --map ts raises them too"
+    ]
 
 
 def _why(outcome: Outcome, settings: Settings) -> str:

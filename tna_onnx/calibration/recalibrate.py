@@ -59,8 +59,8 @@ def recalibrate(job: Job, progress: Progress) -> Report:
         _log.info("check: %s samples, largest |p - p'| %.1e", f"{verification.samples:,}", verification.max_difference)
         # these are there already, where the checked samples are those of the report
         after = shipped
-        if task.held_out is not None and task.held_out is not checked:
-            after = writing.shipped(outcome, task.held_out)
+        if task.shown is not checked:
+            after = writing.shipped(outcome, task.shown)
         compared = compare_heads(task, strategy, outcome, job.settings, after)
         _log.info("compare: %s samples, %s", f"{compared.comparison.before.n:,}", compared.comparison.how)
         details = collect_details(task, job.settings, outcome, compared, path, progress) if job.details else None

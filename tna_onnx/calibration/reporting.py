@@ -86,13 +86,14 @@ def report_of(job: Job, finished: Finished) -> Report:
         provider=task.provider,
         versions=versions(),
         notes=(
-            *notes_on(task, outcome, job, comparison, changes, drift, finished.suspicion),
+            *notes_on(task, outcome, job, finished.compared, changes, drift, finished.suspicion),
             *batch_size_notes(job.batch_size, task.batch_size),
         ),
         quantization_drift=drift,
         recalibrated=in_memory,
         details=finished.details,
         changes=changes,
+        changed_predictions=finished.compared.changed_predictions,
         dry_run=job.dry_run,
         missed=missed,
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -149,12 +149,19 @@ class Strategy:
     def _methods(self) -> tuple[Method, ...]:
         """What there is to choose from; of a map with a path, its first step."""
         if self.map != "auto":
-            return tuple(Method(tilted, self.map) for tilted in self._tilts)
+            return self._kept(Method(tilted, self.map) for tilted in self._tilts)
         plain = [Method(tilted=False, map=name) for name in self.allowed if False in self._tilts]
         tilted = [Method(tilted=True, map=name) for name in self.allowed if True in self._tilts]
         if self.search == "auto":
             tilted = [method for method in tilted if method.map in _ON_TILTED]
-        return (*plain, *tilted)
+        return self._kept([*plain, *tilted])
+
+    def _kept(self, methods: Iterable[Method]) -> tuple[Method, ...]:
+        """Leave out what can change a prediction, where they are to be kept and there is a choice."""
+        every = tuple(methods)
+        if not self.keep_predictions:
+            return every
+        return tuple(method for method in every if method.keeps_order) or every
 
     @property
     def _only(self) -> Method | None:
@@ -167,7 +174,7 @@ class Strategy:
         # what was asked for by name may cost what the user allows; what is chosen for the user must be worth it
         chosen_for_the_user = self.search in ("auto", "none") and self.map == "auto"
         drop = 0.0 if chosen_for_the_user else self.settings.max_accuracy_drop
-        return Rule(self.settings.objective, self.settings.bins, drop, self.keep_predictions)
+        return Rule(self.settings.objective, self.settings.bins, drop)
 
     def _compared(self, found: Candidate, before: SampleScores) -> Scores:
         """Cross-fitted scores of all methods; none where there is one only.

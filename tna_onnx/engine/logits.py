@@ -48,9 +48,11 @@ class Logits(ABC):
         """Return the number of samples."""
         return len(self._store)
 
-    def predictions(self) -> NDArray[np.int64]:
-        """Return the predicted class of every sample, (N,)."""
-        return np.concatenate(self._engine.collect_chunks(_predicted, self.chunks()))
+    def predictions(self, fitted: CalibrationMap | None = None) -> NDArray[np.int64]:
+        """Return the predicted class of every sample, (N,), after a calibration map."""
+        features = fitted is not None and fitted.needs_features
+        of = functools.partial(_predicted, fitted)
+        return np.concatenate(self._engine.collect_chunks(of, self._pieces(None, features, ())))
 
     def forget(self) -> None:
         """Give back the memory of logits that are kept; they are computed again if they are asked for."""
@@ -262,8 +264,8 @@ def score_all(several: Sequence[Logits]) -> list[SampleScores]:
 # What is sent to chunks.
 
 
-def _predicted(logits: Any, *_: Any) -> NDArray[np.int64]:
-    classes: NDArray[np.int64] = np.argmax(to_host(logits), axis=1)
+def _predicted(fitted: CalibrationMap | None, logits: Any, _labels: Any, features: Any) -> NDArray[np.int64]:
+    classes: NDArray[np.int64] = np.argmax(to_host(apply_map(fitted, logits, features)), axis=1)
     return classes
 
 

@@ -57,6 +57,14 @@ class Metric:
         """
         return f"{self.factor * value:.{self.digits}f}"
 
+    def value(self, value: float) -> str:
+        """Write a value with label and unit.
+
+        >>> METRICS["ece"].value(0.0123), METRICS["brier"].value(0.5)
+        ('ECE 1.23 %', 'Brier 0.5000')
+        """
+        return f"{self.label} {self.number(value)} {self.unit}".rstrip()
+
     def change(self, difference: float) -> str:
         """Write a difference, with its sign.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Interval, Metrics, paired_differences
 from tna_onnx.numerics.reliability import Reliability
 from tna_onnx.numerics.stats import SampleScores
@@ -142,6 +143,7 @@ class Report:
         recalibrated: the new model as an onnx.ModelProto, where no file was written.
         details: the numbers behind the figures; there if figures or an HTML report were asked for.
         changes: what the new file changes, written or not.
+        changed_predictions: share of the samples of `comparison` whose predicted class is another one, a fraction.
         dry_run: whether no file was written because of `dry_run`.
         missed: gates that the result missed, a line each; no file was written then.
     """
@@ -177,8 +179,14 @@ class Report:
     recalibrated: Any = field(default=None, repr=False, compare=False)
     details: Details | None = field(default=None, repr=False, compare=False)
     changes: Changes | None = None
+    changed_predictions: float = 0.0
     dry_run: bool = False
     missed: tuple[str, ...] = ()
+
+    @property
+    def already_calibrated(self) -> bool:
+        """Whether the input was chosen among several methods: the output is the input."""
+        return bool(self.methods) and self.method == "none"
 
     @property
     def standing(self) -> Standing:
@@ -189,6 +197,12 @@ class Report:
     def verdict(self) -> str:
         """One sentence on accuracy, NLL, ECE and the objective, with their intervals, and N."""
         c = self.comparison
+        if self.already_calibrated:
+            values = ", ".join(METRICS[name].value(getattr(c.before, name)) for name in ("nll", "ece", "accuracy"))
+            return (
+                f"already calibrated: none of {len(self.methods)} methods does better than the input model, which is "
+                f"left as it is ({values}; {c.before.n:,} {c.samples} samples)"
+            )
         judged = self.standing.sentence(c.before, c.after, c.differences)
         level = c.differences[self.objective].level
         return f"{judged}; {c.before.n:,} {c.samples} samples, {100 * level:g}% intervals of the differences"
