@@ -8,8 +8,8 @@ a first fit with tau = 0.32, and g = mean (onehot(y) - q), h = mean q (1 - q),
     tau^2 = max(0, |g|^2 - sum h / N) / |h|^2        within 0.02 to 1
 
 since g = h c to first order, with a variance of h / N from the labels alone. Where no class is more or less frequent
-than the model says, that leaves T alone; where they are, c follows. A class without a sample keeps a finite bias. Adding
-a number to all of c changes nothing, so the minimum has sum c = 0.
+than the model says, that leaves T alone; where they are, c follows. A class without a sample keeps a finite bias.
+Adding a number to all of c changes nothing, so the minimum has sum c = 0.
 Source: Alexandari, Kundaje & Shrikumar (2020), "Maximum Likelihood with Bias-Corrected Calibration"; the prior is ours.
 """
 
@@ -94,9 +94,9 @@ class Bias:
             )
         # in a unit of the logits' own size: x = s / spread, s' = (1 + d) x + c, and d has no ridge
         begin = (np.array([size.spread / start.temperature - 1]), start.bias) if start else None
-        first = fit_scores(reduce, Scalar(), size.spread, (0.0, _FIRST_RIDGE / size.samples), start=begin)
+        first = fit_scores(reduce, Scalar(), size, size.spread, (0.0, _FIRST_RIDGE / size.samples), start=begin)
         ridge = _ridge(reduce, (1 + float(first[0][0])) / size.spread)
-        slope, bias = fit_scores(reduce, Scalar(), size.spread, (0.0, ridge / size.samples), start=first)
+        slope, bias = fit_scores(reduce, Scalar(), size, size.spread, (0.0, ridge / size.samples), start=first)
         beta = (1 + float(slope[0])) / size.spread
         if not (beta > 0 and np.all(np.isfinite(bias))):
             raise DataError(
