@@ -326,8 +326,25 @@ def test_many_samples_repair_a_shift_of_the_classes() -> None:
 # ---- fits against other solvers ----
 
 
+def bias_ridge(logits: Array, labels: Array) -> float:
+    """N / (2 N tau^2) of the bias map, from the definition."""
+    n, classes = logits.shape
+
+    def loss(theta: Array) -> float:
+        return nll(logits * theta[0] + theta[1:], labels) + 5 / n * float(theta[1:] @ theta[1:])
+
+    first = minimize(loss, np.r_[0.4, np.zeros(classes)], method="BFGS", options={"gtol": 1e-8}).x
+    q = softmax(logits * first[0], axis=1)
+    g = (np.eye(classes)[labels] - q).mean(axis=0)
+    h = (q * (1 - q)).mean(axis=0)
+    variance = max((g @ g - h.sum() / n) / (h @ h), 1e-9)
+    return float(np.clip(1 / (2 * variance), 0.5, 1000))
+
+
 def penalised(name: str, logits: Array, labels: Array, temperature: float) -> Callable[[Array], float]:
     """The loss as a function of a flat (D, c), from the definition."""
+    if name == "bias":
+        ridge_of_bias = bias_ridge(logits, labels)
     n, classes = logits.shape
     x = (logits - logits.mean(axis=1, keepdims=True)) / temperature
     off = ~np.eye(classes, dtype=bool)
@@ -335,7 +352,7 @@ def penalised(name: str, logits: Array, labels: Array, temperature: float) -> Ca
     def loss(theta: Array) -> float:
         d, c = theta[:-classes], theta[-classes:]
         if name == "bias":
-            return nll(x * (1 + d[0]) + c, labels) + 5 / n * float(c @ c)
+            return nll(x * (1 + d[0]) + c, labels) + ridge_of_bias / n * float(c @ c)
         if name == "svs":
             return nll(x * (1 + d) + c, labels) + classes / n * float(d @ d + c @ c)
         m = d.reshape(classes, classes)
@@ -352,10 +369,11 @@ def flat(fitted: Any, temperature: float) -> Array:
     return np.r_[np.ravel(fitted.vector if isinstance(fitted, VectorScaling) else fitted.matrix), fitted.bias]
 
 
+@pytest.mark.parametrize("shift", [0.0, 0.2, 0.7])
 @pytest.mark.parametrize("classes", [2, 4])
 @pytest.mark.parametrize("name", NAMES)
-def test_the_fit_is_the_minimum_of_the_penalised_nll(name: str, classes: int) -> None:
-    logits, labels = shifted(classes, 400)
+def test_the_fit_is_the_minimum_of_the_penalised_nll(name: str, classes: int, shift: float) -> None:
+    logits, labels = shifted(classes, 400, shift=shift)
     temperature = Temperature.fit(reduce_of(logits, labels)).temperature
     loss = penalised(name, logits, labels, temperature)
     fitted: Any = MAPS[name].fit(reduce_of(logits, labels))
@@ -364,20 +382,31 @@ def test_the_fit_is_the_minimum_of_the_penalised_nll(name: str, classes: int) ->
     found = flat(fitted, temperature)
     best = minimize(loss, np.zeros(len(found)), method="BFGS", options={"gtol": 1e-7})
     assert loss(found) <= best.fun + 1e-10  # 400 terms of float64
-    # numerical slopes are off by 1e-8, and the weakest curvature is the ridge's: 5 / 400
+    # numerical slopes are off by 1e-8, and the weakest curvature is the ridge's: 1 / 400
     np.testing.assert_allclose(found, best.x, rtol=0, atol=1e-5)
 
 
 def test_bias_of_two_classes_is_scikit_learns_logistic_regression() -> None:
-    """In a large unit the slope is free; the constant column g has g^2 / 2 = |c|^2, and 5 |c|^2 = g^2 / (2 * 0.2)."""
+    """In a large unit the slope is free; the constant column g has g^2 / 2 = |c|^2, so ridge |c|^2 = g^2 / (2 C)."""
     logits, labels = shifted(2, 600)
     difference = logits[:, 1] - logits[:, 0]
     columns = np.stack([1e4 * difference, np.ones(600)], axis=1)
-    oracle = LogisticRegression(C=0.2, fit_intercept=False, tol=1e-10, solver="newton-cholesky").fit(columns, labels)
-    slope, gap = oracle.coef_[0]
+    strength = 1 / bias_ridge(logits, labels)
+    oracle = LogisticRegression(C=strength, fit_intercept=False, tol=1e-10, solver="newton-cholesky")
+    slope, gap = oracle.fit(columns, labels).coef_[0]
     fitted = Bias.fit(reduce_of(logits, labels))
     assert 1 / fitted.temperature == pytest.approx(1e4 * slope, rel=1e-5)
     assert fitted.bias[1] - fitted.bias[0] == pytest.approx(gap, rel=1e-5)
+
+
+@pytest.mark.parametrize("classes", [10, 300])
+def test_bias_stays_out_of_the_way_where_no_class_is_shifted(classes: int) -> None:
+    logits, labels = shifted(classes, 4000, shift=0.0)
+    train, test = slice(0, 1000), slice(1000, None)
+    fits = [MAPS[name].fit(reduce_of(logits[train], labels[train])) for name in ("bias", "ts")]
+    after, plain = (nll(np.asarray(apply_map(fit, logits[test])), labels[test]) for fit in fits)
+    # one parameter a class costs (C - 1) / (2 N) without a prior: 0.0045 and 0.15
+    assert after - plain < 0.25 * (classes - 1) / 2000
 
 
 @pytest.fixture(scope="module")
@@ -428,9 +457,16 @@ def test_thousand_classes(name: str) -> None:
     logits, labels = shifted(1000, 2000)
     fitted = MAPS[name].fit(reduce_of(logits.astype(np.float32), labels))
     r = softmax(by_definition(fitted, logits), axis=1) - np.eye(1000)[labels]
-    ridge = {"bias": 5 / 2000, "svs": 0.5}[name]
+    slope = r.mean(axis=0)
+    bias: Array = fitted.bias  # type: ignore[attr-defined]
+    # the ridge of the bias map follows from the samples: here it is what the slope says
+    strength = -float(slope @ bias) / (2 * float(bias @ bias))
+    if name == "svs":
+        assert strength == pytest.approx(0.5, rel=1e-3)
+    else:
+        assert 0.5 / 2000 < strength < 1000 / 2000
     # the tolerance is 1e-7 times the root of the curvature, float32 probabilities are known to about 1e-6
-    np.testing.assert_allclose(r.mean(axis=0) + 2 * ridge * fitted.bias, 0, atol=3e-6)  # type: ignore[attr-defined]
+    np.testing.assert_allclose(slope + 2 * strength * bias, 0, atol=3e-6)
 
 
 @pytest.mark.slow

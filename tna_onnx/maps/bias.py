@@ -1,18 +1,26 @@
 """Bias: a temperature, and one bias for each class, for classes that have become more or less frequent.
 
-    s' = s / T + c        T and c minimise the mean NLL + (5 / N) |c|^2
+    s' = s / T + c        T and c minimise the mean NLL + |c|^2 / (2 N tau^2)
 
-The ridge vanishes as samples come in, and a class without a sample keeps a finite bias. Adding a number to all of c
-changes nothing, so the minimum has sum c = 0.
-Source: Alexandari, Kundaje & Shrikumar (2020), "Maximum Likelihood with Bias-Corrected Calibration"; the ridge is ours.
+tau is the standard deviation of a normal prior on the biases, and comes from the samples: with q = softmax(s / T), T of
+a first fit with tau = 0.32, and g = mean (onehot(y) - q), h = mean q (1 - q),
+
+    tau^2 = max(0, |g|^2 - sum h / N) / |h|^2        within 0.02 to 1
+
+since g = h c to first order, with a variance of h / N from the labels alone. Where no class is more or less frequent
+than the model says, that leaves T alone; where they are, c follows. A class without a sample keeps a finite bias.
+Adding a number to all of c changes nothing, so the minimum has sum c = 0.
+Source: Alexandari, Kundaje & Shrikumar (2020), "Maximum Likelihood with Bias-Corrected Calibration"; the prior is ours.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import array_api_compat
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,14 +28,15 @@ from tna_onnx.errors import DataError
 from tna_onnx.maps.base import Folding, Reduce
 from tna_onnx.maps.brief import per_class
 from tna_onnx.numerics.multinomial import Scalar, fit_scores, shape_of
-from tna_onnx.numerics.ops import Ops
+from tna_onnx.numerics.ops import ArrayOps, Blocked, Ops, to_host
 
 __all__ = ["Bias"]
 
-# N times the ridge: what a normal prior with a standard deviation of 0.32 gives. Twenty samples a class follow a shift
-# of the class frequencies by a factor of two for the most part; where nothing shifted, five cost less than 0.01 of NLL.
-# Unlike the C of structured scaling it does not grow with the classes, under which 1,000 of them never move.
-_RIDGE = 5.0
+# N times the ridge, 1 / (2 tau^2), of the first fit and the range of the second: tau = 0.32, 0.02 and 1.
+# A bias of 1 makes a class nearly three times as frequent; one of 0.02 moves no probability by more than half a point.
+_FIRST_RIDGE = 5.0
+_MAX_RIDGE = 1000.0
+_MIN_RIDGE = 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +94,9 @@ class Bias:
             )
         # in a unit of the logits' own size: x = s / spread, s' = (1 + d) x + c, and d has no ridge
         begin = (np.array([size.spread / start.temperature - 1]), start.bias) if start else None
-        slope, bias = fit_scores(reduce, Scalar(), size.spread, (0.0, _RIDGE / size.samples), start=begin)
+        first = fit_scores(reduce, Scalar(), size, size.spread, (0.0, _FIRST_RIDGE / size.samples), start=begin)
+        ridge = _ridge(reduce, (1 + float(first[0][0])) / size.spread)
+        slope, bias = fit_scores(reduce, Scalar(), size, size.spread, (0.0, ridge / size.samples), start=first)
         beta = (1 + float(slope[0])) / size.spread
         if not (beta > 0 and np.all(np.isfinite(bias))):
             raise DataError(
@@ -93,3 +104,22 @@ class Bias:
                 "class order and the preprocessing"
             )
         return cls(1 / beta, bias)
+
+
+def _ridge(reduce: Reduce, beta: float) -> float:
+    """Return 1 / (2 tau^2), from the samples at 1 / T."""
+    count, *sums = reduce(Blocked(functools.partial(_frequencies, beta))).tolist()
+    g, h = np.split(np.array(sums) / count, 2)
+    excess = float(g @ g) - float(h.sum()) / count
+    if excess <= 0:
+        return _MAX_RIDGE
+    return float(np.clip(float(h @ h) / (2 * excess), _MIN_RIDGE, _MAX_RIDGE))
+
+
+def _frequencies(beta: float, logits: Any, labels: NDArray[np.int64], *_: Any) -> NDArray[np.float64]:
+    """Sums over samples of (1, onehot(y) - q, q (1 - q)) at q = softmax(beta s)."""
+    xp = array_api_compat.array_namespace(logits)
+    q = ArrayOps(logits).softmax(logits * beta)
+    hits = np.bincount(labels, minlength=logits.shape[1])
+    by_class = to_host(xp.sum(q, axis=0, dtype=xp.float64))
+    return np.concatenate([[len(labels)], hits - by_class, to_host(xp.sum(q - q * q, axis=0, dtype=xp.float64))])

@@ -101,7 +101,7 @@ class MatrixScaling:
         ridge = size.classes / size.samples
         strength = np.full((size.classes, size.classes), ridge * (size.classes - 1))
         np.fill_diagonal(strength, ridge)
-        matrix, bias = fit_scores(reduce, Matrix(), temperature, (strength, ridge), start=begin)
+        matrix, bias = fit_scores(reduce, Matrix(), size, temperature, (strength, ridge), start=begin)
         return cls(temperature, matrix, bias)
 
     @property

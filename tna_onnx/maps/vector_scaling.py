@@ -82,5 +82,5 @@ class VectorScaling:
         size = shape_of(reduce)
         begin = (start.vector, start.bias) if start else None
         ridge = size.classes / size.samples
-        vector, bias = fit_scores(reduce, Diagonal(), temperature, (ridge, ridge), start=begin)
+        vector, bias = fit_scores(reduce, Diagonal(), size, temperature, (ridge, ridge), start=begin)
         return cls(temperature, vector, bias)

@@ -140,6 +140,7 @@ def shape_of(reduce: Callable[..., Any]) -> Shape:
 def fit_scores(
     reduce: Callable[..., Any],
     form: Form,
+    size: Shape,
     temperature: float,
     strength: tuple[Any, float],
     *,
@@ -150,6 +151,7 @@ def fit_scores(
     Args:
         reduce: runs over chunks of (logits, labels).
         form: what D is.
+        size: of the samples.
         temperature: T.
         strength: of D (a number, or an array of its shape) and of c.
         start: (D, c) where the steps begin; zeros otherwise.
@@ -157,7 +159,6 @@ def fit_scores(
     Returns:
         D in its shape and c (C,), float64. They are finite if the logits are.
     """
-    size = shape_of(reduce)
     shape = form.shape(size.classes)
     ridge = _joined((np.broadcast_to(strength[0], shape), np.full(size.classes, strength[1])))
     objective = _Objective(reduce, form, shape, temperature, size.samples, 2 * ridge)
