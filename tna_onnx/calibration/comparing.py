@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tna_onnx.calibration.crossfit import FOLDS
 from tna_onnx.calibration.settings import Settings
 from tna_onnx.calibration.strategy import Outcome, Strategy
 from tna_onnx.calibration.task import Collected, Task
@@ -47,7 +48,17 @@ def compare_heads(task: Task, strategy: Strategy, outcome: Outcome, settings: Se
     """
     how, before, scores = _paired_scores(task, strategy, outcome, after)
     described = task.shown.source.describe()
-    comparison = compare_scores(described, how, before, scores, settings.bins, settings.seed, settings.level)
+    comparison = compare_scores(
+        described,
+        how,
+        before,
+        scores,
+        settings.bins,
+        settings.seed,
+        settings.level,
+        folds=FOLDS if how == "cross-fitted" else None,
+        same_predictions=outcome.keeps_predictions,
+    )
     return Compared(before, scores, comparison)
 
 
