@@ -19,8 +19,9 @@ from onnx import numpy_helper
 import tna_onnx
 from tests.conftest import Small
 from tests.support import cli, run
+from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.metric import METRICS, OBJECTIVES
-from tna_onnx.numerics.metrics import Interval, Metrics, paired_differences
+from tna_onnx.numerics.metrics import Interval, Metrics
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.results.gates import GateMissed, Gates
 from tna_onnx.results.standing import Standing

@@ -6,8 +6,9 @@ import typing
 import numpy as np
 import pytest
 
+from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.metric import METRICS, OBJECTIVES, Objective
-from tna_onnx.numerics.metrics import Metrics, objective_value, paired_differences
+from tna_onnx.numerics.metrics import Metrics, objective_value
 from tna_onnx.numerics.stats import SampleScores
 
 

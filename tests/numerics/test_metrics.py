@@ -1,4 +1,4 @@
-"""Per-sample scores, calibration errors and paired differences against the definitions and against other libraries.
+"""Per-sample scores and calibration errors against the definitions and against other libraries.
 
 Oracles: for ECE netcal, torchmetrics, scikit-learn's calibration curve and `uncertainty-calibration`; for AdaECE
 netcal, scikit-learn and `uncertainty-calibration`; for both, loops over bins written from the paper. Of the libraries
@@ -28,9 +28,8 @@ from numpy.typing import NDArray
 from scipy import special
 from sklearn.calibration import calibration_curve
 
-from tna_onnx.numerics import metrics as metrics_module
 from tna_onnx.numerics.metric import METRICS
-from tna_onnx.numerics.metrics import Metrics, ada_ece, ece, objective_value, paired_differences
+from tna_onnx.numerics.metrics import Metrics, ada_ece, ece, objective_value
 from tna_onnx.numerics.stats import SampleScores
 
 Array = NDArray[Any]
@@ -490,142 +489,3 @@ def test_take_rows_by_index_and_by_mask() -> None:
     rows = np.flatnonzero(mask)[::-1]
     assert equal(scores.take(mask), SampleScores.of_logits(logits[mask], labels[mask]))
     assert equal(scores.take(rows), SampleScores.of_logits(logits[rows], labels[rows]))
-
-
-# ---- paired differences ----
-
-
-def simulated(rng: np.random.Generator, n: int, scale: float) -> tuple[SampleScores, SampleScores]:
-    """Scores of a classifier, and of the same logits scaled, on n fresh samples."""
-    logits = 1.5 * rng.normal(size=(n, 5))
-    labels = _drawn(rng, logits)
-    return SampleScores.of_logits(2.5 * logits, labels), SampleScores.of_logits(2.5 * scale * logits, labels)
-
-
-def test_the_difference_is_that_of_the_metrics() -> None:
-    before, after = simulated(np.random.default_rng(1), 2000, 0.5)
-    for name, interval in paired_differences(before, after).items():
-        expected = getattr(Metrics.of(after), name) - getattr(Metrics.of(before), name)
-        assert interval.difference == pytest.approx(expected, abs=2 * SUMMED)
-        assert interval.low <= interval.high
-        assert interval.level == 0.95
-
-
-@given(
-    samples=st.lists(st.tuples(st.integers(1, 6), st.integers(1, 6), st.booleans()), min_size=15, max_size=40),
-    bins=st.integers(1, 15),
-)
-@settings(max_examples=40, deadline=None)
-def test_ties_do_not_change_the_difference(samples: list[tuple[int, int, bool]], bins: int) -> None:
-    """Many samples have confidence 1.0: their order must not decide which bin their errors count in."""
-    hit = [h for _, _, h in samples]
-    before, after = (scores_of([s[k] / 6 for s in samples], hit) for k in (0, 1))
-    result = paired_differences(before, after, bins)
-    assert result["adaece"].difference == pytest.approx(ada_ece(after, bins) - ada_ece(before, bins), abs=SUMMED)
-    assert result["ece"].difference == pytest.approx(ece(after, bins) - ece(before, bins), abs=SUMMED)
-
-
-def test_identical_scores_have_no_difference() -> None:
-    scores, _ = simulated(np.random.default_rng(2), 300, 1.0)
-    for interval in paired_differences(scores, scores).values():
-        assert (interval.difference, interval.low, interval.high) == (0, 0, 0)
-
-
-def test_swapping_turns_the_sign() -> None:
-    before, after = simulated(np.random.default_rng(3), 300, 0.6)
-    forward, backward = paired_differences(before, after), paired_differences(after, before)
-    for name in METRICS:
-        assert forward[name].difference == -backward[name].difference
-        # the same draws of the other sign; quantiles interpolate between two of them from the other side
-        assert forward[name].low == pytest.approx(-backward[name].high, abs=SUMMED)
-        assert forward[name].high == pytest.approx(-backward[name].low, abs=SUMMED)
-
-
-def test_a_seed_gives_the_same_intervals() -> None:
-    before, after = simulated(np.random.default_rng(4), 200, 0.6)
-    assert paired_differences(before, after, seed=1) == paired_differences(before, after, seed=1)
-    assert paired_differences(before, after, seed=1) != paired_differences(before, after, seed=2)
-
-
-def test_a_higher_level_gives_a_wider_interval() -> None:
-    before, after = simulated(np.random.default_rng(5), 200, 0.6)
-    narrow, wide = (paired_differences(before, after, level=level) for level in (0.8, 0.99))
-    for name in ("ece", "adaece", "nll", "brier"):
-        assert wide[name].low < narrow[name].low < narrow[name].high < wide[name].high
-
-
-def test_pairs_must_match() -> None:
-    before, after = simulated(np.random.default_rng(6), 30, 0.6)
-    with pytest.raises(ValueError, match="30 before and 29 after"):
-        paired_differences(before, after.take(np.arange(29)))
-    few = np.arange(10)
-    with pytest.raises(ValueError, match="10 samples, 15 bins"):
-        paired_differences(before.take(few), after.take(few))
-
-
-def test_the_interval_of_a_mean_is_that_of_the_normal_distribution() -> None:
-    before, after = simulated(np.random.default_rng(12), 3000, 0.5)
-    result = paired_differences(before, after)
-    for name in ("nll", "brier"):
-        gains = getattr(after, name).astype(np.float64) - getattr(before, name)
-        error = np.std(gains) / math.sqrt(3000)
-        # a 2.5 % quantile of 1000 draws has a standard error of sqrt(0.025 * 0.975 / 1000) / 0.058 = 0.085 of theirs:
-        # 3 % of the width, and 0.085 of each end
-        assert result[name].high - result[name].low == pytest.approx(3.92 * error, rel=0.1)
-        assert result[name].low == pytest.approx(np.mean(gains) - 1.96 * error, abs=0.35 * error)
-
-
-def test_the_interval_takes_out_what_resampling_adds() -> None:
-    """Resamples of a calibrated model look less calibrated; the interval lies on the other side of the difference."""
-    before, after = simulated(np.random.default_rng(13), 400, 0.4)
-    for name, interval in paired_differences(before, after).items():
-        if name in ("ece", "adaece"):
-            # the middle lies below by 0.4 of the plug-in ECE of 400 calibrated samples, about 0.04
-            assert (interval.low + interval.high) / 2 < interval.difference - 0.004
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("scale", [0.7, 0.4])
-def test_intervals_cover_the_true_difference(scale: float) -> None:
-    """Logits 2.5 times too large, and those scaled: 150 times 400 samples; the truth from 400,000 samples."""
-    before, after = simulated(np.random.default_rng(7), 400_000, scale)
-    truth = {name: getattr(Metrics.of(after), name) - getattr(Metrics.of(before), name) for name in METRICS}
-    low, high = dict.fromkeys(METRICS, 0.0), dict.fromkeys(METRICS, 0.0)
-    for seed in range(150):
-        for name, interval in paired_differences(*simulated(np.random.default_rng([8, seed]), 400, scale)).items():
-            low[name] += (interval.low > truth[name]) / 150
-            high[name] += (interval.high < truth[name]) / 150
-    assert low["accuracy"] == high["accuracy"] == 0  # scaling changes no prediction: [0, 0]
-    # 95 % of 150 samples, binomial standard deviation 1.8 points: 0.95 - 4 * 0.018 = 0.88
-    for name in ("nll", "brier") if scale == 0.4 else ("nll", "brier", "ece", "adaece"):
-        assert 1 - low[name] - high[name] >= 0.88
-    # At 0.4 the result is calibrated and its plug-in error biased upwards, which the interval takes out in part: it may
-    # understate the improvement, but must not overstate it (2.5 % + 4 * 1.3 points at the level asked for).
-    for name in ("ece", "adaece"):
-        assert high[name] <= 0.077
-
-
-def test_groups_of_samples_give_nearly_the_intervals_of_single_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    before, after = simulated(np.random.default_rng(9), 3000, 0.5)
-    single = paired_differences(before, after)
-    monkeypatch.setattr(metrics_module, "_MAX_GROUPS", 1300)  # 2 or 3 samples each
-    grouped = paired_differences(before, after)
-    for name in METRICS:
-        assert grouped[name].difference == pytest.approx(single[name].difference, abs=SUMMED)
-        # each width is a difference of two quantiles of 1000 draws: known to 5 %, and those of the groups to as much
-        width, grouped_width = (i[name].high - i[name].low for i in (single, grouped))
-        assert grouped_width == pytest.approx(width, rel=0.25)
-        assert grouped[name].low == pytest.approx(single[name].low, abs=0.3 * width)
-
-
-@pytest.mark.slow
-def test_many_samples_are_put_into_groups() -> None:
-    before, after = simulated(np.random.default_rng(10), 20_500, 0.5)
-    result = paired_differences(before, after)
-    for name in METRICS:
-        expected = getattr(Metrics.of(after), name) - getattr(Metrics.of(before), name)
-        assert result[name].difference == pytest.approx(expected, abs=20_500 * 2.0**-52)  # two sums of 20,500 terms
-    # standard error of a mean of paired differences, times 2 * 1.96; 1000 draws know a width to about 5 %
-    for name, pair in {"nll": (before.nll, after.nll), "brier": (before.brier, after.brier)}.items():
-        error = np.std(pair[1].astype(np.float64) - pair[0]) / math.sqrt(20_500)
-        assert result[name].high - result[name].low == pytest.approx(3.92 * error, rel=0.15)

@@ -26,7 +26,8 @@ from tna_onnx.extraction.sessions import input_specs, open_model
 from tna_onnx.graph.load import Model, ModelSource, load_model
 from tna_onnx.graph.outputs import ClassOutput, class_output
 from tna_onnx.numerics.checks import MAX_LEVEL, check_level, check_numbers
-from tna_onnx.numerics.metrics import Interval, Metrics, differences_to
+from tna_onnx.numerics.intervals import paired_differences
+from tna_onnx.numerics.metrics import Interval, Metrics
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.progress import Progress, silent
 from tna_onnx.results.comparison import ComparedModel, ModelComparison, verdict_text
@@ -233,14 +234,16 @@ def _run(
 
 
 def _compared(runs: Sequence[_Run], first: _Run, bins: int, level: float) -> tuple[ComparedModel, ...]:
-    """Reduce runs, and hold them against the baseline's; all of them under the same resamples."""
-    # in one call: drawn once, and the same resamples for all
-    differences = iter(differences_to(first.scores, [r.scores for r in runs if r is not first], bins, level=level))
-    return tuple(_reduced(run, first, {} if run is first else next(differences), bins) for run in runs)
+    """Reduce runs, and hold them against the baseline's."""
+    return tuple(_reduced(run, first, bins, level) for run in runs)
 
 
-def _reduced(run: _Run, first: _Run, differences: dict[str, Interval], bins: int) -> ComparedModel:
+def _reduced(run: _Run, first: _Run, bins: int, level: float) -> ComparedModel:
     agreement = _agreement(run, first)
+    differences: dict[str, Interval] = {}
+    if run is not first:
+        same = agreement == 1
+        differences = paired_differences(first.scores, run.scores, bins, level=level, same_predictions=same)
     return ComparedModel(
         name=run.name,
         model=run.model,
@@ -292,7 +295,7 @@ def _multiplicity_note(others: int, level: float) -> str:
     """Say that intervals are not corrected, and which level corrects them (Bonferroni)."""
     text = f"each {level:g}% interval stands for itself; they are not corrected for {others} comparisons"
     together = 100 - (100 - level) / others
-    # the bootstrap has too few resamples for such a level: no advice that is refused
+    # no advice that is refused
     if together > MAX_LEVEL:
         return text
     return (

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tna_onnx.calibration.crossfit import FOLDS
 from tna_onnx.calibration.settings import Settings
 from tna_onnx.calibration.strategy import Outcome, Strategy
 from tna_onnx.calibration.task import Collected, Task
@@ -49,13 +50,24 @@ def compare_heads(task: Task, strategy: Strategy, outcome: Outcome, settings: Se
     """
     how, before, scores = _paired_scores(task, strategy, outcome, after)
     described = task.shown.source.describe()
-    comparison = compare_scores(described, how, before, scores, settings.bins, settings.seed, settings.level)
+    comparison = compare_scores(
+        described,
+        how,
+        before,
+        scores,
+        settings.bins,
+        settings.seed,
+        settings.level,
+        folds=FOLDS if how == "cross-fitted" else None,
+        # cross-fitted, other folds may have chosen a method that changes some
+        same_predictions=outcome.keeps_predictions and np.array_equal(before.hit, scores.hit),
+    )
     return Compared(before, scores, comparison, _changed_predictions(task, outcome, after))
 
 
 def _changed_predictions(task: Task, outcome: Outcome, after: Shipped) -> float:
     """Share of the samples whose predicted class is another one."""
-    if outcome.method.keeps_order:
+    if outcome.keeps_predictions:
         return 0.0
     before = task.logits(task.weight, on=task.held_out or task.calibration).predictions()
     return float(np.mean(before != after.logits.predictions(after.fitted)))

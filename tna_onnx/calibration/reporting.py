@@ -141,7 +141,16 @@ def _on_calibration_data(settings: Settings, finished: Finished) -> Comparison:
     outcome = finished.outcome
     after = outcome.logits.mapped_scores(outcome.fitted)
     described = finished.task.source.describe()
-    return compare_scores(described, "fitted", outcome.before, after, settings.bins, settings.seed, settings.level)
+    return compare_scores(
+        described,
+        "fitted",
+        outcome.before,
+        after,
+        settings.bins,
+        settings.seed,
+        settings.level,
+        same_predictions=outcome.keeps_predictions,
+    )
 
 
 def _missed(job: Job, comparison: Comparison) -> tuple[str, ...]:

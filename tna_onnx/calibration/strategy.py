@@ -75,6 +75,11 @@ class Outcome:
         """What a reader wants to know of the fitted map; empty for none."""
         return self.fitted.brief if self.fitted else {}
 
+    @property
+    def keeps_predictions(self) -> bool:
+        """Whether no sample can change its predicted class."""
+        return self.chosen.angle == 0 and (self.fitted is None or self.fitted.keeps_order)
+
 
 @dataclass(frozen=True, eq=False)
 class Strategy:

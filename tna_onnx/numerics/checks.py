@@ -11,7 +11,7 @@ from tna_onnx.errors import UsageError
 __all__ = ["MAX_LEVEL", "check_choice", "check_level", "check_numbers"]
 
 MAX_LEVEL = 99.9
-"""Largest confidence level, per cent: beyond it the bootstrap has too few resamples for the ends of an interval."""
+"""Largest confidence level, per cent: a normal distribution does not tell what lies further out."""
 
 _MIN_LEVEL = 50
 

@@ -26,8 +26,7 @@ class ComparedModel:
         metrics: metrics on the samples.
         reliability: top-label reliability diagram, with the bins of the ECE.
         agreement: share of samples for which it predicts the class that the baseline predicts, a fraction.
-        differences: this model minus the baseline for each metric, paired, with a bootstrap interval; empty for the
-            baseline.
+        differences: this model minus the baseline for each metric, paired, with an interval; empty for the baseline.
         verdict: the differences in words; empty for the baseline.
         preprocessing: what was done to its images; None where values are used as they are.
         provider: execution provider of ONNX Runtime that was obtained.

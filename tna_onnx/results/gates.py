@@ -2,7 +2,7 @@
 
 A missed gate ends `calibrate` and `evaluate` with exit code 1; `calibrate` then leaves no file. All of them are looked
 at, and each that is missed gives one line. They read the honest numbers after the change, of N held-out samples or of N
-cross-fitted ones; `evaluate` has the first three. d stands for a paired difference after - before, with its bootstrap
+cross-fitted ones; `evaluate` has the first three. d stands for a paired difference after - before, with its
 interval from low to high.
 
     max_ece, max_nll        the value is above the limit

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.metric import METRICS
-from tna_onnx.numerics.metrics import Interval, Metrics, paired_differences
+from tna_onnx.numerics.metrics import Interval, Metrics
 from tna_onnx.numerics.reliability import Reliability
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.results.details import Details
@@ -28,7 +29,7 @@ class Comparison:
             `unchanged` (nothing was chosen or fitted, so that any data will do).
         before: metrics of the input model.
         after: metrics of the recalibrated model.
-        differences: after - before for each metric, with bootstrap intervals.
+        differences: after - before for each metric, with intervals.
     """
 
     data: str
@@ -45,10 +46,21 @@ class Comparison:
 
 
 def compare_scores(
-    data: str, how: How, before: SampleScores, after: SampleScores, bins: int, seed: int, level: float = 0.95
+    data: str,
+    how: How,
+    before: SampleScores,
+    after: SampleScores,
+    bins: int,
+    seed: int,
+    level: float = 0.95,
+    *,
+    folds: int | None = None,
+    same_predictions: bool = False,
 ) -> Comparison:
-    """Reduce paired scores to a comparison, with intervals of a confidence level (a fraction)."""
-    differences = paired_differences(before, after, bins, level=level, seed=seed)
+    """Reduce paired scores to a comparison; the other arguments are those of `paired_differences`."""
+    differences = paired_differences(
+        before, after, bins, level=level, seed=seed, folds=folds, same_predictions=same_predictions
+    )
     return Comparison(data, how, Metrics.of(before, bins), Metrics.of(after, bins), differences)
 
 

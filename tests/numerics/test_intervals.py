@@ -1,0 +1,278 @@
+"""Intervals of paired differences, against what each is defined to be and against simulated truths."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy import integrate, special, stats
+
+from tna_onnx.numerics import intervals as intervals_module
+from tna_onnx.numerics.intervals import paired_differences
+from tna_onnx.numerics.metric import METRICS
+from tna_onnx.numerics.metrics import Metrics, ada_ece, ece
+from tna_onnx.numerics.stats import SampleScores
+
+Array = NDArray[Any]
+
+SUMMED = 1e-12  # sums of a few thousand terms of size 1, in two orders
+
+
+def simulated(rng: np.random.Generator, n: int, scale: float) -> tuple[SampleScores, SampleScores]:
+    """Scores of a classifier, and of the same logits scaled, on n fresh samples."""
+    logits = 1.5 * rng.normal(size=(n, 5))
+    labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+    return SampleScores.of_logits(2.5 * logits, labels), SampleScores.of_logits(2.5 * scale * logits, labels)
+
+
+def scores_of(confidence: list[float], hit: list[bool]) -> SampleScores:
+    p = np.array(confidence, np.float32)
+    return SampleScores(p, np.array(hit), np.zeros(len(p), np.float32), np.zeros(len(p), np.float32))
+
+
+def ends(interval: Any) -> tuple[float, float]:
+    return interval.low, interval.high
+
+
+def test_the_difference_is_that_of_the_metrics() -> None:
+    before, after = simulated(np.random.default_rng(1), 2000, 0.5)
+    for name, interval in paired_differences(before, after).items():
+        expected = getattr(Metrics.of(after), name) - getattr(Metrics.of(before), name)
+        assert interval.difference == pytest.approx(expected, abs=SUMMED)
+        assert interval.low <= interval.high
+        assert interval.level == 0.95
+
+
+@given(
+    samples=st.lists(st.tuples(st.integers(1, 6), st.integers(1, 6), st.booleans()), min_size=15, max_size=40),
+    bins=st.integers(1, 15),
+)
+@settings(max_examples=40, deadline=None)
+def test_ties_do_not_change_the_difference(samples: list[tuple[int, int, bool]], bins: int) -> None:
+    """Many samples have confidence 1.0: their order must not decide which bin their errors count in."""
+    hit = [h for _, _, h in samples]
+    before, after = (scores_of([s[k] / 6 for s in samples], hit) for k in (0, 1))
+    result = paired_differences(before, after, bins)
+    assert result["adaece"].difference == pytest.approx(ada_ece(after, bins) - ada_ece(before, bins), abs=SUMMED)
+    assert result["ece"].difference == pytest.approx(ece(after, bins) - ece(before, bins), abs=SUMMED)
+    backwards = np.arange(len(samples))[::-1]
+    other = paired_differences(before.take(backwards), after.take(backwards), bins)
+    for name in METRICS:
+        assert np.isfinite(ends(result[name])).all()
+        # a bin whose votes cancel exactly has the sign of a rounding
+        if name not in ("ece", "adaece"):
+            assert ends(other[name]) == pytest.approx(ends(result[name]), abs=SUMMED)
+
+
+# ---- laws ----
+
+
+def test_identical_scores_have_no_difference() -> None:
+    scores, _ = simulated(np.random.default_rng(2), 300, 1.0)
+    for interval in paired_differences(scores, scores, same_predictions=True).values():
+        assert (interval.difference, interval.low, interval.high) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("n", [15, 300])
+def test_a_width_of_zero_says_that_nothing_changed(n: int) -> None:
+    before, after = simulated(np.random.default_rng(2), n, 0.99)
+    assert np.array_equal(before.hit, after.hit)
+    for name, interval in paired_differences(before, after).items():
+        # hits are the same, but the predictions of other samples may not be
+        assert interval.low < 0 < interval.high or name != "accuracy"
+        assert interval.low < interval.high
+    kept = paired_differences(before, after, same_predictions=True)["accuracy"]
+    assert (kept.low, kept.high) == (0, 0)
+
+
+def test_hits_that_differ_are_believed() -> None:
+    """In a fold, a map can be another than the one that keeps all predictions."""
+    before, after = simulated(np.random.default_rng(2), 100, 0.9)
+    other = SampleScores(after.confidence, ~after.hit, after.nll, after.brier)
+    assert paired_differences(before, other, same_predictions=True) == paired_differences(before, other)
+
+
+def test_swapping_turns_the_sign() -> None:
+    before, after = simulated(np.random.default_rng(3), 300, 0.6)
+    forward, backward = paired_differences(before, after), paired_differences(after, before)
+    for name in METRICS:
+        assert forward[name].difference == -backward[name].difference
+        # roots of eigenvalues that are 0 up to rounding
+        assert ends(forward[name]) == pytest.approx((-backward[name].high, -backward[name].low), abs=1e-7)
+
+
+@pytest.mark.parametrize("n", [15, 400, 25_000])
+def test_the_order_of_samples_does_not_matter(n: int) -> None:
+    rng = np.random.default_rng(3)
+    before, after = simulated(rng, n, 0.6)
+    order = rng.permutation(n)
+    whole, shuffled = paired_differences(before, after), paired_differences(before.take(order), after.take(order))
+    for name in METRICS:
+        assert ends(shuffled[name]) == pytest.approx(ends(whole[name]), abs=1e-7)
+
+
+def test_a_seed_gives_the_same_intervals() -> None:
+    before, after = simulated(np.random.default_rng(4), 200, 0.6)
+    assert paired_differences(before, after, seed=1) == paired_differences(before, after, seed=1)
+    assert paired_differences(before, after, seed=1) != paired_differences(before, after, seed=2)
+
+
+def test_a_higher_level_gives_a_wider_interval() -> None:
+    before, after = simulated(np.random.default_rng(5), 200, 0.6)
+    narrow, wide = (paired_differences(before, after, level=level) for level in (0.8, 0.99))
+    for name in METRICS:
+        assert wide[name].low < narrow[name].low < narrow[name].high < wide[name].high
+
+
+def test_pairs_must_match() -> None:
+    before, after = simulated(np.random.default_rng(6), 30, 0.6)
+    with pytest.raises(ValueError, match="30 before and 29 after"):
+        paired_differences(before, after.take(np.arange(29)))
+    few = np.arange(10)
+    with pytest.raises(ValueError, match="10 samples, 15 bins"):
+        paired_differences(before.take(few), after.take(few))
+
+
+def test_one_sample_and_one_bin() -> None:
+    for interval in paired_differences(scores_of([0.7], [True]), scores_of([1.0], [False]), 1).values():
+        assert np.isfinite(ends(interval)).all()
+
+
+# ---- means ----
+
+
+@pytest.mark.parametrize("level", [0.8, 0.95])
+def test_the_interval_of_a_mean_is_that_of_the_normal_distribution(level: float) -> None:
+    before, after = simulated(np.random.default_rng(12), 3000, 0.5)
+    result = paired_differences(before, after, level=level)
+    for name in ("nll", "brier"):
+        gains = getattr(after, name).astype(np.float64) - getattr(before, name)
+        error = stats.sem(gains)
+        # skewness moves both ends to one side, by terms in 1 / sqrt(N)
+        shift = stats.skew(gains) / math.sqrt(len(gains))
+        expected = stats.norm.interval(level, np.mean(gains), error)
+        assert ends(result[name]) == pytest.approx(expected, abs=2 * abs(shift) * error)
+        assert result[name].high - result[name].low == pytest.approx(expected[1] - expected[0], rel=2 * abs(shift))
+
+
+@pytest.mark.parametrize("skewness", [-0.9, -1e-3, 0, 1e-5, 0.4])
+@pytest.mark.parametrize("t", [-2.0, -0.5, 0.0, 1.0, 2.5])
+def test_quantiles_undo_the_transformation_of_skewed_means(t: float, skewness: float) -> None:
+    """Hall's cubic of a studentised mean t is normal up to terms in 1 / N."""
+    normal = t + skewness * t**2 / 3 + skewness**2 * t**3 / 27 + skewness / 6
+    assert intervals_module._unskewed(normal, skewness) == pytest.approx(t, abs=1e-9)
+
+
+def test_accuracy_is_the_normal_interval_after_a_gain_and_a_loss() -> None:
+    before, after = simulated(np.random.default_rng(13), 50, 0.5)
+    hit = after.hit.copy()
+    hit[:7] = ~hit[:7]
+    change = np.r_[hit.astype(float) - before.hit, 1, -1]
+    expected = stats.norm.interval(0.95, np.mean(change), np.std(change) / math.sqrt(52))
+    other = SampleScores(after.confidence, hit, after.nll, after.brier)
+    assert ends(paired_differences(before, other)["accuracy"]) == pytest.approx(expected, abs=SUMMED)
+
+
+def test_folds_widen_by_what_their_training_samples_share() -> None:
+    before, after = simulated(np.random.default_rng(14), 300, 0.5)
+    plain, crossed = paired_differences(before, after), paired_differences(before, after, folds=5)
+    for name in ("accuracy", "nll", "brier"):
+        # Nadeau and Bengio: (1/J + n2/n1) / (1/J) with J = 5 and n2/n1 = 1/4
+        ratio = (crossed[name].high - crossed[name].low) / (plain[name].high - plain[name].low)
+        # ends of skewed means are not in proportion to the quantile
+        assert ratio == pytest.approx(math.sqrt(9 / 4), rel=1e-9 if name == "accuracy" else 0.05)
+    for name in ("ece", "adaece"):
+        assert crossed[name].low < plain[name].low < plain[name].high < crossed[name].high
+
+
+# ---- calibration errors ----
+
+
+def test_one_estimate_is_off_by_at_most_a_fifth_of_a_standard_error() -> None:
+    """The bias that the module states, by quadrature over the normal distribution."""
+    for mu in np.linspace(0, 6, 25):
+
+        def integrand(x: float, mu: float = mu) -> float:
+            # a change of one bin from nothing to x, its standard error 1
+            _, single = intervals_module._estimates(np.array([[0.0, x]]), np.array([0.0, 1.0]))
+            return float(single[0]) * stats.norm.pdf(x - mu)
+
+        mean, _ = integrate.quad(integrand, mu - 8, mu + 8, points=[0], limit=200)
+        assert abs(mean - mu) < 0.2225
+
+
+@pytest.mark.parametrize("mu", [0.0, 2.0])
+def test_the_other_estimate_has_no_bias_where_neighbours_agree(mu: float) -> None:
+    noise = np.random.default_rng(15).normal(size=(40_000, 15))
+    values = np.hstack([np.zeros_like(noise), mu + noise])
+    pooled, _ = intervals_module._estimates(values, np.repeat([0.0, 1.0], 15))
+    # At 0 a bin alone beyond two standard errors adds E|x| 1(|x| > 2) = 2 phi(2) = 0.108, none otherwise.
+    expected = 15 * (mu + 0.108 * (mu == 0))
+    assert np.mean(pooled) == pytest.approx(expected, abs=0.25)
+
+
+def test_moments_are_those_of_the_residuals_by_bin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intervals_module, "_CHUNK", 64)
+    rng = np.random.default_rng(16)
+    n, bins = 300, 5
+    p, q = (rng.integers(1, 60, n) / 60 for _ in range(2))  # ties
+    hit = rng.random(n) < 0.5
+    pair = (scores_of(p.tolist(), hit.tolist()), scores_of(q.tolist(), hit.tolist()))
+    for name, (_, fractions) in intervals_module._KINDS.items():
+        columns = []
+        for s in pair:
+            c = s.confidence.astype(np.float64)
+            if name == "ece":
+                share = np.array([np.ceil(bins * value) - 1 == np.arange(bins) for value in c])
+            else:
+                # each sample of a tie has the mean of what the tie's ranks hold
+                rank = np.argsort(np.argsort(c, kind="stable"))
+                held = np.array([[lo <= r < hi for lo, hi in _runs(n, bins)] for r in range(n)])
+                share = np.array([held[rank[c == value]].mean(axis=0) for value in c])
+            columns.append(share * (hit - c)[:, None])
+        spread = np.hstack(columns)
+        mean, covariance = intervals_module._moments(pair, bins, fractions)
+        np.testing.assert_allclose(mean, spread.mean(axis=0), atol=SUMMED)
+        found = np.cov(spread.T, ddof=0)
+        scale = np.sqrt(np.diag(covariance) * n / np.diag(found))
+        # never less than the confidences state, and correlations stay
+        assert (scale >= 1 - 1e-9).all()
+        np.testing.assert_allclose(covariance * n, found * scale * scale[:, None], atol=SUMMED)
+
+
+def _runs(n: int, bins: int) -> list[tuple[int, int]]:
+    return [(j * n // bins, (j + 1) * n // bins) for j in range(bins)]
+
+
+def test_a_bin_of_hits_alone_has_the_spread_that_its_confidences_state() -> None:
+    confidence = np.full(40, 0.95)
+    pair = (scores_of([0.5] * 40, [True] * 40), scores_of(confidence.tolist(), [True] * 40))
+    _, covariance = intervals_module._moments(pair, 15, intervals_module._by_width)
+    assert covariance[29, 29] == pytest.approx(0.95 * 0.05 / 40, rel=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scale", [0.7, 0.4, 0.25])
+@pytest.mark.parametrize("n", [200, 1000])
+def test_intervals_cover_the_true_difference(n: int, scale: float) -> None:
+    """Logits 2.5 times too large, and those scaled: 0.4 is calibrated; expectations over labels are the truth."""
+    rng = np.random.default_rng(7)
+    logits = 1.5 * rng.normal(size=(200_000, 5))
+    p = special.softmax(logits, axis=1)
+    rows, top = np.arange(len(p)), logits.argmax(axis=1)
+    whole = []
+    for factor in (2.5, 2.5 * scale):
+        q = special.softmax(factor * logits, axis=1)
+        nll = -np.sum(p * np.log(q), axis=1)
+        whole.append(Metrics.of(SampleScores(q[rows, top], p[rows, top], nll, np.sum(q * q - 2 * p * q, axis=1) + 1)))
+    truth = {name: getattr(whole[1], name) - getattr(whole[0], name) for name in METRICS}
+    held = dict.fromkeys(METRICS, 0.0)
+    runs = 150
+    for seed in range(runs):
+        for name, interval in paired_differences(*simulated(np.random.default_rng([8, seed]), n, scale)).items():
+            held[name] += (interval.low <= truth[name] <= interval.high) / runs
+    # binomial standard deviation 1.8 points: 0.95 - 3 * 0.018
+    assert min(held.values()) >= 0.896, held
