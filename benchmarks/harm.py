@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import platform
 import time
+from collections import defaultdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -23,10 +24,18 @@ from harm_ours import LIMITS
 from harm_page import document
 from harm_pairs import PAIRS, QUICK
 from harm_peers import installed, versions_of
-from harm_runs import load, run_all
+from harm_runs import Run, load, run_all
 from harm_summary import cells_of
 
 _QUICK_SPLITS = 2
+
+
+def _times(runs: list[Run]) -> str:
+    """Write the seconds that each method took, estimates included."""
+    seconds: dict[str, float] = defaultdict(float)
+    for run in runs:
+        seconds[run["method"]] += run["seconds"] + run.get("estimate_seconds", 0)
+    return "seconds by method: " + ", ".join(f"{name} {value:.0f}" for name, value in seconds.items())
 
 
 def main() -> None:
@@ -45,7 +54,9 @@ def main() -> None:
         pairs, splits = list(QUICK), _QUICK_SPLITS
     start = time.perf_counter()
     run_all(pairs, splits, a.work, a.cifar10, a.workers, lambda line: print(line, flush=True))
-    cells = cells_of(load(a.work, pairs, splits))
+    runs = load(a.work, pairs, splits)
+    print(_times(runs))
+    cells = cells_of(runs)
     peers, missing = installed()
     made_with = {"Python": platform.python_version(), "tna-onnx": version("tna-onnx"), "numpy": version("numpy")}
     head: dict[str, Any] = {

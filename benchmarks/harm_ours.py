@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from harm_problems import Part, Problem, probabilities
@@ -20,7 +20,7 @@ from tna_onnx.calibration.settings import Settings
 from tna_onnx.calibration.strategy import Outcome, Strategy
 from tna_onnx.engine.logits import HeadLogits, Logits, StoredLogits
 from tna_onnx.extraction.table import FeatureTable
-from tna_onnx.maps import MAPS
+from tna_onnx.maps import MAPS, MapName
 from tna_onnx.maps.base import apply_map
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Metrics
@@ -41,7 +41,7 @@ METHODS: dict[str, Settings] = {
     DEFAULT: Settings(max_ensemble_size=_MEMBERS),
     "TNA": Settings(search="sparse", map="none", max_ensemble_size=10),
     "TNA + ts": Settings(search="sparse", map="ts", max_ensemble_size=10),
-    **{name: Settings(search="none", map=name) for name in MAPS},
+    **{name: Settings(search="none", map=cast("MapName", name)) for name in MAPS},
 }
 """Settings by the name that tables show."""
 

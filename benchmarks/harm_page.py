@@ -68,8 +68,8 @@ def document(head: dict[str, Any], cells: Cells, pairs: Sequence[Pair]) -> str:
         "own figures differ between the two sets by chance only.",
         _bias_table(cells, [pair.name for pair in pairs]),
         "## Pairs",
-        "The last word of a name is the number of calibration samples. Metrics of the input are means over splits; gains "
-        "are in 0.001 nats, and the best peer is that of the pair.",
+        "The last word of a name is the number of calibration samples. Metrics of the input are means over splits, "
+        "gains are in 0.001 nats, and the best peer is that of the pair.",
         _pair_table(cells, pairs),
         *_left_out(cells, head),
         "## How to make it",
@@ -94,7 +94,7 @@ def _setting(head: dict[str, Any], pairs: int) -> Iterator[str]:
     )
     yield (
         f"`{DEFAULT}` is `tna-onnx calibrate` without options, on a model without a linear head with `--search none`; "
-        f"where a gate or an error leaves no file, the run counts as the input. `{UNGATED}` counts refused results too. "
+        f"where a gate or an error leaves no file, the run counts as the input. `{UNGATED}` has them too. "
         f"{head['limits']}"
     )
 

@@ -38,16 +38,17 @@ class Peer:
 
 def installed() -> tuple[dict[str, Peer], dict[str, str]]:
     """Return peers that can run, and the reason for each library that cannot."""
-    missing: dict[str, str] = {}
-    found = {}
-    for name, peer in PEERS.items():
-        try:
-            importlib.import_module(peer.module)
-        except ImportError as error:
-            missing[peer.package] = str(error)
-        else:
-            found[name] = peer
-    return found, missing
+    missing = {peer.package: reason for peer in PEERS.values() if (reason := _missing(peer.module))}
+    return {name: peer for name, peer in PEERS.items() if peer.package not in missing}, missing
+
+
+def _missing(module: str) -> str:
+    """Return why a module cannot be imported; empty if it can."""
+    try:
+        importlib.import_module(module)
+    except ImportError as error:
+        return str(error)
+    return ""
 
 
 def versions_of(peers: dict[str, Peer]) -> dict[str, str]:
@@ -64,7 +65,7 @@ def _sklearn(method: str) -> Fit:
         class Given(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sklearn has no types
             """A model whose scores are its inputs."""
 
-            def fit(self, x: Any, y: Any) -> Any:
+            def fit(self, x: Any, _y: Any) -> Any:
                 self.classes_ = np.arange(x.shape[1])
                 return self
 

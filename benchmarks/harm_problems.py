@@ -77,7 +77,7 @@ def build(pair: Pair, work: Path, cifar10: Path | None) -> Path:
     if path.exists():
         return path
     scored, labels = _scored(pair, work, cifar10)
-    arrays = {"features": scored.features, "labels": labels}
+    arrays: dict[str, Any] = {"features": scored.features, "labels": labels}
     if scored.weight is not None and scored.bias is not None:
         arrays |= {"weight": scored.weight, "bias": scored.bias}
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -92,7 +92,7 @@ def split(pair: Pair, path: Path, number: int) -> Problem:
     """Split a pool at random, with the same share of every class in both parts."""
     with np.load(path) as kept:
         features, labels = kept["features"], kept["labels"]
-        weight, bias = (kept[name] if name in kept else None for name in ("weight", "bias"))
+        weight, bias = (kept.get(name) for name in ("weight", "bias"))
     rng = np.random.default_rng([seed_of(pair.name), number])
     logits = features if weight is None else features @ weight.T + bias
     if pair.drawn:

@@ -64,7 +64,11 @@ def _as_left(run: Run, given: Run) -> Run:
 
 def _cell(runs: Sequence[Run], unit: dict[tuple[str, int], float]) -> Cell:
     made = [run for run in runs if "left_out" not in run]
-    cell: Cell = {"runs": len(made), "left_out": sorted({run["left_out"] for run in runs if "left_out" in run})}
+    cell: Cell = {
+        "runs": len(made),
+        "splits": len(runs),
+        "left_out": sorted({run["left_out"] for run in runs if "left_out" in run}),
+    }
     if not made:
         return cell
     for name in (*METRICS, *(f"d_{name}" for name in METRICS)):
@@ -117,14 +121,18 @@ def share_of_best_peer(cells: Cells, pairs: Sequence[str]) -> dict[str, Any]:
     """
     gains = {name: -_array(cells, pairs, name) for name in (DEFAULT, *PEERS) if _everywhere(cells, pairs, name)}
     own = gains.pop(DEFAULT)
-    # the best map of each pair, the input among them, told by the test data
     single = [INPUT, *(name for name in METHODS if name != DEFAULT)]
-    oracle = np.array([max(-value for name in single for value in values(cells, [p], name, "d_nll")) for p in pairs])
+    oracle = np.array([max(_gain(cells[pair, name]) for name in single if (pair, name) in cells) for pair in pairs])
     result: dict[str, Any] = {"gain": own.mean(), "oracle": oracle.mean(), "to_oracle": mean_interval(own - oracle)}
     if gains:
         best = max(gains, key=lambda name: float(gains[name].mean()))
         result |= {"peer": best, "peer_gain": gains[best].mean(), "to_peer": mean_interval(own - gains[best])}
     return result
+
+
+def _gain(cell: Cell) -> float:
+    # a split on which a map cannot be fitted is left as it is
+    return float(-cell["d_nll"] * cell["runs"] / cell["splits"]) if cell["runs"] else 0.0
 
 
 def _everywhere(cells: Cells, pairs: Sequence[str], method: str) -> bool:
