@@ -46,7 +46,7 @@ def document(head: dict[str, Any], cells: Cells, pairs: Sequence[Pair]) -> str:
         "of the mean over pairs, from drawing pairs with replacement. *Worse* is the share of runs whose test log loss "
         "or accuracy is significantly worse than the input's (paired z-test, one-sided 2.5 %), with the exact 95 % "
         "interval of a share; splits of a pair share its samples, so that interval is rather too short. *Time* is the "
-        "median over pairs of the time to fit and to apply, `ts` being 1. A method without a run has no row.",
+        "median over pairs of the CPU time to fit and to apply, `ts` being 1. A method without a run has no row.",
     ]
     for group, names in members.items():
         sections += [f"### {group.capitalize()}", _gain_table(cells, names)]
