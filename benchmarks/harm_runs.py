@@ -110,7 +110,8 @@ def _run(name: str, problem: Problem, before: Scores) -> Run:
         return {"left_out": "needs a linear head"}
     try:
         found = harm_ours.ours(name, problem)
-    except TnaError as error:
+    # ValueError: a weight that cannot be tilted, which the command turns into an error of its own
+    except (TnaError, ValueError) as error:
         return {"left_out": str(error)}
     scores = Scores.of(found.probabilities, problem.test.labels)
     run = _scored(before, scores)
