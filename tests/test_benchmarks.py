@@ -1,12 +1,22 @@
-"""Every script in `benchmarks/` can be imported and shows its help. mypy checks the calls into the package."""
+"""Every script in `benchmarks/` can be imported and shows its help; the benchmark of harm counts what it says.
+
+mypy checks the calls into the package.
+"""
 
 from __future__ import annotations
 
+import importlib
+import json
+import os
 import runpy
+import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from scipy.stats import binomtest
 
 FOLDER = Path(__file__).resolve().parent.parent / "benchmarks"
 SCRIPTS = sorted(path for path in FOLDER.glob("*.py") if 'if __name__ == "__main__"' in path.read_text("utf-8"))
@@ -35,3 +45,145 @@ def test_script_shows_its_help(
 
 def test_there_are_scripts() -> None:
     assert {"adaptive", "performance", "reference_runs"} <= {path.stem for path in SCRIPTS}
+
+
+@pytest.fixture
+def harm(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Import a module of the benchmark of harm."""
+    pytest.importorskip("sklearn")
+    monkeypatch.syspath_prepend(FOLDER)
+
+    def load(name: str) -> Any:
+        return importlib.import_module(f"harm_{name}")
+
+    return load
+
+
+def test_harm_has_pairs_of_all_kinds(harm: Any) -> None:
+    pairs = harm("pairs")
+    without_files = [pair for pair in pairs.PAIRS if pair.data != "cifar10"]
+    assert len(without_files) >= 40
+    assert len({pair.name for pair in pairs.PAIRS}) == len(pairs.PAIRS)
+    assert {group for pair in without_files for group in pair.groups} == set(pairs.GROUPS)
+    assert all(200 <= pair.calibration <= 5000 for pair in pairs.PAIRS)
+    # a calibrated model would dilute the gains of the others
+    assert all(pair.groups == ("calibrated",) for pair in pairs.PAIRS if pair.drawn)
+    made, trained = harm("data").DATA, harm("models").MODELS
+    assert all(pair.data in made and pair.model in trained for pair in without_files if pair.data != "demo")
+
+
+@pytest.mark.parametrize(("count", "sizes"), [(40, (90, 6, 4)), (7, (3, 3, 4)), (1, (5, 1, 1))])
+def test_a_split_has_every_class_by_its_share(harm: Any, count: int, sizes: tuple[int, ...]) -> None:
+    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(3), sizes))
+    first, second = harm("problems").stratified(labels, count, np.random.default_rng(1))
+    assert len(first) == count
+    assert sorted([*first, *second]) == list(range(len(labels)))
+    shares = np.bincount(labels[first], minlength=3) - count * np.array(sizes) / len(labels)
+    assert np.abs(shares).max() <= 1
+
+
+def test_harm_scores_by_definition(harm: Any) -> None:
+    scores = harm("scores")
+    found = scores.Scores.of(np.array([[0.5, 0.3, 0.2], [0.1, 0.9, 0.0], [0.2, 0.2, 0.6]]), np.array([0, 2, 2]))
+    eps = np.finfo(float).eps
+    np.testing.assert_allclose(found.nll, -np.log([0.5, eps, 0.6]))
+    np.testing.assert_allclose(found.brier, [0.25 + 0.09 + 0.04, 0.01 + 0.81 + 1, 0.04 + 0.04 + 0.16])
+    assert found.metrics()["accuracy"] == pytest.approx(2 / 3)
+    # each in a bin of its own
+    assert found.metrics()["ece"] == pytest.approx((0.5 + 0.9 + 0.4) / 3)
+    assert scores.ece_of_parts(found, 4) is None
+    assert scores.ece_of_parts(found, 1) == pytest.approx((0.5 + 0.9 + 0.4) / 3)
+    for bad in (np.array([[np.nan, 1.0]]), np.array([[0.5, 0.4]])):
+        with pytest.raises(ValueError, match="sum to 1"):
+            scores.Scores.of(bad, np.array([0]))
+
+
+def test_a_change_is_significant_as_often_as_it_should_be(harm: Any) -> None:
+    significant = harm("scores").significant
+    rng = np.random.default_rng(0)
+    signs = np.array([significant(rng.standard_normal(300)) for _ in range(2000)])
+    for sign in (1, -1):  # 2.5 % each
+        assert binomtest(int((signs == sign).sum()), 2000, 0.025).pvalue > 0.001
+    assert significant(np.full(50, 0.1)) == 1
+    assert significant(np.full(50, -1e-9)) == 0  # rounding
+    assert significant(np.zeros(50)) == 0
+
+
+@pytest.mark.parametrize("hits", [0, 1, 7, 20])
+def test_the_interval_of_a_share_is_exact(harm: Any, hits: int) -> None:
+    expected = binomtest(hits, 20).proportion_ci(0.95, method="exact")
+    np.testing.assert_allclose(harm("scores").exact_interval(hits, 20), [expected.low, expected.high], rtol=1e-9)
+
+
+def made_up(pair: str, split: int, method: str, change: float = 0.0, **fields: Any) -> dict[str, Any]:
+    """A run whose log loss changes by so much, significantly."""
+    metrics = dict.fromkeys(("nll", "brier", "ece", "accuracy"), 0.5)
+    deltas = {f"d_{name}": 0.0 for name in metrics} | {"d_nll": change}
+    signs = {"nll_change": int(np.sign(change)), "accuracy_change": 0}
+    return {"pair": pair, "split": split, "method": method, "seconds": 1.0, **metrics, **deltas, **signs} | fields
+
+
+def default(pair: str, split: int, change: float, *, refused: bool = False, verdict: int = 0) -> dict[str, Any]:
+    ours = {"verdict": verdict, "refused": refused, "unchanged": False, "chosen": "ts, 0", "bias": {"nll": 0.25}}
+    return made_up(pair, split, "default", change, **ours)
+
+
+def test_a_refused_result_counts_as_the_input_and_an_error_too(harm: Any) -> None:
+    summary = harm("summary")
+    runs = [made_up("a", split, "input") for split in range(4)]
+    runs += [
+        default("a", 0, 0.2),
+        default("a", 1, 0.4, refused=True, verdict=1),
+        default("a", 2, -0.1, verdict=1),
+        {"pair": "a", "split": 3, "method": "default", "seconds": 1.0, "left_out": "every sample is right"},
+    ]
+    cells = summary.cells_of(runs)
+    left = cells["a", "default"]
+    assert (left["runs"], left["refused"], left["improved"], left["nll_worse"]) == (4, 2, 1, 1)
+    assert left["d_nll"] == pytest.approx((0.2 - 0.1) / 4)
+    ungated = cells["a", summary.UNGATED]
+    assert (ungated["runs"], ungated["nll_worse"], ungated["left_out"]) == (3, 2, ["every sample is right"])
+    hits, of, low, high = summary.rate(cells, ["a"], "default", "nll_worse")
+    assert (hits, of) == (1, 4)
+    assert low < 0.25 < high
+
+
+def test_the_best_peer_ran_everywhere_and_the_oracle_knows_the_test_data(harm: Any) -> None:
+    runs = []
+    for pair, own, one, other in (("a", -0.2, -0.3, -0.9), ("b", -0.4, -0.1, None)):
+        runs += [made_up(pair, 0, "input"), default(pair, 0, own), made_up(pair, 0, "netcal TS", one)]
+        runs += [made_up(pair, 0, "ts", own - 0.1 if pair == "a" else 0.1)]
+        if other is not None:
+            runs.append(made_up(pair, 0, "probmetrics TS", other))
+    summary = harm("summary")
+    found = summary.share_of_best_peer(summary.cells_of(runs), ["a", "b"])
+    assert found["peer"] == "netcal TS"
+    assert found["gain"] == pytest.approx(0.3)
+    assert found["peer_gain"] == pytest.approx(0.2)
+    # ts on the first pair, the input on the second
+    assert found["oracle"] == pytest.approx(0.15)
+
+
+@pytest.mark.slow
+def test_harm_runs_quickly_and_never_twice(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    command = [sys.executable, "benchmarks/harm.py", "--quick", "--work", str(tmp_path), "--output"]
+    environment = os.environ | {"PYTHONPATH": str(FOLDER.parent)}
+    first, second = tmp_path / "first.md", tmp_path / "second.md"
+    outputs = [
+        subprocess.run(
+            [*command, str(page)], cwd=FOLDER.parent, env=environment, check=True, capture_output=True, text=True
+        ).stdout
+        for page in (first, second)
+    ]
+    assert "8 of 8" in outputs[0]
+    assert " of 8" not in outputs[1]
+    assert first.read_text("utf-8") == second.read_text("utf-8")
+    assert "\n## Pairs\n" in first.read_text("utf-8")
+    cells = json.loads(first.with_suffix(".json").read_text("utf-8"))["cells"]
+    ran = {cell["method"] for cell in cells if cell["runs"]}
+    assert {"input", "default", "TNA", "ts", "scikit-learn sigmoid"} <= ran
+    # what is no gain by construction is none: a temperature cannot move a calibrated model far
+    drawn = [cell for cell in cells if "drawn" in cell["pair"] and cell["method"] == "ts"]
+    assert drawn
+    assert all(abs(cell["d_nll"]) < 0.01 for cell in drawn)

@@ -1,0 +1,158 @@
+"""Runs of the harm benchmark: every method on every split, a line of JSON each, and no run twice.
+
+`runs/METHOD.jsonl` holds the runs of a method. To repeat them, after a change of the method, remove that file.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import time
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+import harm_ours
+from harm_pairs import Pair
+from harm_peers import PEERS, installed
+from harm_problems import Problem, build, probabilities, split
+from harm_scores import METRICS, Scores, ece_of_parts, significant
+from threadpoolctl import threadpool_limits
+
+from tna_onnx.errors import TnaError
+
+__all__ = ["INPUT", "Run", "load", "methods", "run_all"]
+
+INPUT = "input"
+"""The model as it is."""
+
+Run = dict[str, Any]
+"""A method on a split: metrics on the test data and their changes, or `left_out`, the reason that there are none."""
+
+
+def methods() -> tuple[str, ...]:
+    """Return the names of all methods that can run here, the input first."""
+    return (INPUT, *harm_ours.METHODS, *installed()[0])
+
+
+def run_all(
+    pairs: Sequence[Pair], splits: int, work: Path, cifar10: Path | None, workers: int, show: Callable[[str], None]
+) -> None:
+    """Make all runs that `work` does not hold yet."""
+    with ProcessPoolExecutor(workers, initializer=_start) as pool:
+        # one pair of each pool: two workers must not train one model
+        sources = {pair.source: pair for pair in pairs}
+        made = pool.map(functools.partial(build, work=work, cifar10=cifar10), sources.values())
+        paths = dict(zip(sources, made, strict=True))
+        show(f"{len(paths)} pools are there")
+        done = {(run["pair"], run["split"], run["method"]) for run in load(work, pairs, splits)}
+        tasks = []
+        for pair in pairs:
+            for number in range(splits):
+                missing = [name for name in methods() if (pair.name, number, name) not in done]
+                if missing:
+                    tasks.append(pool.submit(_runs, pair, paths[pair.source], number, missing))
+        for count, task in enumerate(as_completed(tasks), 1):
+            runs = task.result()
+            _keep(work, runs)
+            seconds = sum(run["seconds"] for run in runs)
+            show(f"{count} of {len(tasks)}: {runs[0]['pair']}, split {runs[0]['split']}, {seconds:.1f} s")
+
+
+def load(work: Path, pairs: Iterable[Pair], splits: int) -> list[Run]:
+    """Return all runs of these pairs and splits."""
+    names = {pair.name for pair in pairs}
+    lines = (line for path in sorted((work / "runs").glob("*.jsonl")) for line in path.read_text("utf-8").splitlines())
+    return [run for run in map(json.loads, lines) if run["pair"] in names and run["split"] < splits]
+
+
+def _keep(work: Path, runs: Iterable[Run]) -> None:
+    folder = work / "runs"
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = defaultdict(list)
+    for run in runs:
+        lines[run["method"]].append(json.dumps(run) + "\n")
+    for name, own in lines.items():
+        with (folder / f"{name.replace(' ', '-')}.jsonl").open("a", encoding="utf-8") as file:
+            file.writelines(own)
+
+
+def _start() -> None:
+    # imported before the first clock starts; then one core each, where libraries would take all
+    installed()
+    threadpool_limits(1)
+
+
+def _runs(pair: Pair, path: Path, number: int, names: Sequence[str]) -> list[Run]:
+    """Run methods on one split."""
+    problem = split(pair, path, number)
+    before = Scores.of(probabilities(problem.test.logits), problem.test.labels)
+    runs = []
+    for name in names:
+        start = time.process_time()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the libraries compared with
+            fields = _run(name, problem, before)
+        head = {"pair": pair.name, "split": number, "method": name}
+        runs.append(head | {"seconds": time.process_time() - start} | fields)
+    return runs
+
+
+def _run(name: str, problem: Problem, before: Scores) -> Run:
+    if name == INPUT:
+        return _scored(before, before)
+    if name in PEERS:
+        return _run_peer(name, problem, before)
+    if not harm_ours.applies(name, problem):
+        return {"left_out": "needs a linear head"}
+    try:
+        found = harm_ours.ours(name, problem)
+    # ValueError: a weight that cannot be tilted, which the command turns into an error of its own
+    except (TnaError, ValueError) as error:
+        return {"left_out": str(error)}
+    scores = Scores.of(found.probabilities, problem.test.labels)
+    run = _scored(before, scores)
+    # changes have less noise than values, and the same bias: the input is not estimated
+    bias = {
+        name: getattr(found.after, name) - getattr(found.before, name) - run[f"d_{name}"]
+        for name in ("nll", "accuracy")
+    }
+    part_ece = ece_of_parts(scores, len(problem.calibration.labels))
+    return run | {
+        "seconds": found.seconds,
+        "estimate_seconds": found.estimate_seconds,
+        "chosen": found.chosen,
+        "verdict": found.verdict,
+        "unchanged": found.unchanged,
+        "refused": found.refused,
+        "bias": bias | ({} if part_ece is None else {"ece": found.after.ece - part_ece}),
+    }
+
+
+def _run_peer(name: str, problem: Problem, before: Scores) -> Run:
+    peer = PEERS[name]
+    classes = problem.test.logits.shape[1]
+    if classes > peer.classes:
+        return {"left_out": f"more than {peer.classes} classes"}
+    start = time.process_time()
+    try:
+        tested = peer.run(problem)
+        seconds = time.process_time() - start
+        return _scored(before, Scores.of(tested, problem.test.labels)) | {"seconds": seconds}
+    except Exception as error:  # noqa: BLE001 - whatever another library raises, the other methods go on
+        return {"left_out": f"failed: {type(error).__name__}: {str(error)[:200]}"}
+
+
+def _scored(before: Scores, after: Scores) -> Run:
+    first, second = before.metrics(), after.metrics()
+    return {
+        "n": len(after.hit),
+        **second,
+        **{f"d_{name}": second[name] - first[name] for name in METRICS},
+        # sign of a significant change, positive for the worse
+        "nll_change": significant(after.nll - before.nll),
+        "accuracy_change": -significant(after.hit - before.hit),
+    }
