@@ -16,34 +16,35 @@ from harm_problems import Part, Problem, probabilities
 from numpy.typing import NDArray
 
 from tna_onnx.api.arguments import gates_of
+from tna_onnx.calibration.crossfit import FOLDS
 from tna_onnx.calibration.settings import Settings
 from tna_onnx.calibration.strategy import Outcome, Strategy
 from tna_onnx.engine.logits import HeadLogits, Logits, StoredLogits
 from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.maps import MAPS, MapName
 from tna_onnx.maps.base import apply_map
-from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.results.report import Comparison, compare_scores
+from tna_onnx.results.standing import Standing
 
 __all__ = ["DEFAULT", "LIMITS", "METHODS", "Ours", "applies", "ours"]
 
 DEFAULT = "default"
 """What `tna-onnx calibrate` does without options."""
 
-# Members of the default are limited here: its growth to 2,560 takes up to half a minute where 80 take a second.
-_MEMBERS = 80
-
-LIMITS = f"To save time it has at most {_MEMBERS} members here; `TNA` and `TNA + ts` have the paper's 10."
+LIMITS = "`TNA` and `TNA + ts` have the paper's 10 members."
 """What the page says of differences to the command."""
 
 METHODS: dict[str, Settings] = {
-    DEFAULT: Settings(max_ensemble_size=_MEMBERS),
-    "TNA": Settings(search="sparse", map="none", max_ensemble_size=10),
-    "TNA + ts": Settings(search="sparse", map="ts", max_ensemble_size=10),
+    DEFAULT: Settings(),
+    "TNA": Settings(search="sparse", map="none", objective="ece", max_ensemble_size=10),
+    "TNA + ts": Settings(search="sparse", map="ts", objective="ece", max_ensemble_size=10),
     **{name: Settings(search="none", map=cast("MapName", name)) for name in MAPS},
 }
 """Settings by the name that tables show."""
+
+
+_VERDICTS = {"improved": 1, "no significant change": 0, "worse": -1}
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +56,7 @@ class Ours:
         chosen: map and angle, in words.
         before: cross-fitted metrics of the input.
         after: cross-fitted metrics of the result.
-        verdict: 1 improved, 0 no significant change, -1 worse, by the tool's own interval of its objective.
+        verdict: 1 improved, 0 no significant change, -1 worse, by the tool's own judgement of the estimate.
         unchanged: whether nothing was chosen or fitted, so that the input is the result.
         refused: whether a gate would have left no file.
         seconds: of CPU, for choosing, fitting and applying.
@@ -80,6 +81,13 @@ def applies(name: str, problem: Problem) -> bool:
     return name in MAPS and not MAPS[name].needs_features
 
 
+def _allowed(problem: Problem) -> tuple[str, ...]:
+    """Maps that the default may take."""
+    classes = problem.calibration.labels.max() + 1
+    usable = (name for name in MAPS if applies(name, problem) and (classes == 2 or not MAPS[name].binary))
+    return ("none", *usable)
+
+
 def ours(name: str, problem: Problem) -> Ours:
     """Choose and fit on the calibration data, and make the honest estimate from them.
 
@@ -93,10 +101,11 @@ def ours(name: str, problem: Problem) -> Ours:
     strategy = Strategy(
         lambda weight: _logits(problem, problem.calibration, weight),
         problem.weight,
-        settings.search,
-        settings.map,
+        settings.resolved_search,
+        settings.resolved_map,
         settings.for_search,
-        allowed=("none", *(word for word in MAPS if applies(word, problem))),
+        allowed=_allowed(problem),
+        options=settings.fit_options,
     )
     # CPU time: other processes may run beside this one
     start = time.process_time()
@@ -105,15 +114,14 @@ def ours(name: str, problem: Problem) -> Ours:
     middle = time.process_time()
     compared = _compared(strategy, outcome, settings)
     end = time.process_time()
-    d = compared.differences[settings.objective]
     missed = gates_of({}, settings).changes_missed(compared.differences, settings.objective, compared.after, "")
     return Ours(
         probabilities=tested,
-        chosen=f"{outcome.map}, {outcome.chosen.angle:g} degrees",
+        chosen=outcome.method.label,
         before=compared.before,
         after=compared.after,
-        verdict=METRICS[settings.objective].standing(d.low, d.high),
-        unchanged=_unchanged(outcome),
+        verdict=_VERDICTS[Standing.of(compared.differences, settings.objective).word],
+        unchanged=outcome.unchanged,
         refused=bool(missed),
         seconds=middle - start,
         estimate_seconds=end - middle,
@@ -133,13 +141,20 @@ def _probabilities(problem: Problem, outcome: Outcome) -> NDArray[np.float64]:
     return probabilities(np.concatenate([apply_map(outcome.fitted, logits, z) for logits, _, z in chunks]))
 
 
-def _unchanged(outcome: Outcome) -> bool:
-    return outcome.chosen.angle == 0 and outcome.fitted is None
-
-
 def _compared(strategy: Strategy, outcome: Outcome, settings: Settings) -> Comparison:
-    before = after = outcome.before
+    before = outcome.before
     # nothing was chosen or fitted: nothing to cross-fit
-    if not _unchanged(outcome):
-        before, after = strategy.cross_fitted(outcome)
-    return compare_scores("", "cross-fitted", before, after, settings.bins, settings.seed, settings.level)
+    if outcome.unchanged:
+        return compare_scores("", "unchanged", before, before, settings.bins, settings.seed, settings.level)
+    after = strategy.cross_fitted(outcome)
+    return compare_scores(
+        "",
+        "cross-fitted",
+        before,
+        after,
+        settings.bins,
+        settings.seed,
+        settings.level,
+        folds=FOLDS,
+        same_predictions=outcome.keeps_predictions and np.array_equal(before.hit, after.hit),
+    )
