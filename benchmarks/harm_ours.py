@@ -76,16 +76,13 @@ class Ours:
 
 def applies(name: str, problem: Problem) -> bool:
     """Whether a method is for such a model: without a head there is nothing to tilt, and no features."""
-    if problem.weight is not None or name == DEFAULT:
+    if name == DEFAULT:
         return True
-    return name in MAPS and not MAPS[name].needs_features
-
-
-def _allowed(problem: Problem) -> tuple[str, ...]:
-    """Maps that the default may take."""
-    classes = problem.calibration.labels.max() + 1
-    usable = (name for name in MAPS if applies(name, problem) and (classes == 2 or not MAPS[name].binary))
-    return ("none", *usable)
+    if name not in MAPS:
+        return problem.weight is not None
+    if MAPS[name].binary and problem.calibration.labels.max() > 1:
+        return False
+    return problem.weight is not None or not MAPS[name].needs_features
 
 
 def ours(name: str, problem: Problem) -> Ours:
@@ -104,7 +101,7 @@ def ours(name: str, problem: Problem) -> Ours:
         settings.resolved_search,
         settings.resolved_map,
         settings.for_search,
-        allowed=_allowed(problem),
+        allowed=("none", *(word for word in MAPS if applies(word, problem))),
         options=settings.fit_options,
     )
     # CPU time: other processes may run beside this one
