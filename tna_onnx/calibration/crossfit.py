@@ -6,6 +6,7 @@ which of several methods is taken for it is chosen by the scores of the other fo
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping
 
@@ -31,8 +32,13 @@ Scores = dict[Method, SampleScores]
 Fit = tuple[Method, Logits, "CalibrationMap | None"]
 """A method, logits of all samples under its weight, and its fitted map."""
 
-Fits = Callable[[int, Mask], Iterable[Iterable[Fit]]]
-"""(k, (N,) mask of all samples but those of fold k) -> fits of each map: one, or those along its path."""
+Fits = Callable[[int, Mask], Iterable[tuple[Method, Iterable[Fit]]]]
+"""(k, (N,) mask of all samples but those of fold k) -> each method, and its fits: one, or those along its path."""
+
+# A method that loses so clearly on the first fold is not fitted again, where that fold has so many samples: its mean
+# loss lies so many standard errors of the paired difference above the best.
+_LOST = 3.0
+_ENOUGH = 200
 
 
 def folds(n: int, seed: int) -> NDArray[np.intp]:
@@ -44,25 +50,50 @@ def folds(n: int, seed: int) -> NDArray[np.intp]:
 def cross_scores(n: int, seed: int, fits: Fits) -> Scores:
     """Score each of n samples with the fits of the other folds.
 
-    A map that cannot be fitted without one of the folds is left out. So are steps of a path that not all folds have:
-    it is left once it has got worse in a fold.
+    A map that cannot be fitted without one of the folds is left out, and one that loses clearly on the first. So are
+    steps of a path that not all folds have: it is left once it has got worse in a fold.
 
     Raises:
         DataError: no map can be fitted.
     """
     fold = folds(n, seed)
     errors: list[DataError] = []
-    parts = [_scores_of_fold(fits(k, fold != k), fold == k, errors) for k in range(FOLDS)]
+    parts: list[Scores] = []
+    lost: set[Method] = set()
+    for k in range(FOLDS):
+        remaining = ((method, path) for method, path in fits(k, fold != k) if method not in lost)
+        parts.append(_scores_of_fold(remaining, fold == k, errors))
+        if k == 0:
+            lost = _lost(parts[0])
     shared = [method for method in parts[0] if all(method in part for part in parts)]
     if not shared:
         raise errors[0]
     return {method: _in_order([part[method] for part in parts], fold) for method in shared}
 
 
-def _scores_of_fold(fits: Iterable[Iterable[Fit]], held: Mask, errors: list[DataError]) -> Scores:
+def _lost(scores: Scores) -> set[Method]:
+    """Return the methods, paths by their first step, that have no chance any more."""
+    if not scores or len(next(iter(scores.values()))) < _ENOUGH:
+        return set()
+    families: dict[Method, SampleScores] = {}
+    for method, each in scores.items():
+        first = dataclasses.replace(method, step=0)
+        if first not in families or each.nll.mean() < families[first].nll.mean():
+            families[first] = each
+    best = min(families.values(), key=lambda each: float(each.nll.mean()))
+    lost = set()
+    for method, each in families.items():
+        worse = each.nll.astype(np.float64) - best.nll
+        # what keeps predictions costs little, and is what others are held against
+        if not method.keeps_order and worse.mean() > _LOST * worse.std() / math.sqrt(len(worse)):
+            lost.add(method)
+    return lost
+
+
+def _scores_of_fold(fits: Iterable[tuple[Method, Iterable[Fit]]], held: Mask, errors: list[DataError]) -> Scores:
     """Score the samples of one fold; errors of fits are added to `errors`."""
     scores: Scores = {}
-    for path in fits:
+    for _, path in fits:
         last = math.inf
         try:
             for method, logits, fitted in path:

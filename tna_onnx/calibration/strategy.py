@@ -253,12 +253,12 @@ class Strategy:
 
     def _fits(
         self, methods: Sequence[Method], weights: Sequence[NDArray[Any] | None], k: int, train: Mask
-    ) -> Iterator[Iterator[Fit]]:
+    ) -> Iterator[tuple[Method, Iterator[Fit]]]:
         """Fits of each method on the samples outside of fold k, with the tilted weight for that fold."""
         original = self.logits_of(self.weight)
         tilted = self.logits_of(weights[k])
         for method in methods:
-            yield self._path(method, tilted if method.tilted else original, train)
+            yield method, self._path(method, tilted if method.tilted else original, train)
         # the logits of two folds need not be in memory together
         tilted.forget()
 

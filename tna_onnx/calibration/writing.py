@@ -30,6 +30,10 @@ from tna_onnx.numerics.ops import Ops
 __all__ = ["Shipped", "Writing"]
 
 
+# Up to here `auto` also looks at a matrix on the logits.
+_MANY_CLASSES = 100
+
+
 @dataclass(frozen=True, eq=False)
 class Shipped:
     """What a written file computes for some samples: logits, and the map that is not in them yet."""
@@ -61,8 +65,13 @@ class Writing:
 
     @functools.cached_property
     def choices(self) -> tuple[str, ...]:
-        """Those of the maps that can be written so that no one reads the scores in front of them."""
-        return tuple(name for name in self.maps if name == "none" or self._folds(name) or self._inserts(name))
+        """Those of the maps that can be written so that no one reads the scores in front of them.
+
+        Without a matrix for many classes: it has their square of parameters, and takes minutes to fit.
+        """
+        few = self.task.readout.n_classes <= _MANY_CLASSES
+        affordable = (name for name in self.maps if few or name != "sms")
+        return tuple(name for name in affordable if name == "none" or self._folds(name) or self._inserts(name))
 
     def require(self, name: str) -> None:
         """Refuse a map that the graph cannot hold, and say why; `auto` is always fine.
