@@ -23,6 +23,7 @@ from tna_onnx.engine.logits import HeadLogits, Logits, StoredLogits
 from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.maps import MAPS, MapName
 from tna_onnx.maps.base import apply_map
+from tna_onnx.numerics.averages import kept_part
 from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.results.report import Comparison, compare_scores
 from tna_onnx.results.standing import Standing
@@ -129,7 +130,8 @@ def _logits(problem: Problem, part: Part, weight: NDArray[Any] | None) -> Logits
     table = FeatureTable(part.features, part.labels)
     if weight is None or problem.bias is None:
         return StoredLogits(table)
-    return HeadLogits(table, weight, problem.bias)
+    kept = 1.0 if weight is problem.weight else kept_part(problem.weight, weight)
+    return HeadLogits(table, weight, problem.bias * np.float32(kept))
 
 
 def _probabilities(problem: Problem, outcome: Outcome) -> NDArray[np.float64]:

@@ -93,6 +93,7 @@ class CalibrateWords(DataModelWords, total=False):
     ensemble_size: int | Literal["auto", "inf"]
     max_ensemble_size: int
     antithetic: bool
+    tilt_bias: bool
     angle_step: float
     adaptive: bool
     alpha: float

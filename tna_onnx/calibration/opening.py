@@ -79,6 +79,7 @@ def open_task(job: Job, progress: Progress) -> Task:
         fallback=fallback,
         batch_size=size,
         placement=placement_of(provider, device),
+        tilt_bias=job.settings.tilt_bias,
     )
 
 

@@ -215,7 +215,7 @@ class Strategy:
         original = self.logits_of(self.weight)
         scaled = None
         if isinstance(original, HeadLogits):
-            scaled = functools.partial(_scaled, original, rows)
+            scaled = functools.partial(_scaled, original, rows, self.settings.tilt_bias)
         return search_sparse(self.weight, functools.partial(self._score_all, rows), self.settings, progress, scaled)
 
     @property
@@ -293,5 +293,5 @@ def _some(scores: SampleScores, rows: Mask | None) -> SampleScores:
     return scores if rows is None else scores.take(rows)
 
 
-def _scaled(logits: HeadLogits, rows: Mask | None, scale: float) -> SampleScores:
-    return _some(logits.scaled_scores(scale), rows)
+def _scaled(logits: HeadLogits, rows: Mask | None, with_bias: bool, scale: float) -> SampleScores:
+    return _some(logits.scaled_scores(scale, with_bias=with_bias), rows)

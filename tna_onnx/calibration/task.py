@@ -22,6 +22,7 @@ from tna_onnx.graph.load import Model
 from tna_onnx.graph.outputs import ClassOutput
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.maps.base import Folding
+from tna_onnx.numerics.averages import kept_part
 from tna_onnx.numerics.ops import softmax
 from tna_onnx.runtime import Device
 
@@ -61,6 +62,7 @@ class Task:
         batch_size: samples per run.
         placement: where the products of the search are computed.
         engine: where sums over chunks of samples are computed.
+        tilt_bias: whether the bias is scaled with a tilted weight.
     """
 
     opened: OpenModel
@@ -75,6 +77,7 @@ class Task:
     batch_size: int
     placement: Placement = field(default_factory=Host)
     engine: Engine = local
+    tilt_bias: bool = False
 
     @property
     def model(self) -> Model:
@@ -135,10 +138,11 @@ class Task:
         assert head is not None  # noqa: S101 - only a head can be folded into
         collected = on or self.calibration
         written = head.as_written(head.anchored(folding.weight(weight)))
+        kept = self.bias_factor(weight)
         if folding.factor is not None:
-            bias = head.bias_as_written(folding.factor)
+            bias = head.bias_as_written(folding.factor * kept)
         else:
-            bias = head.anchored(folding.bias(head.bias))
+            bias = head.anchored(folding.bias(head.bias * head.working_type.type(kept)))
             if head.holds_bias:
                 bias = head.new_bias_as_written(bias)
         return HeadLogits(collected.table, written, bias, self.placement, self.engine)
@@ -161,9 +165,19 @@ class Task:
             # None leaves the stored tensor as it is: no second rounding of a weight that nobody changed
             new = None if unchanged else weight
             return TailLogits(table, head.features, self.probed.tail.logits(new), head.n_classes, self.engine)
+        bias = head.bias
         if not unchanged:
+            bias = head.bias_as_written(self.bias_factor(weight))
             weight = head.as_written(weight)
-        return HeadLogits(table, weight, head.bias, self.placement, self.engine)
+        return HeadLogits(table, weight, bias, self.placement, self.engine)
+
+    def bias_factor(self, weight: NDArray[Any]) -> float:
+        """Return what the bias is multiplied by beside a tilted weight."""
+        head = self.head
+        # behind a tail only the graph computes logits, with the bias that it holds
+        if not self.tilt_bias or head is None or weight is head.weight or self.probed.tail is not None:
+            return 1.0
+        return kept_part(head.weight, weight)
 
     def quantization_drift(self, weight: NDArray[Any] | None) -> float | None:
         """Largest change of a probability that quantising a new weight makes; None if the weight is not quantised.
@@ -176,7 +190,8 @@ class Task:
         # without a map: only what quantising the weight does is measured
         table = self.calibration.table
         if self.probed.tail is None:
-            in_float: Logits = HeadLogits(table, weight, head.bias)
+            bias = head.bias * head.working_type.type(self.bias_factor(weight))
+            in_float: Logits = HeadLogits(table, weight, bias)
         else:
             run = self.probed.tail.in_float().logits(weight)
             in_float = TailLogits(table, head.features, run, head.n_classes)

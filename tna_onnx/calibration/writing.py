@@ -133,9 +133,9 @@ class Writing:
             change = self._folded(outcome, folding)
         # the formula that was fitted writes its own nodes (law 3 of `maps.base`)
         elif outcome.fitted is not None:
-            change = {"weight": _new_weight(outcome), "write_map": outcome.fitted.forward}
+            change = {**self._tilted(outcome), "write_map": outcome.fitted.forward}
         else:
-            change = {"weight": _new_weight(outcome)}
+            change = self._tilted(outcome)
         return rewrite(
             task.model,
             task.readout,
@@ -145,15 +145,22 @@ class Writing:
             metadata=metadata,
         )
 
+    def _tilted(self, outcome: Outcome) -> dict[str, Any]:
+        """New weight and bias without a map; none where the weight stays as it is, to the bit."""
+        if outcome.weight is None or outcome.chosen.angle == 0:
+            return {"weight": None}
+        return {"weight": outcome.weight, "bias_factor": self.task.bias_factor(outcome.weight)}
+
     def _folded(self, outcome: Outcome, folding: Folding) -> dict[str, Any]:
         """New weight and bias, and the node that adds a shift where the file has no place for it."""
         head = self.task.head
         assert head is not None  # noqa: S101 - `folding` has seen to it
         assert outcome.weight is not None  # noqa: S101 - as there is a head
         weight = head.anchored(folding.weight(outcome.weight))
+        kept = self.task.bias_factor(outcome.weight)
         if folding.factor is not None:
-            return {"weight": weight, "bias_factor": folding.factor}
-        bias = head.anchored(folding.bias(head.bias))
+            return {"weight": weight, "bias_factor": folding.factor * kept}
+        bias = head.anchored(folding.bias(head.bias * head.working_type.type(kept)))
         if head.holds_bias:
             return {"weight": weight, "bias": bias}
         return {"weight": weight, "write_map": functools.partial(_add, bias)}
@@ -194,13 +201,6 @@ def _is_binary(name: str) -> bool:
 
 def _keeps_order(name: str) -> bool:
     return name == "none" or MAPS[name].keeps_order
-
-
-def _new_weight(outcome: Outcome) -> NDArray[Any] | None:
-    """Return the weight that goes into the file without a map; None if it stays as it is, to the bit."""
-    if outcome.weight is None or outcome.chosen.angle == 0:
-        return None
-    return outcome.weight
 
 
 def _add(bias: NDArray[Any], op: Ops, logits: Any, features: Any) -> Any:  # noqa: ARG001 - as every map is called

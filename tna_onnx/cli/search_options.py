@@ -108,6 +108,12 @@ _weight_options = together(
         help="Average pairs of a rotation and its transpose.",
     ),
     click.option(
+        "--tilt-bias/--no-tilt-bias",
+        default=Settings.tilt_bias,
+        show_default=True,
+        help="Scale the bias by what averaging leaves of the weight, or leave it as it is, as in the paper.",
+    ),
+    click.option(
         "--angle-step",
         type=click.FloatRange(0, 90, min_open=True, max_open=True),
         default=Settings.angle_step,

@@ -176,10 +176,15 @@ class HeadLogits(Logits):
         # moved once: every chunk is multiplied with them
         self.head = _Linear(self._placement.put(weight), self._placement.put(bias))
 
-    def scaled_scores(self, scale: float) -> SampleScores:
-        """Scores of all samples under `scale * weight` and the same bias, from the logits that are there already."""
+    def scaled_scores(self, scale: float, *, with_bias: bool = False) -> SampleScores:
+        """Scores of all samples under `scale * weight`, from the logits that are there already.
+
+        Args:
+            scale: what the weight is multiplied by.
+            with_bias: whether the bias is, too.
+        """
         # scale W z + b = scale (W z + b) + (1 - scale) b
-        shift = (1 - scale) * self.head.bias
+        shift = 0.0 if with_bias else (1 - scale) * self.head.bias
         scores: SampleScores = self.reduce()(Blocked(functools.partial(_scaled, scale, shift)))
         return scores
 

@@ -18,7 +18,7 @@ import numpy as np
 from tna_onnx.numerics.rotations import TiltParameters
 from tna_onnx.numerics.tilt import tilted_sums
 
-__all__ = ["LIMIT", "Average", "Draws", "GrowingAverages", "averages", "more_members"]
+__all__ = ["LIMIT", "Average", "Draws", "GrowingAverages", "averages", "kept_part", "more_members"]
 
 LIMIT = 0
 """Number of members that stands for the limit of many, W' = cos(mRC) W."""
@@ -48,6 +48,15 @@ class Draws:
         """Seed of path k."""
         # a fixed key, not .spawn: member k is the same one whatever was drawn before it
         return np.random.SeedSequence(self.seed, spawn_key=(k,))
+
+
+def kept_part(weight: Any, average: Any) -> float:
+    """Return how much of a (C, n) weight is left in a tilted one: <W', W> / |W|^2, cos(mRC) in the limit of many.
+
+    >>> kept_part(np.eye(2), 0.5 * np.eye(2))
+    0.5
+    """
+    return float(np.vdot(weight, average) / np.vdot(weight, weight))
 
 
 @dataclass(frozen=True, eq=False)

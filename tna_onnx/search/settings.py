@@ -37,6 +37,7 @@ class SearchSettings:
         seed: seed of all random draws.
         antithetic: whether members come in pairs of a rotation and its transpose, whose antisymmetric noise cancels.
         tilt: how rotations are drawn.
+        tilt_bias: whether whoever scores a weight scales the bias by what is left of the weight (`kept_part`).
     """
 
     ensemble_size: int = 10
@@ -49,6 +50,7 @@ class SearchSettings:
     seed: int = 0
     antithetic: bool = False
     tilt: TiltParameters = field(default_factory=TiltParameters)
+    tilt_bias: bool = False
 
     def __post_init__(self) -> None:
         for name, good in (
