@@ -21,8 +21,9 @@ from tna_onnx.errors import DataError
 from tna_onnx.graph.nodes import NodeOps
 from tna_onnx.maps.atypicality import AtypicalityAware
 from tna_onnx.maps.base import apply_map
-from tna_onnx.maps.feature_space import FeatureSpace
+from tna_onnx.maps.feature_space import FeatureSpace, _folds
 from tna_onnx.maps.isotonic import IsotonicOneVsAll
+from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.ops import ArrayOps
 
 Array = np.ndarray
@@ -125,31 +126,98 @@ def test_overconfident_logits_become_calibrated(name: str) -> None:
 # AAR
 
 
-def mahalanobis(features: Array, labels: Array) -> Array:
-    """Least squared Mahalanobis distance to a class mean, from the definition, standardised."""
-    classes = np.unique(labels)
-    means = {c: features[labels == c].mean(axis=0) for c in classes}
+def distances(features: Array, labels: Array, new: Array) -> Array:
+    """Least squared Mahalanobis distance of new features to a class mean, from the definition."""
+    means = {c: features[labels == c].mean(axis=0) for c in np.unique(labels)}
     centred = features - np.stack([means[c] for c in labels])
     covariance, _ = oas(centred, assume_centered=True)
     inverse = np.linalg.inv(covariance)
-    distance = np.array([min((z - m) @ inverse @ (z - m) for m in means.values()) for z in features])
-    return (distance - distance.mean()) / distance.std()
+    return np.array([min((z - m) @ inverse @ (z - m) for m in means.values()) for z in new])
+
+
+def cross_fitted(features: Array, labels: Array) -> Array:
+    """Distances in five folds, each sample's from the samples of the other folds."""
+    found = np.empty(len(labels))
+    folds = _folds(labels)
+    for k in range(5):
+        found[folds == k] = distances(features[folds != k], labels[folds != k], features[folds == k])
+    return found
 
 
 @pytest.mark.parametrize("size", [30, 900])
 def test_atypicality_is_the_mahalanobis_distance(size: int) -> None:
     logits, labels, features = sample(size=size, n=20)
     features = features + 100.0  # far from the origin: sums of squares there would lose digits
-    space, values = FeatureSpace.fit(reduce_of(logits, labels, features, cuts=(size // 3,)))
+    space = FeatureSpace.fit(reduce_of(logits, labels, features, cuts=(size // 3,)))
+    unseen = cross_fitted(features, labels)
     found = space.atypicality(ArrayOps(features), features)[:, 0]
-    np.testing.assert_allclose(found, mahalanobis(features, labels), atol=1e-6)
-    np.testing.assert_allclose(values, found, atol=1e-12)  # one subtraction and one division of float64
+    expected = (distances(features, labels, features) - unseen.mean()) / unseen.std()
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    assert space.measured is not None
+    np.testing.assert_allclose(space.measured, (unseen - unseen.mean()) / unseen.std(), atol=1e-6)
+
+
+def test_the_folds_have_equal_shares_of_every_class() -> None:
+    labels = np.r_[np.repeat([0, 1, 2], [50, 7, 103]), 3]
+    folds = _folds(labels)
+    assert np.bincount(folds).tolist() == [33, 32, 32, 32, 32]
+    for c in range(4):
+        counts = np.bincount(folds[labels == c], minlength=5)
+        assert counts.max() - counts.min() <= 1
+
+
+@pytest.mark.parametrize(("size", "n"), [(300, 100), (1000, 400), (3000, 20)])
+def test_new_samples_have_mean_zero_and_standard_deviation_one(size: int, n: int) -> None:
+    """With few samples for many features the samples of the fit are far closer to their own means than new ones."""
+    rng = np.random.default_rng(size)
+    mixing = rng.standard_normal((n, n))
+    labels = rng.integers(0, 5, size + 4000)
+    features = (rng.standard_normal((5, n))[labels] + rng.standard_normal((len(labels), n))) @ mixing
+    logits = rng.standard_normal((size, 5))
+    space = FeatureSpace.fit(reduce_of(logits, labels[:size], features[:size]))
+    new = space.atypicality(ArrayOps(features), features[size:])[:, 0]
+    # a fifth of the samples is missing from each fold's fit, and the fit's samples are few
+    assert abs(new.mean()) < 0.25 + 3 / np.sqrt(size)
+    assert 0.8 < new.std() < 1.25
+    same = space.atypicality(ArrayOps(features), features[:size])[:, 0]
+    assert same.mean() < new.mean()
+
+
+def test_gaussians_of_training_features_are_standardised_on_the_calibration_samples() -> None:
+    logits, labels, features = sample(size=900, n=20)
+    trained, seen = slice(0, 500), slice(500, 900)
+    training = FeatureSpace.of_training(reduce_of(logits[trained], labels[trained], features[trained]))
+    assert training.measured is None
+    reduce = reduce_of(logits[seen], labels[seen], features[seen], cuts=(100,))
+    fitted_map = AtypicalityAware.fit(reduce, space=training)
+    unseen = distances(features[trained], labels[trained], features[seen])
+    expected = (unseen - unseen.mean()) / unseen.std()
+    np.testing.assert_allclose(fitted_map.space.measured, expected, atol=1e-6)
+    found = fitted_map.space.atypicality(ArrayOps(features), features[seen])[:, 0]
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_few_samples_for_many_features_do_no_harm() -> None:
+    """A classifier that needs one temperature: a polynomial of in-sample distances multiplied its NLL."""
+    rng = np.random.default_rng(0)
+    means = rng.standard_normal((200, 5)) / 4
+    labels = rng.integers(0, 5, 4300)
+    features = means.T[labels] + rng.standard_normal((len(labels), 200))
+    logits = 3 * (features @ means - np.sum(means**2, axis=0) / 2)
+    fitted_map = AtypicalityAware.fit(reduce_of(logits[:300], labels[:300], features[:300]))
+    scaled = Temperature.fit(reduce_of(logits[:300], labels[:300])).temperature
+    rows = np.arange(4000)
+    after = -log_softmax(apply_map(fitted_map, logits[300:], features[300:]), axis=1)[rows, labels[300:]]
+    tempered = -log_softmax(logits[300:] / scaled, axis=1)[rows, labels[300:]]
+    # seven more parameters, half a unit of NLL each over 300 samples, and three standard errors
+    assert (after - tempered).mean() < 3.5 / 300 + 3 * (after - tempered).std() / np.sqrt(4000)
 
 
 def test_polynomial_and_bias_are_the_minimum_of_the_penalised_nll() -> None:
     logits, labels, features = sample(size=600, classes=4)
     fitted_map = AtypicalityAware.fit(reduce_of(logits, labels, features))
-    a, rows = mahalanobis(features, labels)[:, None], np.arange(600)
+    a, rows = cross_fitted(features, labels)[:, None], np.arange(600)
+    a = (a - a.mean()) / a.std()
 
     def loss(theta: Array) -> float:
         scores = (theta[2] * a**2 + theta[1] * a + theta[0]) * logits + theta[3:]
@@ -167,7 +235,8 @@ def test_hundred_biases_end_where_the_gradient_vanishes(dtype: type) -> None:
     logits, labels, features = sample(classes=100, size=3000)
     logits = logits.astype(dtype)
     fitted_map = AtypicalityAware.fit(reduce_of(logits, labels, features))
-    a = fitted_map.space.atypicality(ArrayOps(features), features)
+    assert fitted_map.space.measured is not None
+    a = fitted_map.space.measured[:, None]
     q = softmax((a ** np.arange(3) @ fitted_map.polynomial)[:, None] * logits + fitted_map.bias)
     q[np.arange(3000), labels] -= 1
     by_class = q.mean(axis=0) + 2e-3 * fitted_map.bias / 100
@@ -197,6 +266,18 @@ def test_a_warm_start_ends_in_the_same_place() -> None:
     other = AtypicalityAware(cold.polynomial + 0.1, cold.bias - 0.2, cold.space)
     warm = AtypicalityAware.fit(reduce_of(*data), start=other)
     np.testing.assert_allclose(warm.polynomial, cold.polynomial, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [12, 60, 2000])
+def test_dead_and_repeated_features_are_fine(size: int) -> None:
+    """Features of a ReLU that never fires, and of one that is there twice: OAS gives every direction some variance."""
+    logits, labels, features = sample(size=size, n=6, classes=3)
+    flat = np.hstack([features, np.zeros((size, 3)), features[:, :1], np.full((size, 1), 1e3)])
+    space = FeatureSpace.fit(reduce_of(logits, labels, flat))
+    assert np.all(np.isfinite(space.whitening))
+    values = space.atypicality(ArrayOps(np.float32(flat)), np.float32(flat))
+    exact = space.atypicality(ArrayOps(flat), flat)
+    np.testing.assert_allclose(values, exact, atol=2e-4 * (1 + np.abs(exact).max()))
 
 
 def test_features_without_variation_are_refused() -> None:

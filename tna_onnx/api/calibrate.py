@@ -32,6 +32,7 @@ def calibrate(
     calib: Any,
     *,
     eval: Any = None,  # noqa: A002 - the word of the command line
+    train_features: Any = None,
     output: str | Path | None = None,
     settings: Settings | None = None,
     gates: Gates | None = None,
@@ -53,6 +54,8 @@ def calibrate(
             a `tna_onnx.Data`.
         eval: held-out data for the report, likewise; anything but a `Data` is read with the options of `calib`. Without
             it the report is cross-fitted on `calib`.
+        train_features: a part of the training data, likewise: `aar` compares features with those. Without it, it
+            compares them with the calibration data's, each sample's with those of other folds.
         output: path of the new file; `NAME.tna.onnx` beside the model by default. Without it a model in memory gives
             `Report.recalibrated` and no file.
         settings: of search, map and intervals, as one value.
@@ -87,6 +90,7 @@ def calibrate(
         model=model,
         calib=calibration,
         held_out=held_out_of(eval, calibration, words),
+        training=held_out_of(train_features, calibration, {**words, "eval_labels": None}),
         options=model_options_of(words),
         settings=chosen,
         gates=gates_of(words, chosen, gates),

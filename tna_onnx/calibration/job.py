@@ -23,6 +23,7 @@ class Job:
         model: the source.
         calib: calibration data.
         held_out: data for the report; None to cross-fit on `calib`.
+        training: a part of the training data, for maps that compare features with those; None without.
         options: on the model's head and output.
         settings: of search, map and intervals.
         gates: limits on the result.
@@ -38,6 +39,7 @@ class Job:
     model: ModelSource
     calib: Data
     held_out: Data | None = None
+    training: Data | None = None
     options: ModelOptions = field(default_factory=ModelOptions)
     settings: Settings = field(default_factory=Settings)
     gates: Gates = field(default_factory=Gates)

@@ -25,6 +25,7 @@ from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.outputs import find_readout, output_of
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.requantize import requantized
+from tna_onnx.graph.rewrite import provenance
 from tna_onnx.graph.save import check_output
 from tna_onnx.progress import Progress
 from tna_onnx.runtime import Session, parse_device
@@ -54,8 +55,10 @@ def open_task(job: Job, progress: Progress) -> Task:
     names = job.calib.class_names(model.metadata, readout.labels, readout.n_classes)
     samples = open_samples(opened, job.calib, names)
     held_out = _open_held_out(job, opened, names)
+    training = None if job.training is None else open_samples(opened, job.training, names)
     # before the network runs over any of them
-    _check_samples(job, samples, held_out)
+    _check_samples(job, samples, held_out, training)
+    _refuse_own_data(model, samples, held_out)
 
     session = opened.session_from(samples.given)
     size = _batch_size(job, opened, samples, session)
@@ -75,6 +78,7 @@ def open_task(job: Job, progress: Progress) -> Task:
         calibration=network.collect(samples, job.folder),
         # no cache: a store is for what later fits start from
         held_out=None if held_out is None else network.collect(held_out, None),
+        training=None if training is None else network.collect(training, None),
         provider=provider,
         fallback=fallback,
         batch_size=size,
@@ -183,13 +187,15 @@ def _as_stored(model: Model, head: Head, choice: QuantizedHead) -> Head:
     return head
 
 
-def _check_samples(job: Job, samples: Samples, held_out: Samples | None) -> None:
+def _check_samples(job: Job, samples: Samples, held_out: Samples | None, training: Samples | None) -> None:
     """Refuse samples that leave nothing to do, too few of them, and held-out data that are the calibration data.
 
     Raises:
         UsageError, DataError: one of these.
     """
     bins = job.settings.bins
+    if training is not None and not isinstance(training.readout, Head):
+        raise UsageError(f"{training.source.describe()}: holds logits; --train-features needs data or features")
     if job.needs_head:
         _require_features(samples)
     if held_out is None:
@@ -209,6 +215,21 @@ def _check_samples(job: Job, samples: Samples, held_out: Samples | None) -> None
             f"{held_out.source.describe()}: holds logits, and {samples.source.describe()} does not; give both as "
             "logits, or both as data or features"
         )
+
+
+def _refuse_own_data(model: Model, samples: Samples, held_out: Samples | None) -> None:
+    """Refuse data that the model was recalibrated on before: it looks better on them than it is.
+
+    Raises:
+        UsageError: such data.
+    """
+    own = provenance(model).get("calibration_sha256")
+    for each in (samples, held_out):
+        if own is not None and each is not None and each.source.digest() == own:
+            raise UsageError(
+                f"{each.source.describe()}: {model.name} was recalibrated on these data, and looks better on them than "
+                "it is; give others, or start from the original model"
+            )
 
 
 def _require_features(samples: Samples) -> None:

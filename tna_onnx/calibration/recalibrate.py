@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.readout import Head
 from tna_onnx.graph.rewrite import unchanged
 from tna_onnx.graph.save import pending
+from tna_onnx.maps.feature_space import FeatureSpace
 from tna_onnx.progress import Progress
 from tna_onnx.results.gates import GateMissed
 from tna_onnx.results.report import Report
@@ -89,6 +91,10 @@ def _look_at_labels(job: Job, task: Task) -> str:
 
 def _strategy(job: Job, task: Task, writing: Writing) -> Strategy:
     settings = job.settings
+    options: dict[str, Any] = {**settings.fit_options}
+    if task.training is not None and "aar" in writing.maps:
+        _log.info("training features: %s", task.training.source.describe())
+        options["space"] = FeatureSpace.of_training(task.logits(task.weight, on=task.training).reduce(features=True))
     # logits that were computed before leave nothing to tilt
     features = isinstance(task.calibration.samples.readout, Head)
     return Strategy(
@@ -98,7 +104,7 @@ def _strategy(job: Job, task: Task, writing: Writing) -> Strategy:
         map=settings.resolved_map,
         settings=settings.for_search,
         allowed=writing.choices,
-        options=settings.fit_options,
+        options=options,
         keep_predictions=settings.predictions == "keep",
     )
 

@@ -282,6 +282,9 @@ class Strategy:
             return None
         chosen = MAPS[name]
         options = {option: value for option, value in self.options.items() if option in chosen.options}
+        # a value, not a word: where features are compared with those of training data
+        if name == "aar" and "space" in self.options:
+            options["space"] = self.options["space"]
         return chosen.fit(self._reduce(name, logits, rows), start=start, **options)
 
     @staticmethod

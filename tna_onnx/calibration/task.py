@@ -57,6 +57,7 @@ class Task:
         output: path to write; None for a model in memory that stays there.
         calibration: samples to search and fit on.
         held_out: samples for the report, if given.
+        training: a part of the training data, if given.
         provider: ONNX Runtime's execution provider.
         fallback: why `auto` did not get CUDA; empty otherwise.
         batch_size: samples per run.
@@ -72,6 +73,7 @@ class Task:
     output: Path | None
     calibration: Collected
     held_out: Collected | None
+    training: Collected | None
     provider: str
     fallback: str
     batch_size: int

@@ -39,6 +39,12 @@ _file_options = together(
         "--eval-labels", type=click.Path(), help="File with the labels of --eval, if they are stored separately."
     ),
     click.option(
+        "--train-features",
+        metavar="PATH",
+        type=click.Path(),
+        help="A part of the training data, or its features, for the map aar.",
+    ),
+    click.option(
         "--cache", type=click.Path(), help="Folder that keeps the features, so that an interrupted run can resume."
     ),
     click.option(

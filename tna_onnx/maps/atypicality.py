@@ -81,21 +81,29 @@ class AtypicalityAware:
         """Return None: every sample has a factor of its own."""
 
     @classmethod
-    def fit(cls, reduce: Reduce, *, start: AtypicalityAware | None = None) -> AtypicalityAware:
+    def fit(
+        cls, reduce: Reduce, *, start: AtypicalityAware | None = None, space: FeatureSpace | None = None
+    ) -> AtypicalityAware:
         """Fit the feature space, then p and v.
 
         Args:
             reduce: runs over chunks of (logits, labels, features).
             start: a map fitted on the same features; its space is taken over, its p and v are where the steps start.
+            space: `FeatureSpace.of_training` of other samples' features, standardised here; without it, the space is
+                fitted on these samples and their atypicality is cross-fitted.
 
         Raises:
             DataError: the features do not vary within the classes, or the fit does not end in finite values.
         """
         if start:
             space = start.space
-            atypicality = space.atypicalities(reduce)
+        elif space:
+            space = space.standardised(space.atypicalities(reduce))
         else:
-            space, atypicality = FeatureSpace.fit(reduce)
+            space = FeatureSpace.fit(reduce)
+        atypicality = space.measured
+        if atypicality is None:
+            atypicality = space.atypicalities(reduce)
         objective = _Objective.of(reduce, atypicality)
         first = np.r_[start.polynomial, start.bias] if start else objective.plain
         # steps in x = theta / unit: one tolerance then fits p and v

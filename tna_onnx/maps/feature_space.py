@@ -1,6 +1,6 @@
 """How unusual features are: the distance from the closest class mean, under one covariance for all classes.
 
-    a(x) = -max_c log N(z; mu_c, Sigma), standardised on the calibration data
+    a(x) = -max_c log N(z; mu_c, Sigma), standardised on samples that mu and Sigma have not seen
 
 a is half the least squared Mahalanobis distance up to a constant, which standardising takes away. With
 Sigma^-1 = L L' and u = (z - m) L (m the overall mean, nu_c = (mu_c - m) L):
@@ -12,33 +12,41 @@ one n x n product, one n x C product, no loop over classes. L is scaled by 1/sqr
 Sigma is the pooled within-class covariance, shrunk to a multiple of the identity by OAS (Chen et al. 2010): with N not
 far above n the sample covariance is nearly singular. OAS rather than Ledoit-Wolf because it needs nothing but the
 covariance and N, which are sums over samples, so that chunks and machines can be added up; it is the better of the two
-on Gaussian data. Source: Yuksekgonul et al. (2023), section 4.
+on Gaussian data.
+
+Samples are closer to Gaussians that were fitted on them than new samples are, by several standard deviations where N is
+not far above n. The source fits its Gaussians on training data. From the calibration data alone, each sample's distance
+is measured in a space fitted without its fold (sums over the others: all less the fold), and the standardisation is
+that of these distances. The space itself is fitted on all samples. So new samples have mean 0 and standard deviation 1.
+Source: Yuksekgonul et al. (2023), section 4.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import operator
 from dataclasses import dataclass
 from typing import Any
 
 import array_api_compat
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import solve_triangular
 
 from tna_onnx.errors import DataError
 from tna_onnx.maps.base import Reduce
-from tna_onnx.numerics.ops import ArrayOps, Ops
+from tna_onnx.numerics.ops import ArrayOps, Ops, to_host
 
 __all__ = ["FeatureSpace"]
 
 FloatArray = NDArray[np.float64]
 
-# Smallest variance of a direction, as a part of the largest: L would be infinite where there is none.
-_MIN_VARIANCE = 1e-12
-
 # Smallest standard deviation of the distances: equal ones would be divided by zero.
 _MIN_SCALE = 1e-6
+
+# Folds of the cross-fitted distances: each needs the root of an n x n matrix.
+_FOLDS = 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,9 +58,10 @@ class FeatureSpace:
         whitening: (n, n) L / sqrt(n).
         centres: (n, K) -2 nu_c of the K classes that have samples.
         squares: (K,) |nu_c|^2.
-        shift: mean of min_c d_c^2 over the calibration data.
+        shift: mean of min_c d_c^2 over samples that the space has not seen.
         scale: its standard deviation.
         shrinkage: weight of the identity in Sigma, from OAS.
+        measured: (N,) atypicality of these samples; None before a standardisation.
     """
 
     mean: FloatArray
@@ -62,6 +71,7 @@ class FeatureSpace:
     shift: float
     scale: float
     shrinkage: float
+    measured: FloatArray | None = None
 
     def atypicality(self, op: Ops, features: Any) -> Any:
         """Return the standardised atypicality, (N, 1)."""
@@ -77,17 +87,50 @@ class FeatureSpace:
         values: FloatArray = reduce(functools.partial(_atypicality_of, self)).values
         return values
 
-    @classmethod
-    def fit(cls, reduce: Reduce) -> tuple[FeatureSpace, FloatArray]:
-        """Fit means and covariance in one pass, the standardisation in a second one.
+    def standardised(self, distance: FloatArray) -> FeatureSpace:
+        """Return the space whose atypicality has mean 0 and standard deviation 1 over (N,) values in this one."""
+        mean = float(distance.mean())
+        deviation = max(float(distance.std()), _MIN_SCALE)
+        return dataclasses.replace(
+            self,
+            shift=self.shift + self.scale * mean,
+            scale=self.scale * deviation,
+            measured=(distance - mean) / deviation,
+        )
 
-        Returns:
-            The space, and the atypicality of all samples, (N,).
+    @classmethod
+    def fit(cls, reduce: Reduce) -> FeatureSpace:
+        """Fit means and covariance on all samples, and the standardisation on cross-fitted distances.
 
         Raises:
             DataError: the features do not vary within the classes.
         """
-        moments = reduce(_Moments.of)
+        labels = reduce(_labels_of).values
+        folds = _folds(labels)
+        parts = [reduce(functools.partial(_Moments.of_fold, k), folds) for k in range(_FOLDS)]
+        total = functools.reduce(operator.add, parts)
+        distance = np.empty(len(labels))
+        for k, part in enumerate(parts):
+            space = cls.of_moments(total - part)
+            distance[folds == k] = reduce(functools.partial(_fold_distance, space, k), folds).values
+        return cls.of_moments(total).standardised(distance)
+
+    @classmethod
+    def of_training(cls, reduce: Reduce) -> FeatureSpace:
+        """Fit means and covariance on training data, in one pass; `standardised` takes distances of other data.
+
+        Raises:
+            DataError: the features do not vary within the classes.
+        """
+        return cls.of_moments(reduce(_Moments.of))
+
+    @classmethod
+    def of_moments(cls, moments: _Moments) -> FeatureSpace:
+        """Return the space of means and covariance, not standardised.
+
+        Raises:
+            DataError: the features do not vary within the classes.
+        """
         # classes without samples have no mean to be close to
         present = moments.count > 0
         n_samples = float(moments.count.sum())
@@ -97,18 +140,11 @@ class FeatureSpace:
         # sum (z - mu_y)(z - mu_y)' = sum z z' - sum_c N_c mu_c mu_c'
         within = moments.outer - (means * moments.count[present, None]).T @ means
         covariance, shrinkage = _oas(within / n_samples, n_samples)
-        values, vectors = np.linalg.eigh(covariance)
-        if not values[-1] > 0:
-            raise DataError("aar: the features do not vary within the classes; use another map")
-        # L = vectors / sqrt(values), over sqrt(n) so that d^2 is about one
-        whitening = vectors / np.sqrt(np.maximum(values, _MIN_VARIANCE * values[-1]) * n)
+        # over sqrt(n), so that d^2 is about one
+        whitening = _inverse_root(covariance) / np.sqrt(n)
         # whitened class means: squared distances are Mahalanobis's then
         nu = (means - mean) @ whitening
-        plain = cls(moments.origin + mean, whitening, -2 * nu.T, np.sum(nu * nu, axis=1), 0.0, 1.0, shrinkage)
-        distance = plain.atypicalities(reduce)
-        shift = float(distance.mean())
-        scale = max(float(distance.std()), _MIN_SCALE)
-        return dataclasses.replace(plain, shift=shift, scale=scale), (distance - shift) / scale
+        return cls(moments.origin + mean, whitening, -2 * nu.T, np.sum(nu * nu, axis=1), 0.0, 1.0, shrinkage)
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,10 +161,19 @@ class _Moments:
 
     @classmethod
     def of(cls, logits: Any, labels: NDArray[np.int64], features: Any) -> _Moments:
+        return cls.of_fold(0, logits, labels, features, np.zeros(len(labels), np.int64))
+
+    @classmethod
+    def of_fold(
+        cls, fold: int, logits: Any, labels: NDArray[np.int64], features: Any, folds: NDArray[np.int64]
+    ) -> _Moments:
+        """Return the sums over the samples of one fold, which may be none."""
         classes = logits.shape[1]
-        z = np.asarray(array_api_compat.to_device(features, "cpu"), np.float64)
+        z = np.asarray(to_host(features), np.float64)
         origin = z.mean(axis=0)
-        z = z - origin  # a new array: float64 features are the caller's
+        chosen = folds == fold
+        z = z[chosen] - origin
+        labels = labels[chosen]
         total = np.zeros((classes, z.shape[1]))
         # add.at: a label occurs many times in a chunk, and += would count it once
         np.add.at(total, labels, z)
@@ -137,6 +182,10 @@ class _Moments:
     def __add__(self, other: _Moments) -> _Moments:
         moved = other.around(self.origin)
         return _Moments(self.origin, self.count + moved.count, self.total + moved.total, self.outer + moved.outer)
+
+    def __sub__(self, other: _Moments) -> _Moments:
+        moved = other.around(self.origin)
+        return _Moments(self.origin, self.count - moved.count, self.total - moved.total, self.outer - moved.outer)
 
     def around(self, origin: FloatArray) -> _Moments:
         """Return the same samples' sums around another origin.
@@ -154,7 +203,7 @@ class _Moments:
 class _Column:
     """A value per sample; `+` joins."""
 
-    values: FloatArray
+    values: NDArray[Any]
 
     def __add__(self, other: _Column) -> _Column:
         return _Column(np.concatenate([self.values, other.values]))
@@ -162,7 +211,44 @@ class _Column:
 
 def _atypicality_of(space: FeatureSpace, _logits: Any, _labels: Any, features: Any) -> _Column:
     a = space.atypicality(ArrayOps(features), features)
-    return _Column(np.asarray(array_api_compat.to_device(a, "cpu"), np.float64)[:, 0])
+    return _Column(np.asarray(to_host(a), np.float64)[:, 0])
+
+
+def _fold_distance(
+    space: FeatureSpace, fold: int, logits: Any, labels: Any, features: Any, folds: NDArray[np.int64]
+) -> _Column:
+    """Distances of the samples of one fold, as many as it has."""
+    xp = array_api_compat.array_namespace(features)
+    chosen = xp.asarray(np.flatnonzero(folds == fold), device=array_api_compat.device(features))
+    return _atypicality_of(space, logits, labels, xp.take(features, chosen, axis=0))
+
+
+def _labels_of(_logits: Any, labels: NDArray[np.int64], *_: Any) -> _Column:
+    return _Column(labels)
+
+
+def _folds(labels: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return each sample's fold, (N,), with the samples of each class spread over the folds as evenly as can be."""
+    # a fixed seed: the fit of the same samples is the same fit
+    order = np.random.default_rng(0).permutation(len(labels))
+    order = order[np.argsort(labels[order], kind="stable")]
+    folds = np.empty(len(labels), np.int64)
+    folds[order] = np.arange(len(labels)) % _FOLDS
+    return folds
+
+
+def _inverse_root(covariance: FloatArray) -> FloatArray:
+    """Return L with Sigma^-1 = L L': the transposed inverse of the Cholesky factor.
+
+    What OAS adds to the diagonal is at least about tr(S) / (n N): Sigma has no direction without variance, unless all
+    are such.
+    """
+    try:
+        factor = np.linalg.cholesky(covariance)
+    except np.linalg.LinAlgError:
+        raise DataError("aar: the features do not vary within the classes; use another map") from None
+    root: FloatArray = solve_triangular(factor, np.eye(len(factor)), lower=True).T
+    return root
 
 
 def _oas(covariance: FloatArray, n_samples: float) -> tuple[FloatArray, float]:
