@@ -10,8 +10,8 @@ Models state them times a factor: above 1 overconfident, below 1 underconfident.
 Truths come from other samples (`--population`) with the expectation over labels in the place of labels: calibration
 errors are those of the same bins, without what label noise adds.
 
-    python benchmarks/coverage.py held-out     [--runs 400] [--sizes 200 400 1000 5000] [--classes 2 10 100]
-    python benchmarks/coverage.py cross-fitted [--runs 200] [--maps ts bias irova]
+    python benchmarks/interval_coverage.py held-out     [--runs 400] [--sizes 200 400 1000 5000] [--classes 2 10 100]
+    python benchmarks/interval_coverage.py cross-fitted [--runs 200] [--maps ts bias irova]
 
 A row is one metric; accuracy, ECE, AdaECE and widths in percentage points. `above` and `below` are shares of intervals
 wholly on that side of the truth, `improved` of those wholly on the better side of zero though the truth is not. Biases
