@@ -68,14 +68,14 @@ def drawn(rng: np.random.Generator, logits: Array) -> Array:
     return np.asarray((logits + rng.gumbel(size=logits.shape).astype(np.float32)).argmax(axis=1))
 
 
-def expected(true: Array, stated: Array) -> SampleScores:
-    """Scores in expectation over labels; `hit` holds probabilities."""
-    p, q = (_softmax(values) for values in (true, stated))
+def expected(p: Array, stated: Array) -> SampleScores:
+    """Scores of logits in expectation over labels that are drawn from p; `hit` holds probabilities."""
+    q = _softmax(stated)
     rows = np.arange(len(q))
     chosen = q.argmax(axis=1)
     hit: Any = p[rows, chosen].astype(np.float64)
-    nll = -np.sum(p * np.log(np.maximum(q, np.finfo(np.float32).tiny)), axis=1)
-    return SampleScores(q[rows, chosen], hit, nll, np.sum(q * q - 2 * p * q, axis=1) + 1)
+    nll = -np.vecdot(p, np.log(np.maximum(q, np.finfo(np.float32).tiny)))
+    return SampleScores(q[rows, chosen], hit, nll, np.vecdot(q, q - 2 * p) + 1)
 
 
 def _softmax(logits: Array) -> Array:
@@ -83,16 +83,17 @@ def _softmax(logits: Array) -> Array:
     return np.asarray(exponentials / exponentials.sum(axis=1, keepdims=True))
 
 
-def truth_of(true: Array, before: Array, after: Array) -> dict[str, float]:
-    """Differences of all metrics on the population."""
-    first, second = (Metrics.of(expected(true, stated)) for stated in (before, after))
-    return {name: getattr(second, name) - getattr(first, name) for name in METRICS}
+def truth_of(p: Array, before: Metrics, after: Array) -> dict[str, float]:
+    """Differences of all metrics on the population, whose probabilities are p."""
+    second = Metrics.of(expected(p, after))
+    return {name: getattr(second, name) - getattr(before, name) for name in METRICS}
 
 
 def held_out(runs: int, n: int, classes: int, pair: tuple[float, float], population: int) -> Iterator[Run]:
     """Compare two models on fresh samples, again and again."""
     large = logits_of(np.random.default_rng(classes), population, classes)
-    truth = truth_of(large, pair[0] * large, pair[1] * large)
+    p = _softmax(large)
+    truth = truth_of(p, Metrics.of(expected(p, pair[0] * large)), pair[1] * large)
     for run in range(runs):
         rng = np.random.default_rng([1, run])
         logits = logits_of(rng, n, classes)
@@ -104,6 +105,8 @@ def held_out(runs: int, n: int, classes: int, pair: tuple[float, float], populat
 def cross_fitted(runs: int, n: int, classes: int, factor: float, name: str, population: int) -> Iterator[Run]:
     """Fit a map on fresh samples, again and again."""
     large = logits_of(np.random.default_rng(classes), population, classes)
+    p = _softmax(large)
+    first = Metrics.of(expected(p, factor * large))
     keeps = name in MAPS and MAPS[name].keeps_order
     for run in range(runs):
         rng = np.random.default_rng([2, run])
@@ -118,9 +121,10 @@ def cross_fitted(runs: int, n: int, classes: int, factor: float, name: str, popu
             final = fitted(name, stated, labels)
         except DataError:  # no such map on these samples
             continue
-        first, second = (SampleScores.of_logits(values, labels) for values in (stated, after))
-        intervals = paired_differences(first, second, folds=FOLDS, same_predictions=keeps)
-        yield Run(intervals, truth_of(large, factor * large, final(factor * large)))
+        scores = SampleScores.of_logits(stated, labels)
+        crossed = SampleScores.of_logits(after, labels)
+        intervals = paired_differences(scores, crossed, folds=FOLDS, same_predictions=keeps)
+        yield Run(intervals, truth_of(p, first, final(factor * large)))
 
 
 def fitted(name: str, logits: Array, labels: Array) -> Apply:
@@ -173,7 +177,7 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[200, 400, 1000, 5000])
     parser.add_argument("--classes", type=int, nargs="+", default=[2, 10, 100])
     parser.add_argument("--maps", nargs="+", default=["ts", "bias", "irova"])
-    parser.add_argument("--population", type=int, default=100_000)
+    parser.add_argument("--population", type=int, default=50_000)
     parser.add_argument("--cases", type=int, nargs="+", help="numbers of the cases, from 0; all of them by default")
     a = parser.parse_args()
     table: list[list[str]] = []

@@ -17,6 +17,7 @@ from tna_onnx.calibration.task import Task
 from tna_onnx.calibration.writing import Shipped, Writing
 from tna_onnx.errors import DataError
 from tna_onnx.maps.temperature import Temperature
+from tna_onnx.numerics.intervals import paired_differences
 
 SETTINGS = Settings(search="none", bins=10)
 
@@ -71,6 +72,27 @@ def test_without_held_out_data_each_sample_counts_once(small: Small) -> None:
     own = outcome.logits.mapped_scores(outcome.fitted)
     # scored by fits without them, samples look no better than scored by the fit with them
     assert np.mean(compared.after.nll, dtype=np.float64) >= np.mean(own.nll, dtype=np.float64)
+
+
+@pytest.mark.parametrize("name", ["ts", "irova"])
+def test_intervals_know_of_the_folds_and_of_predictions_that_stay(small: Small, name: str) -> None:
+    task = opened(small, calib=few(small.calib))
+    strategy = dataclasses.replace(strategy_of(task), map=name)
+    outcome = strategy.run(lambda *_: None)
+    assert outcome.keeps_predictions == (name == "ts")
+    compared = compare_heads(task, strategy, outcome, SETTINGS, outcome.logits)
+    expected = paired_differences(
+        compared.before, compared.after, 10, seed=SETTINGS.seed, folds=5, same_predictions=name == "ts"
+    )
+    assert compared.comparison.differences == expected
+    accuracy = compared.comparison.differences["accuracy"]
+    assert (accuracy.low == accuracy.high == 0) == (name == "ts")
+
+
+def test_a_tilt_can_change_predictions(small: Small) -> None:
+    task = opened(small, calib=few(small.calib))
+    assert outcome_of(task, Temperature(2.0)).keeps_predictions
+    assert not outcome_of(task, Temperature(2.0), angle=30.0).keeps_predictions
 
 
 def test_held_out_logits_that_are_no_numbers_are_refused(small: Small) -> None:

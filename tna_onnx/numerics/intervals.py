@@ -70,14 +70,28 @@ def paired_differences(
     The difference of a calibration error is that of the plug-in values; its interval is for the difference without
     their bias, and so need not have it in the middle.
 
+    Measured at a level of 95 % by `benchmarks/coverage.py`, 200 runs a case (+- 3 points), for models that are
+    calibrated or have logits up to 2.5 times too large or too small:
+
+        held-out, N = 200 to 5,000      ECE and AdaECE 94 to 100 %, NLL 93 to 97 %, Brier 91 to 99 %
+        cross-fitted, N = 400, 1,000    ECE and AdaECE 95 to 100 %, NLL 90 to 100 %, Brier 94 to 100 %, accuracy 99 %
+
+    NLL and Brier at N = 200, 4,000 runs: 95 %. With a true ECE of 0.21 before and 0 after, 400 samples: ECE and AdaECE
+    97 %; a basic bootstrap holds 80 and 68 %, and is 0.6 times as wide. Coverage is above its level where both models
+    err alike, and for cross-fitted means where fitting gains much. Where a cross-fitted interval misses, it mostly
+    understates an improvement, as folds are fitted on fewer samples. Coverage would be below, 88 %, if the residuals of
+    all bins alternated in sign at 1 to 1.5 standard errors each.
+
     Args:
         before: scores of N samples.
         after: scores of the same samples.
         bins: bins of ECE and AdaECE.
         level: confidence level, a fraction.
         seed: of the draws behind the standard errors of calibration errors.
-        folds: K where `after` is cross-fitted in K folds. The folds share their training samples, and the variance of
-            a difference is then up to 1 + K/(K-1) times that of independent samples.
+        folds: K where `after` is cross-fitted in K folds; the interval is then for the map that is fitted on all N.
+            Folds share their training samples, which makes the variance of a mean difference 1 + K/(K-1) times that of
+            independent samples, if fitting gains nothing; if it gains much, these intervals are too wide. Residuals are
+            off to first order by the mean of the folds' fits, the fit on all N: calibration errors need no such factor.
         same_predictions: whether both models are known to predict the same classes: accuracy then cannot differ.
 
     Raises:
@@ -90,16 +104,17 @@ def paired_differences(
     if not 0 < level < 1:
         raise ValueError(f"a confidence level between 0 and 1 expected, got {level}")
     z = NormalDist().inv_cdf((1 + level) / 2)
+    wide = z
     if folds is not None:
-        z *= math.sqrt(1 + folds / (folds - 1))
+        wide *= math.sqrt(1 + folds / (folds - 1))
     found = {}
     for name in METRICS:
         if name == "accuracy":
-            ends = _accuracy(before, after, z, same_predictions)
+            ends = _accuracy(before, after, wide, same_predictions)
         elif name in _KINDS:
             ends = _calibration_error(before, after, bins, z, seed, name)
         else:
-            ends = _mean(getattr(before, name), getattr(after, name), z)
+            ends = _mean(getattr(before, name), getattr(after, name), wide)
         found[name] = Interval(*ends, level)
     return found
 
