@@ -55,7 +55,7 @@ def _diagram(axes: Any, drawn: Sequence[Bar]) -> None:
 def _without_bins(axes: Any, curve: Curve) -> None:
     """The isotonic fit, and behind the bars the band in which it lies for a calibrated model."""
     label = f"consistent with calibration ({100 * BAND_LEVEL:g} %)"
-    axes.fill_between(curve.confidence, curve.low, curve.high, color="#bbbbbb", linewidth=0, zorder=0.9, label=label)
+    axes.fill_between(curve.confidence, curve.low, curve.high, color="#d4d4d4", linewidth=0, zorder=0.9, label=label)
     for border in (curve.low, curve.high):
         axes.plot(curve.confidence, border, color="#555555", linewidth=0.5)
     axes.plot(curve.confidence, curve.accuracy, color="#111111", label="accuracy without bins")
