@@ -18,12 +18,15 @@ from tests.support import cli
 from tna_onnx.data.images.preprocess import ResolvedRecipe
 from tna_onnx.graph.difference import Difference
 from tna_onnx.graph.readout import Refusal
+from tna_onnx.numerics.corp import Corp, Curve, Decomposition
+from tna_onnx.numerics.cumulative import CumulativeTest
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Interval, Metrics
 from tna_onnx.numerics.reliability import Reliability
 from tna_onnx.numerics.rotations import TiltParameters
 from tna_onnx.results import details
 from tna_onnx.results.as_json import json_schema, to_json
+from tna_onnx.results.bin_free import BinFree
 from tna_onnx.results.collection import Collection
 from tna_onnx.results.comparison import ComparedModel, ModelComparison
 from tna_onnx.results.difference import ModelDifference, OtherOutput, OutputDifference
@@ -136,6 +139,11 @@ CLASSES = {
     "details": fields(details.Details),
     "bins": fields(details.Bins),
     "reliability": fields(Reliability),
+    "bin_free": fields(BinFree),
+    "corp": fields(Corp),
+    "cumulative_test": fields(CumulativeTest),
+    "curve": fields(Curve),
+    "decomposition": fields(Decomposition),
     "scored": fields(details.Scored),
     "step": fields(details.Step),
     "averaged": fields(details.Averaged),

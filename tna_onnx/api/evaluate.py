@@ -15,6 +15,7 @@ from tna_onnx.numerics.checks import check_numbers
 from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.progress import Progress, silent
+from tna_onnx.results.bin_free import BinFree
 from tna_onnx.results.evaluation import Evaluation
 from tna_onnx.results.gates import GateMissed
 from tna_onnx.runtime import parse_device
@@ -78,6 +79,7 @@ def evaluate(
         data=source.describe(),
         metrics=metrics,
         reliability=Bins.of(scores.confidence, scores.hit, bins),
+        bin_free=BinFree.of(scores, bins),
         preprocessing=source.recipe(),
         provider=session.provider,
         notes=(*batch_size_notes(batch_size, size), *filter(None, [warning])),

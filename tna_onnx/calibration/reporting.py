@@ -21,6 +21,7 @@ from tna_onnx.graph.rewrite import Rewritten
 from tna_onnx.maps.base import Folding
 from tna_onnx.numerics.metrics import Metrics, objective_value
 from tna_onnx.numerics.reliability import Reliability
+from tna_onnx.results.bin_free import BinFree
 from tna_onnx.results.details import Details
 from tna_onnx.results.report import Changes, Comparison, CurvePoint, MethodScores, Report, compare_scores
 from tna_onnx.results.verification import Verification
@@ -63,6 +64,9 @@ def report_of(job: Job, finished: Finished) -> Report:
     task = finished.task
     outcome = finished.outcome
     comparison = finished.compared.comparison
+    before = finished.compared.before
+    after = finished.compared.after
+    bins = job.settings.bins
     missed = _missed(job, comparison)
     changes = _changes(finished.rewritten, task.output)
     drift = finished.drift()
@@ -80,7 +84,9 @@ def report_of(job: Job, finished: Finished) -> Report:
         settings=_settings(job, task),
         calibration=_on_calibration_data(job.settings, finished),
         comparison=comparison,
-        reliability=Reliability.of(finished.compared.before, finished.compared.after, job.settings.bins),
+        reliability=Reliability.of(before, after, bins),
+        bin_free_before=BinFree.of(before, bins, job.settings.seed),
+        bin_free_after=BinFree.of(after, bins, job.settings.seed),
         verification=finished.verification,
         preprocessing=task.source.recipe(),
         provider=task.provider,

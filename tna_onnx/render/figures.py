@@ -16,7 +16,8 @@ from tna_onnx.data.optional import optional
 from tna_onnx.errors import UsageError
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.render import candidates
-from tna_onnx.render.reliability import Bar, bars
+from tna_onnx.render.reliability import bars
+from tna_onnx.render.reliability_figure import BAR, OVER, draw_reliability
 from tna_onnx.results.details import Details, Scored
 from tna_onnx.results.report import Report
 
@@ -49,9 +50,6 @@ _STYLE = {
     "svg.fonttype": "none",  # text stays text
     "svg.hashsalt": "tna-onnx",  # no random ids: the same report gives the same bytes
 }
-_BAR = {"color": "#c8d4e6", "edgecolor": "#333333", "linewidth": 0.5}
-_OVER = {"facecolor": "#f6c6bd", "edgecolor": "#a02c1c", "hatch": "////", "linewidth": 0.5}
-_UNDER = {"facecolor": "#ffffff", "edgecolor": "#1d5c2f", "hatch": "....", "linewidth": 0.5}
 _BEFORE = {"color": "#a02c1c", "linestyle": "--"}
 _AFTER = {"color": "#1f4e9c", "linestyle": "-"}
 # One marker and colour for each number of members, the last for all others; the kind of data has the dashes.
@@ -60,8 +58,6 @@ _COLORS = ("#1f4e9c", "#a02c1c", "#1d5c2f", "#7a4b9a", "#8a6d00")
 _FIRST = {"linestyle": "-"}
 _SECOND = {"linestyle": "--", "markerfacecolor": "white"}
 _RING = {"marker": "o", "markersize": 8, "markerfacecolor": "none", "color": "#333333", "linestyle": "none"}
-# More bins are too narrow for their counts.
-_MAX_COUNTED = 20
 # Characters of a label of which three do not fit beside each other.
 _LONG_LABEL = 32
 _WEIGHTS = {"original": "original weight", "tilted": "one tilted weight", "averaged": "average of tilted weights"}
@@ -120,7 +116,7 @@ def _save(figure: Any, path: Path, metadata: dict[str, None] | None) -> None:
 def _figures(report: Report, details: Details) -> dict[str, Callable[[Any], None]]:
     """File name -> what draws on a figure."""
     drawings: dict[str, Callable[[Any], None]] = {
-        "reliability": lambda figure: _reliability(figure, details),
+        "reliability": lambda figure: draw_reliability(figure, report, details),
         "confidence": lambda figure: _confidence(figure, details),
         "risk-coverage": lambda figure: _risk(figure, details),
     }
@@ -133,47 +129,6 @@ def _figures(report: Report, details: Details) -> dict[str, Callable[[Any], None
     return drawings
 
 
-def _reliability(figure: Any, details: Details) -> None:
-    """Accuracy of each bin and its gap to the confidence; below, the samples of each bin."""
-    diagrams, strips = figure.subplots(2, 2, sharex=True, sharey="row", height_ratios=[4, 1.2])
-    # Room above the highest bar for its count.
-    highest = 1.9 * max(*details.before.count, *details.after.count, 1)
-    sides = (("before", details.before), ("after", details.after))
-    for (word, bins), diagram, strip in zip(sides, diagrams, strips, strict=True):
-        drawn = bars(bins)
-        _diagram(diagram, drawn)
-        diagram.set_title(f"{word}: ECE {100 * bins.ece:.2f} %")
-        _counts(strip, drawn)
-        strip.set(xlabel="confidence", ylim=(0, highest))
-    diagrams[0].set_ylabel("accuracy")
-    strips[0].set_ylabel("samples")
-    figure.legend(*diagrams[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
-
-
-def _diagram(axes: Any, drawn: Sequence[Bar]) -> None:
-    """Bars of the accuracy, and on them the gaps to the confidence."""
-    width = drawn[0].width
-    axes.bar([bar.middle for bar in drawn], [bar.height for bar in drawn], width, label="accuracy", **_BAR)
-    for label, look, sign in (("confidence too high", _OVER, 1), ("too low", _UNDER, -1)):
-        gaps = [bar for bar in drawn if bar.count and bar.sign == sign]
-        bottoms = [bar.height for bar in gaps]
-        axes.bar([bar.middle for bar in gaps], [bar.gap for bar in gaps], width, bottoms, label=label, **look)
-    axes.plot((0, 1), (0, 1), color="#333333", linestyle="--", linewidth=0.9, label="confidence = accuracy")
-    axes.set(xlim=(0, 1), ylim=(0, 1))
-
-
-def _counts(axes: Any, drawn: Sequence[Bar]) -> None:
-    """Samples of each bin, written upwards where they have room."""
-    axes.bar([bar.middle for bar in drawn], [bar.count for bar in drawn], drawn[0].width, **_BAR)
-    axes.grid(visible=False)
-    if len(drawn) > _MAX_COUNTED:
-        return
-    for bar in drawn:
-        if bar.count:
-            axes.annotate(f"{bar.count}", (bar.middle, bar.count), (0, 1.5), textcoords="offset points", ha="center",
-                          va="bottom", rotation=90, fontsize=5.5)  # fmt: skip
-
-
 def _confidence(figure: Any, details: Details) -> None:
     """Share of the samples in each bin of confidence: right ones below, wrong ones on top."""
     panels = figure.subplots(1, 2, sharey=True)
@@ -183,8 +138,8 @@ def _confidence(figure: Any, details: Details) -> None:
         total = max(1, sum(bins.count))
         right = [100 * bar.count * bar.height / total for bar in drawn]
         wrong = [100 * bar.count / total - share for bar, share in zip(drawn, right, strict=True)]
-        axes.bar(middles, right, drawn[0].width, label="right", **_BAR)
-        axes.bar(middles, wrong, drawn[0].width, right, label="wrong", **_OVER)
+        axes.bar(middles, right, drawn[0].width, label="right", **BAR)
+        axes.bar(middles, wrong, drawn[0].width, right, label="wrong", **OVER)
         axes.set(xlim=(0, 1), xlabel="confidence", title=word)
     panels[0].set_ylabel("samples, %")
     panels[0].legend(loc="upper left")

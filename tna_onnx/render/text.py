@@ -11,6 +11,7 @@ from rich.text import Text
 
 from tna_onnx.graph.difference import Difference
 from tna_onnx.numerics.metric import METRICS
+from tna_onnx.render.bin_free import bin_free_lines
 from tna_onnx.render.plot import ReliabilityPlot
 from tna_onnx.results.collection import Collection
 from tna_onnx.results.difference import ModelDifference, OtherOutput, OutputDifference
@@ -53,6 +54,7 @@ def report_text(report: Report, *, plot: bool = False) -> RenderableType:
         f"map      {_map_text(report)}",
         f"checked  {checked.samples:,} samples: largest |p - p'| {checked.max_difference:.1e} "
         f"(bound {checked.bound:.1e}) on {report.provider}",
+        *bin_free_lines(report.bin_free_before, report.bin_free_after),
         *_note_lines(report.notes),
         f"wrote    {report.output or 'nothing'}",
     ]
@@ -72,7 +74,8 @@ def evaluation_text(evaluation: Evaluation, *, plot: bool = False) -> Renderable
     diagram: list[RenderableType] = []
     if plot:
         diagram = [Text(), ReliabilityPlot([("", evaluation.reliability)])]
-    return Group(title, table, *diagram, *map(Text, _note_lines(evaluation.notes)))
+    lines = [*bin_free_lines(evaluation.bin_free), *_note_lines(evaluation.notes)]
+    return Group(title, table, *diagram, *map(Text, lines))
 
 
 def collection_text(collection: Collection) -> RenderableType:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.numerics.reliability import Bins
+from tna_onnx.results.bin_free import BinFree
 
 __all__ = ["Evaluation"]
 
@@ -22,6 +23,7 @@ class Evaluation:
         data: what the samples are, in one line.
         metrics: metrics of the model on the data.
         reliability: top-label reliability diagram on the data, with the bins of the ECE.
+        bin_free: calibration of the top label without bins.
         preprocessing: what was done to the images; None where values are used as they are.
         provider: execution provider of ONNX Runtime that was obtained.
         notes: what the user should know, in sentences.
@@ -35,6 +37,7 @@ class Evaluation:
     data: str
     metrics: Metrics
     reliability: Bins
+    bin_free: BinFree
     preprocessing: dict[str, object] | None
     provider: str
     notes: tuple[str, ...] = ()

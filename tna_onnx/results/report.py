@@ -10,6 +10,7 @@ from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Interval, Metrics
 from tna_onnx.numerics.reliability import Reliability
 from tna_onnx.numerics.stats import SampleScores
+from tna_onnx.results.bin_free import BinFree
 from tna_onnx.results.details import Details
 from tna_onnx.results.standing import Standing
 from tna_onnx.results.verification import Verification
@@ -145,6 +146,8 @@ class Report:
         calibration: metrics on the calibration data, which were fitted.
         comparison: the honest numbers: on held-out samples, or cross-fitted.
         reliability: top-label diagrams of the samples of `comparison`.
+        bin_free_before: calibration of the input model without bins, on the same samples.
+        bin_free_after: calibration of the recalibrated model without bins, on the same samples.
         verification: how the written file was checked.
         preprocessing: what was done to the images; None where values are used as they are.
         provider: execution provider of ONNX Runtime that was obtained.
@@ -182,6 +185,8 @@ class Report:
     calibration: Comparison
     comparison: Comparison
     reliability: Reliability
+    bin_free_before: BinFree
+    bin_free_after: BinFree
     verification: Verification
     preprocessing: dict[str, object] | None
     provider: str

@@ -349,6 +349,21 @@ def test_the_verdict_has_the_digits_of_the_table(report: Report) -> None:
     assert f"Brier {c.before.brier:.4f} -> {c.after.brier:.4f} (" in brier
 
 
+def test_the_diagrams_of_the_predicted_class_have_the_band_of_calibrated_models(page: str, report: Report) -> None:
+    section = page[page.index('<section id="reliability"') :].split("</section>", maxsplit=1)[0]
+    top, classes = section.split("Class by class")
+    assert top.count('<polygon class="band"') == top.count('<polyline class="line fit"') == 2
+    assert "<polygon" not in classes
+    assert "consistent with calibration (95 %)" in top
+    fit = report.bin_free_before.corp.curve
+    drawn = top.split('<polyline class="line fit" points="')[1].split('"')[0].split()
+    assert len(drawn) == len(fit.confidence)
+    left, right, top_edge, bottom = 58, 368, 10, 236
+    x, y = (float(value) for value in drawn[-1].split(","))
+    assert x == pytest.approx(left + fit.confidence[-1] * (right - left), abs=0.01)
+    assert y == pytest.approx(bottom - fit.accuracy[-1] * (bottom - top_edge), abs=0.01)
+
+
 def test_bad_candidates_do_not_flatten_the_curve(report: Report) -> None:
     details = details_of(report)
     worst = replace(details.steps[0].calibration, objective=0.9)  # as accurate as the original

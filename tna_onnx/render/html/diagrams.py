@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tna_onnx.numerics.corp import Curve
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.render.html.svg import Axes, Frame, Mark, Segment, range_from_zero, ticks
 from tna_onnx.render.reliability import Bar, bars
@@ -22,6 +23,7 @@ _MIN_COUNTED_WIDTH = 0.04
 class ReliabilityDiagram:
     """Bars of accuracy per bin with their gaps, and a strip below that counts the samples.
 
+    `band` and `curve` are the points of the area of calibrated models and of the fit without bins; empty for none.
     `edges` tells the page's script where both are: left, right, top, bottom, top and bottom of the strip.
     """
 
@@ -32,6 +34,8 @@ class ReliabilityDiagram:
     marks: tuple[Mark, ...]
     diagonal: Segment
     edges: str
+    band: str = ""
+    curve: str = ""
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,7 @@ class Histogram:
 
 
 def reliability_diagram(
-    bins: Bins, title: str, what: str = "accuracy", against: str = "confidence"
+    bins: Bins, title: str, what: str = "accuracy", against: str = "confidence", curve: Curve | None = None
 ) -> ReliabilityDiagram:
     """Share that came true against confidence, per bin, with the gap to the diagonal and the samples of each bin.
 
@@ -54,6 +58,7 @@ def reliability_diagram(
         title: of the drawing.
         what: name of the vertical axis.
         against: name of the horizontal axis.
+        curve: the same without bins.
     """
     frame = Frame((0, 1), (0, 1), bottom=236)
     # Without any samples the strip still needs a scale.
@@ -70,6 +75,8 @@ def reliability_diagram(
         tuple(_reliability_mark(frame, strip, bar, total, what, against) for bar in filled),
         frame.segment("diagonal", (0, 0), (1, 1)),
         f"{frame.left} {frame.right} {frame.top} {frame.bottom} {strip.top} {strip.bottom}",
+        frame.area(curve.confidence, curve.low, curve.high) if curve else "",
+        frame.line(curve.confidence, curve.accuracy) if curve else "",
     )
 
 

@@ -156,6 +156,14 @@ class Frame:
         """Return the line between two points (x, y)."""
         return Segment(look, self.at_x(start[0]), self.at_y(start[1]), self.at_x(end[0]), self.at_y(end[1]))
 
+    def area(self, x: Sequence[float], low: Sequence[float], high: Sequence[float]) -> str:
+        """Return the points of the polygon between two curves over the same values of x."""
+        return f"{self.line(x, high)} {self.line(x[::-1], low[::-1])}"
+
+    def line(self, x: Sequence[float], y: Sequence[float]) -> str:
+        """Return the points of a curve."""
+        return " ".join(f"{self.at_x(a)},{self.at_y(b)}" for a, b in zip(x, y, strict=True))
+
     def rect(self, look: str, sides: tuple[float, float], low: float, high: float) -> Rect:
         """Return a bar between two values of x and two of y."""
         left = self.at_x(sides[0]) + _BAR_MARGIN

@@ -1,0 +1,48 @@
+"""Calibration without bins in words, of one model and of two."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.numerics.bernoulli import confidences, scores
+from tna_onnx.render.bin_free import bin_free_lines, bin_free_rows
+from tna_onnx.results.bin_free import BinFree
+
+
+@pytest.fixture(scope="module")
+def stages() -> tuple[BinFree, BinFree]:
+    """Confidences that are ten points too high, and right ones."""
+    confidence, hit = confidences(800, seed=0)
+    return BinFree.of(scores(np.minimum(confidence + 0.1, 1), hit)), BinFree.of(scores(confidence, hit))
+
+
+def test_lines_of_one_model(stages: tuple[BinFree, BinFree]) -> None:
+    one = stages[0]
+    first, second = bin_free_lines(one)
+    assert first == (
+        f"bin-free Kuiper {100 * one.cumulative.kuiper:.2f} % (p < 0.001); "
+        f"ECE debiased {100 * one.ece_debiased:.2f} %, by chance alone {100 * one.ece_expected:.2f} %"
+    )
+    parts = one.corp.nll
+    assert second == (
+        f"NLL      of it miscalibrated confidence {parts.miscalibration:.4f} nats, by chance alone {parts.expected:.4f}"
+    )
+
+
+def test_lines_before_and_after_have_the_chance_of_the_result(stages: tuple[BinFree, BinFree]) -> None:
+    before, after = stages
+    first, second = bin_free_lines(before, after)
+    p = f"{after.cumulative.kuiper_p:.2g}"
+    assert f"(p < 0.001 -> {p}); ECE debiased {100 * before.ece_debiased:.2f} % -> " in first
+    assert first.endswith(f"by chance alone {100 * after.ece_expected:.2f} %")
+    assert second.endswith(f"by chance alone {after.corp.nll.expected:.4f}")
+
+
+def test_rows_have_a_cell_for_each_stage(stages: tuple[BinFree, BinFree]) -> None:
+    for row in bin_free_rows(*stages):
+        assert len(row) == 3
+        assert all(row)
+    parts = {title: values for title, *values in bin_free_rows(*stages)}
+    assert parts["p-value of Kuiper"][0] == "< 0.001"
+    assert parts["NLL: uncertainty, nats"][0] == f"{stages[0].corp.nll.uncertainty:.4f}"

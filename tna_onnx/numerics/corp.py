@@ -1,0 +1,222 @@
+"""CORP: isotonic recalibration of the top label, what it would gain, and what of that is chance.
+
+The hits are fitted by a non-decreasing function of the confidence (pool adjacent violators, PAV), which has no bins to
+choose. It is the reliability curve, and splits a mean score S of confidences c, with the fit f and the accuracy a:
+
+    S(c) = miscalibration - discrimination + uncertainty
+    miscalibration = S(c) - S(f)        discrimination = S(a) - S(f)        uncertainty = S(a)
+
+all three at least 0. For the NLL of C classes the chain rule adds one term: with the top label's binary NLL,
+
+    -log p_y = (-log c if y is predicted, else -log(1 - c)) + (0 if y is predicted, else -log(p_y / (1 - c)))
+
+so NLL = miscalibration - discrimination + uncertainty + others. The miscalibration is what the best monotone map of the
+confidence could gain; the rest stays with every such map.
+
+PAV fits noise too, so a calibrated model has a miscalibration above zero. Resampling under calibration, hits drawn with
+the probabilities c, gives its mean, and the band in which the curve of a calibrated model lies (pointwise). Beyond
+2,000 distinct confidences they are drawn for that many groups of neighbours, which makes the mean a tenth smaller
+(N = 20,000) and the band no narrower than can be seen.
+
+Source: Dimitriadis, Gneiting & Jordan (2021), "Stable reliability diagrams for probabilistic classifiers", PNAS 118(8):
+decomposition (equation 2) and consistency bands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import xlog1py, xlogy
+
+from tna_onnx.numerics.isotonic import pool
+from tna_onnx.numerics.stats import SampleScores
+
+__all__ = ["BAND_LEVEL", "Corp", "Curve", "Decomposition"]
+
+BAND_LEVEL = 0.95
+"""Share of the curves of calibrated models that lie in the band, at each confidence."""
+
+# 5 of the resamples lie beyond each side of the band.
+_RESAMPLES = 200
+_MAX_GROUPS = 2000
+# Points of a curve; a drawing has three pixels for each.
+_POINTS = 101
+
+Array = NDArray[np.float64]
+_Score = Callable[[Array, Array, Array], Array]
+
+
+@dataclass(frozen=True)
+class Decomposition:
+    """A mean score of the top label in parts: score = miscalibration - discrimination + uncertainty.
+
+    Attributes:
+        miscalibration: what the best monotone map of the confidence would gain, in the unit of the metric.
+        discrimination: what the order of the confidences gains over one confidence for all, in the unit of the metric.
+        uncertainty: score of one confidence for all, the accuracy, in the unit of the metric.
+        expected: miscalibration that a calibrated model has by chance, on average, in the unit of the metric.
+    """
+
+    miscalibration: float
+    discrimination: float
+    uncertainty: float
+    expected: float
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The reliability curve without bins, at 101 confidences from the lowest to the highest; one if they are the same.
+
+    Attributes:
+        confidence: where the curve is read, fractions.
+        accuracy: isotonic fit of the hits, fractions.
+        low: lower end of the band in which the curves of calibrated models lie, fractions.
+        high: upper end of that band, fractions.
+    """
+
+    confidence: tuple[float, ...]
+    accuracy: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Corp:
+    """What isotonic recalibration of the top label says of N samples.
+
+    Attributes:
+        nll: parts of the top label's binary NLL.
+        brier: parts of the top label's squared error (hit - confidence)^2.
+        others: mean NLL of the label among the other classes, 0 where it is predicted, nats.
+        curve: reliability curve with its band.
+    """
+
+    nll: Decomposition
+    brier: Decomposition
+    others: float
+    curve: Curve
+
+    @classmethod
+    def of(cls, scores: SampleScores, seed: int = 0) -> Corp:
+        """Fit and resample N >= 1 scores.
+
+        Args:
+            scores: of the samples.
+            seed: of the resamples.
+        """
+        data = _Cells.of(scores)
+        fit = pool(data.hits / data.count, data.count)
+        binary = _binary_nll(scores)
+        drawn = _Drawn.of(data.grouped(), np.random.default_rng(seed))
+        nll = _decomposition(float(np.mean(binary)), data, fit, _log_score, drawn.nll)
+        squared = np.square(scores.hit - _confidence(scores))
+        brier = _decomposition(float(np.mean(squared)), data, fit, _squared_score, drawn.brier)
+        points = np.unique(np.linspace(data.confidence[0], data.confidence[-1], _POINTS))
+        curve = np.interp(points, data.confidence, fit)
+        return cls(
+            nll, brier, float(np.mean(scores.nll - binary)), Curve(*map(_plain, (points, curve, *drawn.band(points))))
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Cells:
+    """Samples of one confidence as a cell: ascending confidences (K,), samples and hits of each, as float64."""
+
+    confidence: Array
+    count: Array
+    hits: Array
+
+    @classmethod
+    def of(cls, scores: SampleScores) -> _Cells:
+        # one value for all samples of a confidence: their order is arbitrary
+        confidence, cell, count = np.unique(_confidence(scores), return_inverse=True, return_counts=True)
+        return cls(confidence, count.astype(np.float64), np.bincount(cell, scores.hit, len(count)).astype(np.float64))
+
+    def grouped(self) -> _Cells:
+        """Merge neighbours into groups of about equal size where there are many."""
+        if len(self.count) <= _MAX_GROUPS:
+            return self
+        before = np.cumsum(self.count) - self.count
+        group = (before * (_MAX_GROUPS / np.sum(self.count))).astype(np.intp)
+        starts = np.flatnonzero(np.r_[True, group[1:] != group[:-1]])
+        count = np.add.reduceat(self.count, starts)
+        mean = np.add.reduceat(self.count * self.confidence, starts) / count
+        return _Cells(mean, count, np.add.reduceat(self.hits, starts))
+
+
+@dataclass(frozen=True, eq=False)
+class _Drawn:
+    """Resamples under calibration.
+
+    Attributes:
+        confidence: (K,).
+        fits: (R, K), isotonic fits of hits that were drawn with these confidences.
+        nll: mean miscalibration of the binary NLL, nats.
+        brier: the same of the squared error.
+    """
+
+    confidence: Array
+    fits: Array
+    nll: float
+    brier: float
+
+    @classmethod
+    def of(cls, cells: _Cells, rng: np.random.Generator) -> _Drawn:
+        shape = (_RESAMPLES, len(cells.count))
+        hits = rng.binomial(cells.count.astype(np.int64), cells.confidence, shape).astype(np.float64)
+        fits = np.stack([pool(row / cells.count, cells.count) for row in hits])
+        given = np.broadcast_to(cells.confidence, shape)
+        gains = [score(cells.count, hits, given) - score(cells.count, hits, fits) for score in _SCORES]
+        return cls(cells.confidence, fits, *(float(np.mean(gain)) for gain in gains))
+
+    def band(self, points: Array) -> tuple[Array, Array]:
+        """Return the ends of the band at (P,) confidences."""
+        tail = (1 - BAND_LEVEL) / 2
+        curves = np.stack([np.interp(points, self.confidence, fit) for fit in self.fits])
+        low, high = np.quantile(curves, [tail, 1 - tail], axis=0)
+        return low, high
+
+
+def _log_score(count: Array, hits: Array, probability: Array) -> Array:
+    """Mean binary NLL (...) of (..., K) hits in cells of (K,) samples under (..., K) probabilities, nats."""
+    # 0 log 0 is 0: PAV gives 0 and 1 only where it is right
+    likelihood = xlogy(hits, probability) + xlog1py(count - hits, -probability)
+    return np.asarray(-np.sum(likelihood, axis=-1) / np.sum(count))
+
+
+def _squared_score(count: Array, hits: Array, probability: Array) -> Array:
+    """Mean squared error, as `_log_score`."""
+    squares = hits * (1 - 2 * probability) + count * probability**2
+    return np.asarray(np.sum(squares, axis=-1) / np.sum(count))
+
+
+_SCORES = (_log_score, _squared_score)
+
+
+def _decomposition(mean: float, data: _Cells, fit: Array, score: _Score, expected: float) -> Decomposition:
+    """Split a mean score; rounding of float32 confidences must not make a part negative."""
+    accuracy = np.full(len(fit), np.sum(data.hits) / np.sum(data.count))
+    uncertainty = float(score(data.count, data.hits, accuracy))
+    refined = float(score(data.count, data.hits, fit))
+    return Decomposition(max(0.0, mean - refined), max(0.0, uncertainty - refined), uncertainty, max(0.0, expected))
+
+
+def _binary_nll(scores: SampleScores) -> Array:
+    """NLL of whether the prediction is right, (N,), nats; at most the NLL of the label."""
+    nll = scores.nll.astype(np.float64)
+    with np.errstate(divide="ignore"):
+        wrong = -np.log1p(-_confidence(scores))
+    # a confidence that float32 rounds to 1 still left the label its probability
+    return np.where(scores.hit, nll, np.minimum(wrong, nll))
+
+
+def _confidence(scores: SampleScores) -> Array:
+    """Confidences as float64; probabilities are scored as a model gives them, and may round to more than 1."""
+    return np.minimum(scores.confidence.astype(np.float64), 1)
+
+
+def _plain(values: Array) -> tuple[float, ...]:
+    return tuple(values.tolist())

@@ -1,0 +1,66 @@
+"""Calibration without bins in words: lines for a terminal, rows for a page; of one model, or before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tna_onnx.numerics.metric import METRICS
+from tna_onnx.results.bin_free import BinFree
+
+__all__ = ["bin_free_lines", "bin_free_rows", "p_text"]
+
+Row = tuple[str, Callable[[BinFree], str]]
+
+
+def p_text(p: float) -> str:
+    """Write a p-value in two digits; below a thousandth none of them matters.
+
+    >>> p_text(0.0421), p_text(1e-9)
+    ('0.042', '< 0.001')
+    """
+    return "< 0.001" if p < 0.001 else f"{p:.2g}"
+
+
+def bin_free_lines(*stages: BinFree) -> list[str]:
+    """Return two lines; what chance alone gives is that of the last stage."""
+
+    def listed(write: Callable[[BinFree], str]) -> str:
+        return " -> ".join(map(write, stages))
+
+    kuiper = listed(lambda it: f"{_percent(it.cumulative.kuiper)} %")
+    p_value = listed(lambda it: p_text(it.cumulative.kuiper_p))
+    ece = listed(lambda it: f"{_percent(it.ece_debiased)} %")
+    lost = listed(lambda it: _nats(it.corp.nll.miscalibration))
+    last = stages[-1]
+    return [
+        f"bin-free Kuiper {kuiper} (p {p_value}); ECE debiased {ece}, by chance alone {_percent(last.ece_expected)} %",
+        f"NLL      of it miscalibrated confidence {lost} nats, by chance alone {_nats(last.corp.nll.expected)}",
+    ]
+
+
+_ROWS: tuple[Row, ...] = (
+    ("ECE debiased, %", lambda it: _percent(it.ece_debiased)),
+    ("ECE by chance alone, %", lambda it: _percent(it.ece_expected)),
+    ("Kuiper, %", lambda it: _percent(it.cumulative.kuiper)),
+    ("p-value of Kuiper", lambda it: p_text(it.cumulative.kuiper_p)),
+    ("Kolmogorov-Smirnov, %", lambda it: _percent(it.cumulative.kolmogorov_smirnov)),
+    ("p-value of Kolmogorov-Smirnov", lambda it: p_text(it.cumulative.kolmogorov_smirnov_p)),
+    ("NLL: miscalibration, nats", lambda it: _nats(it.corp.nll.miscalibration)),
+    ("NLL: miscalibration by chance alone, nats", lambda it: _nats(it.corp.nll.expected)),
+    ("NLL: discrimination, nats", lambda it: _nats(it.corp.nll.discrimination)),
+    ("NLL: uncertainty, nats", lambda it: _nats(it.corp.nll.uncertainty)),
+    ("NLL: among the other classes, nats", lambda it: _nats(it.corp.others)),
+)
+
+
+def bin_free_rows(*stages: BinFree) -> list[tuple[str, ...]]:
+    """Return the rows of a table: what it is, then its value in each stage."""
+    return [(title, *map(write, stages)) for title, write in _ROWS]
+
+
+def _percent(value: float) -> str:
+    return METRICS["ece"].number(value)
+
+
+def _nats(value: float) -> str:
+    return METRICS["nll"].number(value)
