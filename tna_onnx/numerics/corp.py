@@ -108,7 +108,7 @@ class Corp:
             seed: of the resamples.
         """
         data = _Cells.of(scores)
-        fit = pool(data.hits / data.count, data.count)
+        fit, _ = pool(data.hits / data.count, data.count)
         binary = _binary_nll(scores)
         drawn = _Drawn.of(data.grouped(), np.random.default_rng(seed))
         nll = _decomposition(float(np.mean(binary)), data, fit, _log_score, drawn.nll)
@@ -167,7 +167,7 @@ class _Drawn:
     def of(cls, cells: _Cells, rng: np.random.Generator) -> _Drawn:
         shape = (_RESAMPLES, len(cells.count))
         hits = rng.binomial(cells.count.astype(np.int64), cells.confidence, shape).astype(np.float64)
-        fits = np.stack([pool(row / cells.count, cells.count) for row in hits])
+        fits = np.stack([pool(row / cells.count, cells.count)[0] for row in hits])
         given = np.broadcast_to(cells.confidence, shape)
         gains = [score(cells.count, hits, given) - score(cells.count, hits, fits) for score in _SCORES]
         return cls(cells.confidence, fits, *(float(np.mean(gain)) for gain in gains))
