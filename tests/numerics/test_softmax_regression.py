@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -12,13 +13,14 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
 
+from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.softmax_regression import Axes, principal_axes, ridge_path
 
 Array = NDArray[Any]
 
-# A path stops where a step would gain 2e-5 by its linear model, which is twice what is left to gain. Systems are solved
-# to a fifth, which leaves a little more of it.
-EXCESS = 2e-5
+# What a path may leave to gain, nats: a twentieth of the smallest effect on the NLL that counts. It stops where a step
+# would gain 1e-5, and the steps after that would gain a few times as much where axes are far from independent.
+EXCESS = METRICS["nll"].smallest_effect / 20
 STRENGTHS = (1.0, 0.05, 2e-3, 1e-4)
 
 
@@ -69,7 +71,7 @@ def test_a_weaker_ridge_goes_further_and_fits_closer(seed: int, n: int, samples:
     sizes = [float(np.sum(np.square(each, dtype=np.float64))) for each in path]
     fits = [value_and_slope(each.astype(np.float64), scores, labels, axes, 0.0)[0] for each in path]
     for (strong, weak), (near, far), (loose, close) in zip(
-        *(list(zip(x[:-1], x[1:], strict=True)) for x in (STRENGTHS, sizes, fits)), strict=True
+        *(itertools.pairwise(x) for x in (STRENGTHS, sizes, fits)), strict=True
     ):
         # of two minima each is the better one by its own measure, up to what is left to gain
         assert loose + strong * near <= close + strong * far + EXCESS
