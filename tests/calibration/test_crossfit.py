@@ -1,31 +1,35 @@
-"""Cross-fitting: each sample is scored once, by what was chosen and fitted without it."""
+"""Cross-fitting: each sample is scored once, by what was fitted and chosen without it."""
+
+from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tna_onnx.calibration.crossfit import FOLDS, choose_map, cross_fit, cross_score, folds
-from tna_onnx.engine.logits import HeadLogits, score_all
+from tna_onnx.calibration.crossfit import FOLDS, Fit, Fits, Scores, chosen_per_fold, cross_scores, folds, nested
+from tna_onnx.calibration.methods import INPUT, Method, Rule
+from tna_onnx.engine.logits import HeadLogits
 from tna_onnx.errors import DataError
 from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.maps import MAPS
 from tna_onnx.maps.base import CalibrationMap, Reduce, apply_map
-from tna_onnx.maps.ensemble_temperature import EnsembleTemperature
-from tna_onnx.numerics.metrics import ece
+from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.stats import SampleScores
-from tna_onnx.search.candidates import Candidate, candidate_weight, choose
-from tna_onnx.search.settings import SearchSettings
-from tna_onnx.search.sparse import search_sparse
 
 Array = NDArray[Any]
-SETTINGS = SearchSettings(angle_step=15.0, max_ensemble_size=40, seed=4)
+
+SEED = 4
+N = 603
+TS = Method(tilted=False, map="ts")
+BIAS = Method(tilted=False, map="bias")
 
 
-def data(samples: int = 600, n: int = 16, classes: int = 4) -> tuple[Array, NDArray[np.int64], Array, Array]:
+def data(samples: int = N, n: int = 16, classes: int = 4) -> tuple[Array, NDArray[np.int64], Array, Array]:
     """Features, labels, weight and bias of a classifier whose logits are twice too large."""
     rng = np.random.default_rng([samples, n, classes])
     features = rng.normal(size=(samples, n))
@@ -34,185 +38,46 @@ def data(samples: int = 600, n: int = 16, classes: int = 4) -> tuple[Array, NDAr
     return features.astype(np.float32), labels, (2 * honest).astype(np.float32), np.zeros(classes, np.float32)
 
 
-class Run:
-    """One cross-fit, with the maps it fitted and the candidates it took, fold by fold."""
+def logits_of(labels: NDArray[np.int64] | None = None) -> HeadLogits:
+    features, drawn, weight, bias = data()
+    return HeadLogits(FeatureTable(features, drawn if labels is None else labels), weight, bias)
 
-    def __init__(
-        self,
-        features: Array,
-        labels: NDArray[np.int64],
-        weight: Array,
-        bias: Array,
-        name: str | None = "ts",
-        settings: SearchSettings = SETTINGS,
-    ) -> None:
-        self.store, self.weight, self.bias, self.name, self.settings = (
-            FeatureTable(features, labels),
-            weight,
-            bias,
-            name,
-            settings,
-        )
-        self.candidates = search_sparse(
-            weight,
-            lambda weights: score_all([HeadLogits(self.store, w, bias) for w in weights]),
-            settings,
-            lambda *_: None,
-        )
-        self.maps: list[CalibrationMap | None] = []
-        self.rows: list[int] = []
-        self.before, self.after = cross_fit(self.candidates, self.logits_of, self.fit, settings)
 
-    def logits_of(self, candidate: Candidate) -> HeadLogits:
-        return HeadLogits(self.store, candidate_weight(self.weight, candidate, self.settings), self.bias)
+class Maps:
+    """Fits of maps by name, which keeps what was fitted for each fold."""
 
-    def fit(self, reduce: Reduce) -> CalibrationMap | None:
-        self.rows.append(reduce(lambda _, labels, *__: len(labels)))
-        self.maps.append(None if self.name is None else MAPS[self.name].fit(reduce))
-        return self.maps[-1]
+    def __init__(self, *names: str, labels: NDArray[np.int64] | None = None) -> None:
+        self.names = names
+        self.logits = logits_of(labels)
+        self.fitted: dict[tuple[str, int], CalibrationMap | None] = {}
+        self.masks: list[Array] = []
 
-    @property
-    def fold(self) -> Array:
-        return folds(len(self.store), self.settings.seed)
+    def __call__(self, k: int, train: Array) -> Iterator[Iterator[Fit]]:
+        self.masks.append(train)
+        for name in self.names:
+            yield self._one(name, k, train)
 
-    @property
-    def order(self) -> Array:
-        """Rows in the order of the scores."""
-        return np.concatenate([np.flatnonzero(self.fold == k) for k in range(FOLDS)])
+    def _one(self, name: str, k: int, train: Array) -> Iterator[Fit]:
+        fitted = None if name == "none" else MAPS[name].fit(self.logits.reduce(train))
+        self.fitted[name, k] = fitted
+        yield Method(tilted=False, map=name), self.logits, fitted
+
+    def scores(self) -> Scores:
+        return cross_scores(N, SEED, self)
 
 
 @functools.cache
-def plain(name: str | None = "ts") -> Run:
-    return Run(*data(), name=name)
+def plain() -> Maps:
+    maps = Maps("none", "ts", "bias")
+    maps.scores()
+    return maps
 
 
 def equal(one: SampleScores, other: SampleScores) -> bool:
     return all(np.array_equal(a, b) for a, b in zip(vars(one).values(), vars(other).values(), strict=True))
 
 
-@pytest.mark.parametrize("samples", [600, 601, 603])
-def test_every_sample_once_in_folds_of_nearly_equal_size(samples: int) -> None:
-    run = Run(*data(samples))
-    assert len(run.before) == len(run.after) == samples
-    assert sorted(run.order) == list(range(samples))
-    assert [samples - rows for rows in run.rows] == [int(np.sum(run.fold == k)) for k in range(FOLDS)]
-    assert max(run.rows) - min(run.rows) <= 1
-    # every label is there: which of them were hit before is known from the original weight
-    assert equal(run.before, run.candidates[0].scores.take(run.order))
-
-
-def test_each_fold_is_scored_by_the_choice_and_the_map_of_the_others() -> None:
-    run = plain("ets")
-    features, labels = run.store.features, run.store.labels
-    start = 0
-    for k, fitted in enumerate(run.maps):
-        held = run.fold == k
-        chosen = choose(run.candidates, run.settings, ~held)
-        weight = candidate_weight(run.weight, run.candidates[chosen], run.settings)
-        train = (features[~held] @ weight.T + run.bias, labels[~held], None)
-        expected = EnsembleTemperature.fit(lambda of, train=train: of(*train))
-        assert fitted is not None
-        # rows are multiplied in another block: float32 logits differ by a few 2^-24 of 10, the fit by less
-        for name, value in vars(expected).items():
-            np.testing.assert_allclose(getattr(fitted, name), value, rtol=1e-4, atol=1e-4)
-        scores = SampleScores.of_logits(apply_map(fitted, features[held] @ weight.T + run.bias), labels[held])
-        part = run.after.take(np.arange(start, start + len(scores)))
-        np.testing.assert_array_equal(part.hit, scores.hit)
-        np.testing.assert_allclose(part.nll, scores.nll, rtol=1e-4, atol=1e-5)  # as above
-        start += len(scores)
-
-
-@pytest.mark.parametrize("name", ["ts", "ets"])
-@pytest.mark.parametrize("fold", range(FOLDS))
-def test_labels_of_a_fold_do_not_touch_its_own_map(name: str, fold: int) -> None:
-    features, labels, weight, bias = data()
-    run = plain(name)
-    held = run.fold == fold
-    changed = labels.copy()
-    changed[held] = np.random.default_rng(fold).integers(0, 4, int(held.sum()))
-    other = Run(features, changed, weight, bias, name)
-    # which angles are tried depends on all samples and is shared by all folds: keep those of the first search
-    pool = _scored(other, run.candidates)
-    maps: list[CalibrationMap | None] = []
-
-    def fit(reduce: Reduce) -> CalibrationMap | None:
-        maps.append(MAPS[name].fit(reduce))
-        return maps[-1]
-
-    _, after = cross_fit(pool, other.logits_of, fit, SETTINGS)
-    assert maps[fold] == run.maps[fold]
-    assert all(maps[k] != run.maps[k] for k in range(FOLDS) if k != fold)  # the others did see them
-    mine = held[run.order]
-    np.testing.assert_array_equal(after.confidence[mine], run.after.confidence[mine])
-
-
-def _scored(run: Run, pool: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
-    """The same candidates, scored with the labels of a run."""
-    return tuple(Candidate(c.angle, c.ensemble_size, c.rotations, run.logits_of(c).scores()) for c in pool)
-
-
-def test_features_of_a_fold_do_not_touch_its_own_map() -> None:
-    features, labels, weight, bias = data()
-    run, moved = plain(), features.copy()
-    held = run.fold == 2
-    moved[held] = moved[held][::-1]
-    maps: list[CalibrationMap | None] = []
-    store = FeatureTable(moved, labels)
-
-    def logits_of(candidate: Candidate) -> HeadLogits:
-        return HeadLogits(store, candidate_weight(weight, candidate, SETTINGS), bias)
-
-    def fit(reduce: Reduce) -> CalibrationMap | None:
-        maps.append(MAPS["ts"].fit(reduce))
-        return maps[-1]
-
-    pool = tuple(Candidate(c.angle, c.ensemble_size, c.rotations, logits_of(c).scores()) for c in run.candidates)
-    cross_fit(pool, logits_of, fit, SETTINGS)
-    # BLAS may multiply the other rows of a changed block in the same way only: equal, not close
-    assert maps[2] == run.maps[2]
-
-
-def test_without_map_and_search_nothing_changes() -> None:
-    features, labels, weight, bias = data()
-    logits = HeadLogits(FeatureTable(features, labels), weight, bias)
-    original = (Candidate(0.0, 1, 0.0, logits.scores()),)
-    before, after = cross_fit(original, lambda _: logits, lambda _: None, SETTINGS)
-    assert equal(before, after)
-
-
-def test_the_result_is_better_than_the_input() -> None:
-    run = plain()
-    # twice too large logits: ECE of about 0.15 before; a plug-in ECE of 600 calibrated samples is about 0.04
-    assert ece(run.after) < 0.7 * ece(run.before)
-
-
-def test_the_seed_draws_the_folds() -> None:
-    features, labels, weight, bias = data()
-    again = Run(features, labels, weight, bias)
-    other = Run(features, labels, weight, bias, settings=SearchSettings(angle_step=15.0, max_ensemble_size=40, seed=5))
-    assert equal(plain().after, again.after)
-    assert not np.array_equal(plain().order, other.order)
-
-
-def test_logits_of_a_candidate_are_computed_once() -> None:
-    run = plain()
-    asked: list[Candidate] = []
-
-    def logits_of(candidate: Candidate) -> HeadLogits:
-        asked.append(candidate)
-        return run.logits_of(candidate)
-
-    cross_fit(run.candidates, logits_of, lambda _: None, SETTINGS)
-    assert len(asked) == len({id(c) for c in asked}) <= FOLDS
-
-
-def test_a_fold_that_cannot_be_fitted() -> None:
-    """A fold holds the only error: the others are all right."""
-    features, _, weight, bias = data()
-    labels = (features @ weight.T).argmax(axis=1)
-    labels[7] = (features @ weight.T).argmin(axis=1)[7]
-    with pytest.raises(DataError, match="every calibration sample is classified right"):
-        Run(features, labels, weight, bias)
+# --- folds
 
 
 @pytest.mark.parametrize("n", [1, 4, 5, 17, 1000])
@@ -225,42 +90,212 @@ def test_folds_are_of_nearly_equal_size_and_drawn_by_the_seed(n: int) -> None:
     assert n < 17 or not np.array_equal(folds(n, 4), fold)
 
 
-def test_cross_score_asks_for_each_fold_with_the_others() -> None:
-    features, labels, weight, bias = data(603)
-    logits = HeadLogits(FeatureTable(features, labels), weight, bias)
-    asked: list[Array] = []
-
-    def propose(train: Array) -> tuple[HeadLogits, None]:
-        asked.append(train)
-        return logits, None
-
-    scores, rows = cross_score(603, 9, propose)
-    assert len(asked) == FOLDS
-    np.testing.assert_array_equal(np.sum(asked, axis=0), FOLDS - 1)  # each sample is left out once
-    np.testing.assert_array_equal(rows, np.concatenate([np.flatnonzero(~train) for train in asked]))
-    assert equal(scores, logits.scores().take(rows))
+# --- scores
 
 
-def test_maps_are_compared_by_their_cross_validated_nll() -> None:
+def test_every_sample_is_left_out_once_and_scores_are_in_the_order_of_the_samples() -> None:
+    maps = Maps("none", "ts")
+    scores = maps.scores()
+    np.testing.assert_array_equal(np.sum(maps.masks, axis=0), FOLDS - 1)
+    for k, train in enumerate(maps.masks):
+        np.testing.assert_array_equal(train, folds(N, SEED) != k)
+    # without a map, cross-fitted scores are the scores
+    assert equal(scores[INPUT], maps.logits.scores())
+
+
+def test_each_fold_is_scored_by_the_map_of_the_others() -> None:
+    maps = Maps("ts")
+    scores = maps.scores()[TS]
     features, labels, weight, bias = data()
-    logits = HeadLogits(FeatureTable(features, labels), weight, bias)
+    for k in range(FOLDS):
+        held = folds(N, SEED) == k
+        expected = Temperature.fit(lambda of, held=held: of(features[~held] @ weight.T + bias, labels[~held], None))
+        fitted = maps.fitted["ts", k]
+        assert isinstance(fitted, Temperature)
+        # rows are multiplied in another block: float32 logits differ by a few 2^-24 of 10, the fit by less
+        assert fitted.temperature == pytest.approx(expected.temperature, rel=1e-5)
+        alone = SampleScores.of_logits(apply_map(fitted, features[held] @ weight.T + bias), labels[held])
+        np.testing.assert_array_equal(scores.take(held).hit, alone.hit)
+        np.testing.assert_allclose(scores.take(held).nll, alone.nll, rtol=1e-4, atol=1e-5)  # as above
+
+
+@pytest.mark.parametrize("fold", range(FOLDS))
+def test_labels_of_a_fold_do_not_touch_its_own_fit(fold: int) -> None:
+    _, labels, _, _ = data()
+    held = folds(N, SEED) == fold
+    changed = labels.copy()
+    changed[held] = np.random.default_rng(fold).integers(0, 4, int(held.sum()))
+    other = Maps("none", "ts", "bias", labels=changed)
+    scores = other.scores()
+    before = cross_scores(N, SEED, Maps("none", "ts", "bias"))
+    for method in (TS, BIAS):
+        mine, its = plain().fitted[method.map, fold], other.fitted[method.map, fold]
+        assert mine is not None
+        assert its is not None
+        assert mine.brief == its.brief
+        for k in set(range(FOLDS)) - {fold}:  # the others did see them
+            assert plain().fitted[method.map, k] != other.fitted[method.map, k]
+        np.testing.assert_array_equal(scores[method].take(held).confidence, before[method].take(held).confidence)
+
+
+def test_features_of_a_fold_do_not_touch_its_own_fit() -> None:
+    features, labels, weight, bias = data()
+    held = folds(N, SEED) == 2
+    features[held] = features[held][::-1]
+    maps = Maps("ts")
+    maps.logits = HeadLogits(FeatureTable(features, labels), weight, bias)
+    maps.scores()
+    # BLAS may multiply the other rows of a changed block in the same way only: equal, not close
+    assert maps.fitted["ts", 2] == plain().fitted["ts", 2]
+    assert maps.fitted["ts", 3] != plain().fitted["ts", 3]
+
+
+def test_the_seed_draws_the_folds() -> None:
+    once, again, other = (cross_scores(N, seed, Maps("ts"))[TS] for seed in (4, 4, 5))
+    assert equal(once, again)
+    assert not equal(once, other)
+
+
+# --- what cannot be fitted
+
+
+def refusing(name: str, fold: int | None) -> Fits:
+    """Fits of `ts` and of a map that cannot be fitted without one fold, or any."""
+    maps = Maps("ts")
 
     def refuse(reduce: Reduce) -> CalibrationMap | None:
-        raise DataError("no")
+        raise DataError(f"no {name}")
 
-    fits = {"none": lambda _: None, "refused": refuse, "ts": MAPS["ts"].fit}
-    values = choose_map(600, logits, fits, seed=4)
-    assert list(values) == ["ts", "none"]  # the best first: logits are twice too large
-    assert values["ts"] < values["none"]
-    nll = logits.scores().nll
-    assert values["none"] == pytest.approx(float(np.mean(nll, dtype=np.float64)), rel=1e-12)  # 600 terms of float64
-    held = folds(600, 4)
-    by_hand = np.concatenate(
-        [
-            logits.mapped_scores(MAPS["ts"].fit(logits.reduce(held != k, features=True)), held == k).nll
-            for k in range(FOLDS)
+    def fits(k: int, train: Array) -> Iterator[Iterator[Fit]]:
+        def path() -> Iterator[Fit]:
+            fitted = refuse(maps.logits.reduce(train)) if fold in (None, k) else None
+            yield Method(tilted=False, map=name), maps.logits, fitted
+
+        yield path()
+        yield from maps(k, train)
+
+    return fits
+
+
+@pytest.mark.parametrize("fold", [None, 0, 3])
+def test_a_map_that_fails_is_no_candidate(fold: int | None) -> None:
+    scores = cross_scores(N, SEED, refusing("ets", fold))
+    assert list(scores) == [TS]
+    assert equal(scores[TS], cross_scores(N, SEED, Maps("ts"))[TS])
+
+
+def test_where_none_can_be_fitted_the_first_reason_is_given() -> None:
+    """A fold holds the only error: without it, all are right."""
+    features, _, weight, bias = data()
+    labels = (features @ weight.T + bias).argmax(axis=1)
+    labels[7] = (features @ weight.T + bias).argmin(axis=1)[7]
+    with pytest.raises(DataError, match="every calibration sample is classified right"):
+        cross_scores(N, SEED, Maps("ts", labels=labels))
+
+
+# --- paths
+
+SCALES = (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 8.0)
+
+
+def refit(step: int) -> Method:
+    return Method(tilted=False, map="refit", step=step)
+
+
+class Path:
+    """A path of temperatures, best at 2, which keeps how far it was asked for."""
+
+    def __init__(self, best: Iterable[float] = (2.0,) * FOLDS) -> None:
+        self.logits = logits_of()
+        self.best = tuple(best)
+        self.reached = [0] * FOLDS
+
+    def __call__(self, k: int, train: Array) -> Iterator[Iterator[Fit]]:
+        yield self._steps(k)
+
+    def _steps(self, k: int) -> Iterator[Fit]:
+        for step, scale in enumerate(SCALES):
+            self.reached[k] = step
+            yield refit(step), self.logits, Temperature(scale * 2 / self.best[k])
+
+
+def test_a_path_is_left_once_it_has_got_worse() -> None:
+    path = Path()
+    scores = cross_scores(N, SEED, path)
+    fold = folds(N, SEED)
+    for k in range(FOLDS):
+        held = fold == k
+        values = [
+            float(np.mean(path.logits.mapped_scores(Temperature(scale), held).nll, dtype=np.float64))
+            for scale in SCALES
         ]
-    )
-    assert values["ts"] == float(np.mean(by_hand, dtype=np.float64))
-    with pytest.raises(DataError, match="no map can be fitted"):
-        choose_map(600, logits, {"refused": refuse}, seed=4)
+        worse = [j for j in range(1, len(SCALES)) if values[j] > values[j - 1]]
+        assert path.reached[k] == worse[0] < len(SCALES) - 1
+    assert list(scores) == [refit(step) for step in range(min(path.reached) + 1)]
+
+
+def test_only_steps_that_all_folds_share_stay() -> None:
+    """In one fold the same steps go twice as far, so that it is left earlier."""
+    path = Path((2.0, 2.0, 1.0, 2.0, 2.0))
+    scores = cross_scores(N, SEED, path)
+    assert path.reached[2] < min(path.reached[:2] + path.reached[3:])
+    assert list(scores) == [refit(step) for step in range(path.reached[2] + 1)]
+    for each in scores.values():
+        assert len(each) == N
+
+
+# --- the choice
+
+
+def spoilt(scores: Scores, fold: int) -> Scores:
+    """The same scores but those of one fold, which are drawn at random."""
+    rng = np.random.default_rng(fold)
+    held = folds(N, SEED) == fold
+    changed = {}
+    for method, each in scores.items():
+        nll, hit = each.nll.copy(), each.hit.copy()
+        nll[held] = rng.gamma(2, 5, int(held.sum()))
+        hit[held] = rng.random(int(held.sum())) < 0.1
+        changed[method] = SampleScores(each.confidence, hit, nll, each.brier)
+    return changed
+
+
+@pytest.mark.parametrize("fold", range(FOLDS))
+def test_scores_of_a_fold_have_no_part_in_its_choice(fold: int) -> None:
+    scores = plain().scores()
+    before = scores[INPUT]
+    chosen = chosen_per_fold(scores, before, Rule(), SEED)
+    changed = spoilt(scores, fold)
+    assert chosen_per_fold(changed, changed[INPUT], Rule(), SEED)[fold] == chosen[fold]
+
+
+def test_each_fold_takes_what_the_others_say() -> None:
+    """`bias` is better but in fold 3, where it is much worse: fold 3 takes it, and the others see that and do not."""
+    fold = folds(N, SEED)
+    flat = logits_of().scores()
+    nll = np.full(N, 1.0, np.float32)
+    before = SampleScores(flat.confidence, flat.hit, nll, flat.brier)
+    better = np.where(fold == 3, 9.0, 0.5).astype(np.float32)
+    scores = {INPUT: before, BIAS: SampleScores(flat.confidence, flat.hit, better, flat.brier)}
+    assert chosen_per_fold(scores, before, Rule(), SEED) == [BIAS if k == 3 else INPUT for k in range(FOLDS)]
+    honest = nested(scores, before, Rule(), SEED)
+    # and this is what the estimate has to say: it would have cost 8 nats there
+    np.testing.assert_array_equal(honest.nll, np.where(fold == 3, 9.0, 1.0).astype(np.float32))
+
+
+def test_nested_scores_are_in_the_order_of_the_samples() -> None:
+    scores = plain().scores()
+    honest = nested(scores, scores[INPUT], Rule(), SEED)
+    chosen = chosen_per_fold(scores, scores[INPUT], Rule(), SEED)
+    fold = folds(N, SEED)
+    for row in range(N):
+        own = scores[chosen[fold[row]]]
+        assert (honest.nll[row], honest.hit[row]) == (own.nll[row], own.hit[row])
+
+
+def test_the_result_is_better_than_the_input() -> None:
+    """Logits are twice too large: 600 samples tell T = 2 from 1 in every fold."""
+    scores = plain().scores()
+    honest = nested(scores, scores[INPUT], Rule(), SEED)
+    assert INPUT not in chosen_per_fold(scores, scores[INPUT], Rule(), SEED)
+    assert float(np.mean(honest.nll)) < float(np.mean(scores[INPUT].nll))

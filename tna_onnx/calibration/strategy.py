@@ -116,7 +116,8 @@ class Strategy:
         # once: every candidate and the report are held against these
         before = original.scores()
         candidates: tuple[Candidate, ...] = (Candidate(0.0, 1, 0.0, before),)
-        if True in self._tilts:
+        # what may not change a prediction is not tilted: there is nothing to search then
+        if any(method.tilted for method in self._methods):
             candidates = self._search(None, progress)
         found = candidates[choose(candidates, self.settings)]
         scores = self._compared(found, before)
@@ -200,10 +201,12 @@ class Strategy:
         flattering = [self._weight_of(found)] * FOLDS
         scores = cross_scores(n, seed, functools.partial(self._fits, methods, flattering))
         chosen = [self._rule.choose(scores, before), *chosen_per_fold(scores, before, self._rule, seed)]
-        if any(method.tilted for method in chosen):
-            tilted = tuple(method for method in methods if method.tilted)
-            scores |= cross_scores(n, seed, functools.partial(self._fits, tilted, self._fold_weights()))
-        return scores
+        if not any(method.tilted for method in chosen):
+            return scores
+        # none of the flattered ones stays, not even a step of a path that is not reached again
+        honest = {method: each for method, each in scores.items() if not method.tilted}
+        tilted = tuple(method for method in methods if method.tilted)
+        return honest | cross_scores(n, seed, functools.partial(self._fits, tilted, self._fold_weights()))
 
     # ---- weights
 

@@ -163,7 +163,8 @@ class Writing:
         bias = head.anchored(folding.bias(head.bias * head.working_type.type(kept)))
         if head.holds_bias:
             return {"weight": weight, "bias": bias}
-        return {"weight": weight, "write_map": functools.partial(_add, bias)}
+        # a number for all classes stays in the file: what is added comes on top of it
+        return {"weight": weight, "write_map": functools.partial(_add, bias - head.bias)}
 
     @property
     def _all(self) -> tuple[str, ...]:

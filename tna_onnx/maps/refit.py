@@ -13,6 +13,7 @@ say. Above 2^28 numbers of features, an evenly spaced part of the samples is fit
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -104,7 +105,7 @@ class Refit:
     @classmethod
     def _along(cls, reduce: Reduce, strengths: tuple[float, ...]) -> Iterator[Refit]:
         temperature = Temperature.fit(reduce).temperature
-        samples = reduce(_Samples.of).thinned()
+        samples = _samples(reduce)
         x, scale = samples.scaled()
         if not x[:, :-1].any():
             raise DataError("refit: all features are zero; use another map")
@@ -115,6 +116,19 @@ class Refit:
             yield cls(temperature, strength, change[:, :-1] / scale, change[:, -1])
 
 
+def _samples(reduce: Reduce) -> _Samples:
+    """Collect evenly spaced samples whose features fit into memory: the same ones, however they are cut in chunks."""
+    size = reduce(_size)
+    step = max(1, -(-int(size[1]) // _MAX_NUMBERS))
+    taken: _Samples = reduce(functools.partial(_Samples.of, step), np.arange(int(size[0])))
+    return taken
+
+
+def _size(_: Any, labels: NDArray[np.int64], features: Any) -> NDArray[np.int64]:
+    """Return the samples, and the numbers in their features."""
+    return np.array([len(labels), len(labels) * features.shape[1]])
+
+
 @dataclass(frozen=True, eq=False)
 class _Samples:
     """Logits (N, C), labels (N,) and features (N, n) of some samples, in parts; `+` joins."""
@@ -122,8 +136,11 @@ class _Samples:
     parts: tuple[tuple[FloatArray, NDArray[np.int64], FloatArray], ...]
 
     @classmethod
-    def of(cls, logits: Any, labels: NDArray[np.int64], features: Any) -> _Samples:
-        return cls(((np.asarray(to_host(logits), np.float32), labels, np.asarray(to_host(features), np.float32)),))
+    def of(cls, step: int, logits: Any, labels: NDArray[np.int64], features: Any, index: NDArray[np.intp]) -> _Samples:
+        """Take every step-th sample."""
+        kept = np.flatnonzero(index % step == 0)
+        s, z = (np.asarray(to_host(values)[kept], np.float32) for values in (logits, features))
+        return cls(((s, labels[kept], z),))
 
     def __add__(self, other: _Samples) -> _Samples:
         return _Samples(self.parts + other.parts)
@@ -139,14 +156,6 @@ class _Samples:
     @property
     def features(self) -> FloatArray:
         return np.concatenate([part[2] for part in self.parts])
-
-    def thinned(self) -> _Samples:
-        """Return every k-th sample, so that the features fit into memory."""
-        features = sum(part[2].size for part in self.parts)
-        step = -(-features // _MAX_NUMBERS)
-        if step == 1:
-            return self
-        return _Samples(tuple((logits[::step], labels[::step], z[::step]) for logits, labels, z in self.parts))
 
     def scaled(self) -> tuple[FloatArray, FloatArray]:
         """Return features of unit second moment with a column of ones, (N, n + 1), and the scale (n,)."""

@@ -28,12 +28,20 @@ def sample_losses(scores: SampleScores, objective: Objective, bins: int = 15) ->
     if objective in ("nll", "brier"):
         return getattr(scores, objective).astype(np.float64)  # type: ignore[no-any-return]  # by the field's name
     residual: NDArray[np.float64] = scores.hit - scores.confidence.astype(np.float64)
-    if objective == "ece":
-        bin_ = bin_of(scores.confidence, bins)
-    else:
-        # ranks in bins of equal mass; samples of one confidence go where the sort puts them
-        bin_ = np.empty(len(scores), np.intp)
-        bin_[np.argsort(scores.confidence, kind="stable")] = np.arange(len(scores)) * bins // max(1, len(scores))
-    side = np.sign(np.bincount(bin_, residual, bins))
-    losses: NDArray[np.float64] = side[bin_] * residual
+    if objective == "adaece":
+        return residual * _sides_by_mass(scores.confidence, residual, bins)
+    bin_ = bin_of(scores.confidence, bins)
+    losses: NDArray[np.float64] = np.sign(np.bincount(bin_, residual, bins))[bin_] * residual
     return losses
+
+
+def _sides_by_mass(confidence: NDArray[np.float32], residual: NDArray[np.float64], bins: int) -> NDArray[np.float64]:
+    """Return the side of each sample's bin, of bins of equal mass; samples of one confidence share the mean side."""
+    ranks = np.arange(len(confidence))
+    bin_ = ((ranks + 1) * bins - 1) // max(1, len(confidence))
+    _, tie, counts = np.unique(confidence, return_inverse=True, return_counts=True)
+    tied = np.repeat(np.arange(len(counts)), counts)
+    mean = np.bincount(tie, residual, len(counts)) / counts
+    side = np.sign(np.bincount(bin_, mean[tied], bins))
+    shared: NDArray[np.float64] = np.bincount(tied, side[bin_], len(counts)) / counts
+    return shared[tie]

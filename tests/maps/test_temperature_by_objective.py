@@ -1,0 +1,87 @@
+"""A temperature that minimises another metric than the NLL: against scans of this test's own."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tests.maps.samples import reduce_of, sample
+from tna_onnx.maps.temperature import Temperature
+
+Array = NDArray[Any]
+
+
+def top(logits: Array, labels: Array, temperature: float) -> tuple[Array, Array]:
+    """Confidences and whether they came true; float64."""
+    p = np.exp((logits - logits.max(axis=1, keepdims=True)) / temperature)
+    p /= p.sum(axis=1, keepdims=True)
+    return p.max(axis=1), p.argmax(axis=1) == labels
+
+
+def ece(logits: Array, labels: Array, temperature: float) -> float:
+    confidence, hit = top(logits, labels, temperature)
+    total = 0.0
+    for j in range(15):
+        inside = (confidence > j / 15) & (confidence <= (j + 1) / 15)
+        if inside.any():
+            total += inside.mean() * abs(hit[inside].mean() - confidence[inside].mean())
+    return total
+
+
+def adaece(logits: Array, labels: Array, temperature: float) -> float:
+    confidence, hit = top(logits, labels, temperature)
+    order = np.argsort(confidence, kind="stable")
+    n = len(order)
+    runs = [order[j * n // 15 : (j + 1) * n // 15] for j in range(15)]
+    return sum(len(run) / n * abs(float(hit[run].mean() - confidence[run].mean())) for run in runs)
+
+
+def brier(logits: Array, labels: Array, temperature: float) -> float:
+    p = np.exp((logits - logits.max(axis=1, keepdims=True)) / temperature)
+    p /= p.sum(axis=1, keepdims=True)
+    p[np.arange(len(labels)), labels] -= 1
+    return float(np.mean(np.sum(p * p, axis=1)))
+
+
+METRICS = {"ece": ece, "adaece": adaece, "brier": brier}
+
+# confidences are scored as float32
+ROUNDING = 1e-6
+
+
+@pytest.mark.parametrize("objective", METRICS)
+@pytest.mark.parametrize(("size", "classes", "seed"), [(300, 5, 0), (900, 5, 1), (900, 2, 2), (400, 30, 3)])
+def test_no_worse_than_a_scan(objective: Any, size: int, classes: int, seed: int) -> None:
+    logits, labels, _ = sample(classes=classes, size=size, seed=seed)
+    value = METRICS[objective]
+    reduce = reduce_of(logits, labels)
+    found = value(logits, labels, Temperature.fit(reduce, objective=objective).temperature)
+    centre = Temperature.fit(reduce).temperature
+    assert found <= value(logits, labels, centre) + ROUNDING
+    # the same reach, as finely as the first of its own scans
+    steps = centre * np.geomspace(1 / 3, 3, 33)
+    assert found <= min(value(logits, labels, t) for t in steps) + ROUNDING
+    # thirty times finer. An error of calibration has dips of noise in between, not deeper than the error of a frequency
+    noise = 0.0 if objective == "brier" else math.sqrt(0.25 / size)
+    steps = centre * np.geomspace(1 / 3, 3, 961)
+    assert found <= min(value(logits, labels, t) for t in steps) + noise + ROUNDING
+
+
+@pytest.mark.parametrize("objective", METRICS)
+def test_chunks_give_what_the_whole_gives(objective: Any) -> None:
+    logits, labels, _ = sample(size=300)
+    whole, cut = (
+        Temperature.fit(reduce_of(logits, labels, None, cuts), objective=objective) for cuts in ((), (7, 100, 260))
+    )
+    # the centre of the scan is the root of sums in another order
+    assert cut.temperature == pytest.approx(whole.temperature, rel=1e-9)
+
+
+def test_the_default_is_the_nll() -> None:
+    logits, labels, _ = sample(size=300)
+    reduce = reduce_of(logits, labels)
+    assert Temperature.fit(reduce, objective="nll") == Temperature.fit(reduce)
