@@ -34,7 +34,7 @@ def debiased_ece(scores: SampleScores, bins: int = 15) -> float:
 
     >>> half = np.float32([0.5] * 4)
     >>> round(debiased_ece(SampleScores(half, np.array([1, 1, 1, 0], bool), half, half)), 4)
-    0.207
+    0.2234
     """
     index = bin_of(scores.confidence, bins)
     count = np.bincount(index, minlength=bins)
