@@ -164,7 +164,11 @@ def test_a_graphsurgeon_graph_is_not_changed(small: Small) -> None:
 def test_what_came_out_goes_in_again(small: Small) -> None:
     first = tna_onnx.calibrate(onnx.load(small.model), small.calib, map="none", **SEARCHED)
     assert first.recalibrated is not None
-    second = tna_onnx.calibrate(first.recalibrated, small.calib, map="ts", **FAST)
+    with pytest.raises(tna_onnx.UsageError, match="was recalibrated on these data"):
+        tna_onnx.calibrate(first.recalibrated, small.calib, map="ts", **FAST)
+    with pytest.raises(tna_onnx.UsageError, match="was recalibrated on these data"):
+        tna_onnx.calibrate(first.recalibrated, small.test, eval=small.calib, map="ts", **FAST)
+    second = tna_onnx.calibrate(first.recalibrated, small.test, map="ts", **FAST)
     assert second.recalibrated is not None
     found = tna_onnx.evaluate(second.recalibrated, small.test, device="cpu")
     logits, labels = classify(second.recalibrated, small.test), np.load(small.test)["labels"]

@@ -70,6 +70,8 @@ HEAD = {
 # What the command line and the API take.
 _asked = get_type_hints(CalibrateWords) | get_type_hints(tna_onnx.calibrate)
 
+_WORDS = ("method", "search", "map", "predictions", "ets_loss", "quantized_head")
+
 _Map = Literal[("none", *MAPS)]
 _OutputKind = Literal["logits", "probabilities", "log_probabilities", "positive_probability"]
 _Activation = Literal["none", "softmax", "log_softmax", "sigmoid"]
@@ -80,9 +82,11 @@ class Settings(SearchSettings):
     """What the run was asked for, and what the search used.
 
     Attributes:
+        method: what `search` and `map` are where they say `auto`.
         search: search that was asked for.
-        map: map that was asked for; `auto` compares them.
-        fold: whether TS may go into weight and bias.
+        map: map that was asked for.
+        predictions: whether `auto` may take what changes predictions.
+        fold: whether linear maps may go into weight and bias.
         ets_loss: what the weights of ETS minimise.
         quantized_head: what becomes of a weight that is stored quantised.
         ensemble_size_asked: tilted weights averaged, as asked for: a number, at least 1, `auto`, or `inf` for the limit
@@ -94,10 +98,12 @@ class Settings(SearchSettings):
         gates: limits on the result.
     """
 
-    search: str = "sparse"
-    map: str = "ts"
+    method: str = "auto"
+    search: str = "auto"
+    map: str = "auto"
+    predictions: str = "free"
     fold: bool = True
-    ets_loss: str = "squared"
+    ets_loss: str = "auto"
     quantized_head: str = "requantize"
     ensemble_size_asked: int | Literal["auto", "inf"] = "auto"
     device: str = "auto"
@@ -133,7 +139,7 @@ STAND_INS: dict[tuple[type | None, str], Any] = {
     (Report, "objective"): _asked["objective"],
     (Report, "parameters"): _Parameters,
     (Report, "settings"): Settings,
-    **{(Settings, name): _asked[name] for name in ("search", "map", "ets_loss", "quantized_head")},
+    **{(Settings, name): _asked[name] for name in _WORDS},
     (CurvePoint, "parameters"): _Parameters,
     (Angles, "weight"): Literal["original", "tilted", "averaged"],
     (Comparison, "differences"): Differences,

@@ -33,7 +33,7 @@ from tna_onnx.results.difference import ModelDifference, OtherOutput, OutputDiff
 from tna_onnx.results.evaluation import Evaluation
 from tna_onnx.results.gates import Gates
 from tna_onnx.results.inspection import HeadInfo, Inspection
-from tna_onnx.results.report import Changes, Comparison, CurvePoint, Report
+from tna_onnx.results.report import Changes, Comparison, CurvePoint, MethodScores, Report
 from tna_onnx.results.verification import Verification
 from tna_onnx.search.settings import SearchSettings
 
@@ -123,11 +123,12 @@ CLASSES = {
     "interval": fields(Interval),
     "comparison": fields(Comparison),
     "curve_point": fields(CurvePoint),
+    "method_scores": fields(MethodScores),
     "verification": fields(Verification),
     "changes": fields(Changes),
     "settings": fields(SearchSettings)
     | {"batch_size", "computed_on", "confidence_level", "device", "ensemble_size_asked", "ets_loss", "fold", "gates"}
-    | {"map", "quantized_head", "search"},
+    | {"map", "method", "predictions", "quantized_head", "search"},
     "gates": fields(Gates),
     "tilt_parameters": fields(TiltParameters),
     "preprocessing": fields(ResolvedRecipe),
@@ -207,7 +208,8 @@ def test_calibrate(small: Small, tmp_path: Path, flags: list[str], held_out: boo
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
-        ([], {"search": "sparse", "map": "ts", "fold": True, "ensemble_size_asked": "auto", "ensemble_size": 10}),
+        ([], {"method": "auto", "search": "auto", "map": "auto", "fold": True, "ensemble_size_asked": "auto"}),
+        (["--method", "tna"], {"method": "tna", "search": "auto", "map": "auto", "ensemble_size": 10}),
         (
             ["--map", "auto", "--no-fold", "--ensemble-size", "7"],
             {"map": "auto", "fold": False, "ensemble_size_asked": 7, "ensemble_size": 7},
