@@ -16,6 +16,7 @@ from tna_onnx.calibration.strategy import Strategy
 from tna_onnx.calibration.task import Task
 from tna_onnx.calibration.writing import Shipped, Writing
 from tna_onnx.errors import DataError
+from tna_onnx.maps.bias import Bias
 from tna_onnx.maps.temperature import Temperature
 
 SETTINGS = Settings(search="none", bins=10)
@@ -65,12 +66,27 @@ def test_without_held_out_data_each_sample_counts_once(small: Small) -> None:
     outcome = strategy.run(lambda *_: None)
     compared = compare_heads(task, strategy, outcome, SETTINGS, Shipped(outcome.logits, outcome.fitted))
     assert compared.comparison.how == "cross-fitted"
-    for one in ("confidence", "nll"):  # the folds' order, but the same samples
-        np.testing.assert_array_equal(np.sort(getattr(compared.before, one)), np.sort(getattr(outcome.before, one)))
+    for one in ("confidence", "hit", "nll"):  # in their own order
+        np.testing.assert_array_equal(getattr(compared.before, one), getattr(outcome.before, one))
     np.testing.assert_array_equal(compared.before.hit, compared.after.hit)  # a temperature moves no class
     own = outcome.logits.mapped_scores(outcome.fitted)
     # scored by fits without them, samples look no better than scored by the fit with them
     assert np.mean(compared.after.nll, dtype=np.float64) >= np.mean(own.nll, dtype=np.float64)
+
+
+@pytest.mark.parametrize("held_out", [False, True])
+def test_changed_predictions_are_counted(small: Small, *, held_out: bool) -> None:
+    task = opened(small, calib=few(small.calib), held_out=few(small.test) if held_out else None)
+    shift = np.array([0.0, 3.0, 0.0, 0.0, -3.0])
+    shown = few(small.test if held_out else small.calib)
+    (logits,) = outputs(small.model, shown["x"])
+    expected = float(np.mean(logits.argmax(axis=1) != (logits / 2 + shift).argmax(axis=1)))
+    assert expected > 0.05
+    for fitted, share in ((Bias(2.0, shift), expected), (Temperature(2.0), 0.0)):
+        outcome = outcome_of(task, fitted)
+        after = Writing(task, fold=True).shipped(outcome, task.shown)
+        compared = compare_heads(task, strategy_of(task), outcome, SETTINGS, after)
+        assert compared.changed_predictions == pytest.approx(share, abs=1e-12)
 
 
 def test_held_out_logits_that_are_no_numbers_are_refused(small: Small) -> None:
