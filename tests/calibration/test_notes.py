@@ -60,6 +60,11 @@ def test_device_labels_and_functions(small: Small, task: Task, outcome: Outcome)
     assert found[1:] == ["labels look shifted by one", "model-local functions were inlined: Gelu, Norm"]
 
 
+def test_samples_that_are_all_right_are_doubted(small: Small, task: Task, outcome: Outcome) -> None:
+    right = replace(outcome, before=replace(outcome.before, hit=np.ones(len(outcome.before), bool)))
+    assert notes(small, task, right) == ["every calibration sample is classified right: were these samples trained on?"]
+
+
 def test_without_a_head_it_says_what_is_calibrated(small: Small) -> None:
     task = of_logits(small)
     assert notes(small, task, outcome_of(task)) == [
