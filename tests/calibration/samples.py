@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from tests.conftest import Small
 from tna_onnx.calibration.job import Job
+from tna_onnx.calibration.methods import Method
 from tna_onnx.calibration.opening import open_task
 from tna_onnx.calibration.settings import Settings
 from tna_onnx.calibration.strategy import Outcome
@@ -60,8 +61,8 @@ def outcome_of(
     candidates = [Candidate(0.0, 1, 0.0, before)]
     if angle:
         candidates.append(Candidate(angle, 10, 5.0, task.logits(chosen).scores(), weight=weight))
-    name = fitted.name if fitted else "none"
-    return Outcome(tuple(candidates), candidates[-1], chosen, name, fitted, before, task.logits(chosen))
+    method = Method(tilted=angle > 0, map=fitted.name if fitted else "none")
+    return Outcome(tuple(candidates), candidates[-1], chosen, method, fitted, before, task.logits(chosen))
 
 
 def outputs(model: Path | onnx.ModelProto, x: NDArray[Any]) -> list[NDArray[Any]]:

@@ -16,6 +16,7 @@ from tna_onnx.calibration.strategy import Strategy
 from tna_onnx.calibration.task import Task
 from tna_onnx.calibration.writing import Shipped, Writing
 from tna_onnx.errors import DataError
+from tna_onnx.maps.bias import Bias
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.intervals import paired_differences
 
@@ -66,8 +67,8 @@ def test_without_held_out_data_each_sample_counts_once(small: Small) -> None:
     outcome = strategy.run(lambda *_: None)
     compared = compare_heads(task, strategy, outcome, SETTINGS, Shipped(outcome.logits, outcome.fitted))
     assert compared.comparison.how == "cross-fitted"
-    for one in ("confidence", "nll"):  # the folds' order, but the same samples
-        np.testing.assert_array_equal(np.sort(getattr(compared.before, one)), np.sort(getattr(outcome.before, one)))
+    for one in ("confidence", "hit", "nll"):  # in their own order
+        np.testing.assert_array_equal(getattr(compared.before, one), getattr(outcome.before, one))
     np.testing.assert_array_equal(compared.before.hit, compared.after.hit)  # a temperature moves no class
     own = outcome.logits.mapped_scores(outcome.fitted)
     # scored by fits without them, samples look no better than scored by the fit with them
@@ -80,7 +81,7 @@ def test_intervals_know_of_the_folds_and_of_predictions_that_stay(small: Small, 
     strategy = dataclasses.replace(strategy_of(task), map=name)
     outcome = strategy.run(lambda *_: None)
     assert outcome.keeps_predictions == (name == "ts")
-    compared = compare_heads(task, strategy, outcome, SETTINGS, outcome.logits)
+    compared = compare_heads(task, strategy, outcome, SETTINGS, Shipped(outcome.logits, outcome.fitted))
     expected = paired_differences(
         compared.before, compared.after, 10, seed=SETTINGS.seed, folds=5, same_predictions=name == "ts"
     )
@@ -93,6 +94,21 @@ def test_a_tilt_can_change_predictions(small: Small) -> None:
     task = opened(small, calib=few(small.calib))
     assert outcome_of(task, Temperature(2.0)).keeps_predictions
     assert not outcome_of(task, Temperature(2.0), angle=30.0).keeps_predictions
+
+
+@pytest.mark.parametrize("held_out", [False, True])
+def test_changed_predictions_are_counted(small: Small, *, held_out: bool) -> None:
+    task = opened(small, calib=few(small.calib), held_out=few(small.test) if held_out else None)
+    shift = np.array([0.0, 3.0, 0.0, 0.0, -3.0])
+    shown = few(small.test if held_out else small.calib)
+    (logits,) = outputs(small.model, shown["x"])
+    expected = float(np.mean(logits.argmax(axis=1) != (logits / 2 + shift).argmax(axis=1)))
+    assert expected > 0.05
+    for fitted, share in ((Bias(2.0, shift), expected), (Temperature(2.0), 0.0)):
+        outcome = outcome_of(task, fitted)
+        after = Writing(task, fold=True).shipped(outcome, task.shown)
+        compared = compare_heads(task, strategy_of(task), outcome, SETTINGS, after)
+        assert compared.changed_predictions == pytest.approx(share, abs=1e-12)
 
 
 def test_held_out_logits_that_are_no_numbers_are_refused(small: Small) -> None:

@@ -11,6 +11,8 @@ import pytest
 
 from tests.calibration.samples import job_of, of_logits, outcome_of
 from tests.conftest import Small
+from tna_onnx.calibration.comparing import Compared
+from tna_onnx.calibration.methods import Method
 from tna_onnx.calibration.notes import notes_on
 from tna_onnx.calibration.settings import Settings
 from tna_onnx.calibration.strategy import Outcome
@@ -39,9 +41,11 @@ def comparison(how: Any = "held-out", *, worse: bool = False) -> Comparison:
 
 
 def notes(small: Small, task: Task, outcome: Outcome, compared: Comparison | None = None, **fields: Any) -> list[str]:
-    extra = {name: fields.pop(name, default) for name, default in (("drift", None), ("suspicion", ""))}
-    changes = fields.pop("changes", Changes("", (), (), ()))
-    return notes_on(task, outcome, job_of(small, **fields), compared or comparison(), changes, **extra)
+    defaults: dict[str, Any] = {"drift": None, "suspicion": "", "changed": 0.0, "changes": Changes("", (), (), ())}
+    given = {name: fields.pop(name, default) for name, default in defaults.items()}
+    honest = Compared(outcome.before, outcome.before, compared or comparison(), given["changed"])
+    job = job_of(small, **fields)
+    return notes_on(task, outcome, job, honest, given["changes"], given["drift"], given["suspicion"])
 
 
 def test_an_ordinary_run_needs_none(small: Small, task: Task, outcome: Outcome) -> None:
@@ -56,6 +60,11 @@ def test_device_labels_and_functions(small: Small, task: Task, outcome: Outcome)
     assert found[1:] == ["labels look shifted by one", "model-local functions were inlined: Gelu, Norm"]
 
 
+def test_samples_that_are_all_right_are_doubted(small: Small, task: Task, outcome: Outcome) -> None:
+    right = replace(outcome, before=replace(outcome.before, hit=np.ones(len(outcome.before), bool)))
+    assert notes(small, task, right) == ["every calibration sample is classified right: were these samples trained on?"]
+
+
 def test_without_a_head_it_says_what_is_calibrated(small: Small) -> None:
     task = of_logits(small)
     assert notes(small, task, outcome_of(task)) == [
@@ -63,22 +72,58 @@ def test_without_a_head_it_says_what_is_calibrated(small: Small) -> None:
     ]
 
 
-def test_a_map_that_was_chosen_is_said_with_all_that_were_compared(small: Small, task: Task, outcome: Outcome) -> None:
-    (found,) = notes(small, task, replace(outcome, map_nll={"ts": 0.5, "none": 1 / 3}))
-    assert "auto took ts" in found
-    assert found.endswith("(ts 0.5000, none 0.3333)")
+def scored(nll: float, samples: int = 40) -> SampleScores:
+    zeros = np.zeros(samples, np.float32)
+    return SampleScores(zeros, zeros == 0, zeros + np.float32(nll), zeros)
+
+
+def test_a_choice_is_said_with_the_best_that_were_compared(small: Small, task: Task, outcome: Outcome) -> None:
+    names = {"none": 1 / 3, "ts": 0.5, "ets": 0.75, "bias": 2.0, "svs": 3.0}
+    scores = {Method(tilted=False, map=name): scored(value) for name, value in names.items()}
+    scores[Method(tilted=True, map="ts")] = scored(0.25)
+    scores[Method(tilted=False, map="refit", step=2)] = scored(0.125)
+    (found,) = notes(small, task, replace(outcome, scores=scores))
+    assert found == (
+        "chose ts of 7 methods: the simplest within a standard error of the best cross-validated NLL "
+        "(refit 0.05 0.1250, tna + ts 0.2500, none 0.3333, ts 0.5000, ets 0.7500)"
+    )
+
+
+def test_many_changed_predictions_are_said(small: Small, task: Task, outcome: Outcome) -> None:
+    (found,) = notes(small, task, outcome, changed=0.0234)
+    assert found == "2.3% of the predicted classes change; --predictions keep changes none"
+    assert notes(small, task, outcome, changed=0.01) == []
+
+
+def test_a_search_by_name_on_an_underconfident_model_is_said(small: Small, task: Task, outcome: Outcome) -> None:
+    """Mean confidence 60 %, accuracy 75 %: a tilt goes the wrong way."""
+    hit = np.arange(40) % 4 > 0
+    modest = SampleScores(np.full(40, 0.6, np.float32), hit, *(np.zeros(40, np.float32) for _ in range(2)))
+    under = replace(outcome, before=modest)
+    tilted = replace(under, chosen=replace(under.chosen, angle=30.0))
+    for search in ("sparse", "complete"):
+        (found,) = notes(small, task, tilted, settings=Settings(search=search, map="ts"))  # type: ignore[arg-type]
+        assert found.startswith("the model is underconfident on these data: mean confidence 60.0%, accuracy 75.0%")
+        assert "--map ts" in found
+    (found,) = notes(small, task, tilted, settings=Settings(method="tna"))
+    assert "underconfident" in found
+    # what is chosen by cross-validation needs no advice
+    assert notes(small, task, tilted) == notes(small, task, tilted, settings=Settings()) == []
 
 
 def test_a_search_that_found_nothing_and_one_that_needed_more_members(
     small: Small, task: Task, outcome: Outcome
 ) -> None:
-    settings = Settings()
+    settings = Settings(search="sparse", map="ts")
     assert "no tilted weight was better" in notes(small, task, outcome, settings=settings)[0]
     tilted = replace(outcome, chosen=replace(outcome.chosen, angle=30.0, ensemble_size=40))
     assert notes(small, task, tilted, settings=settings) == [
         "averaged 40 members, not 10: fewer cost too much accuracy"
     ]
     limit = replace(outcome, chosen=replace(outcome.chosen, angle=30.0, ensemble_size=0))
+    assert notes(small, task, limit, settings=settings) == [
+        "took the limit of many members: fewer cost too much accuracy"
+    ]
     assert notes(small, task, limit, settings=Settings(ensemble_size="inf")) == []
 
 
@@ -91,12 +136,12 @@ def test_a_worse_result_that_no_gate_holds_back(small: Small, task: Task, outcom
     assert "--no-fail-if-worse lets it pass" in passed[3]
 
 
-def test_cross_fitting_says_what_all_folds_share(small: Small, task: Task, outcome: Outcome) -> None:
-    crossed = comparison("cross-fitted")
-    assert len(notes(small, task, outcome, crossed)) == 1
-    tilted = replace(outcome, chosen=replace(outcome.chosen, angle=30.0), map_nll={"ts": 1.0})
-    last = notes(small, task, tilted, crossed, settings=Settings(map="auto"))[-1]
-    assert last == "the angles tried and the members and the choice of the map come from all calibration data"
+def test_cross_fitting_is_said(small: Small, task: Task, outcome: Outcome) -> None:
+    (found,) = notes(small, task, outcome, comparison("cross-fitted"))
+    assert found == "no --eval data: before and after are cross-fitted on the calibration data (5 folds)"
+    # the weights, too, are searched for each fold: there is nothing that all share
+    tilted = replace(outcome, chosen=replace(outcome.chosen, angle=30.0))
+    assert notes(small, task, tilted, comparison("cross-fitted"), settings=Settings(map="ts")) == [found]
 
 
 def test_a_dry_run_lists_what_it_would_write(small: Small, task: Task, outcome: Outcome) -> None:

@@ -34,27 +34,30 @@ def run(small: Small, tmp_path: Path, **fields: Any) -> Report:
 
 
 def test_each_stage_has_one_line(small: Small, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    report = run(small, tmp_path, held_out=few(small.test))
-    opened, collect, held_out, search, check, compare, done = lines_of(caplog)
+    report = run(small, tmp_path, held_out=few(small.test), settings=Settings(search="none", map="ts"))
+    opened, collect, held_out, search, choice, check, compare, done = lines_of(caplog)
     assert opened == f"open: {small.model}, provider CPUExecutionProvider"
     assert collect == held_out == "collect: arrays (300 samples, 5 classes)"
-    assert search == "search: original weight, map ts, candidates scored: 1"
+    assert search == "search: original weight, weights scored: 1"
+    assert choice == "choice: ts, methods compared: 0"
     assert check == f"check: 300 samples, largest |p - p'| {report.verification.max_difference:.1e}"
     assert compare == "compare: 300 samples, held-out"
     assert done == f"done: {report.verdict}"
 
 
 def test_the_search_line_has_what_was_chosen(small: Small, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    settings = Settings(angle_step=30.0, ensemble_size="inf", adaptive=False, map="none")
+    settings = Settings(search="sparse", angle_step=30.0, ensemble_size="inf", adaptive=False, map="none")
     report = run(small, tmp_path, settings=settings)
     weight = f"mRC {report.reached:.3g} degrees, the limit of many members" if report.angle else "original weight"
-    assert lines_of(caplog)[2] == f"search: {weight}, map none, candidates scored: {len(report.curve)}"
+    assert lines_of(caplog)[2] == f"search: {weight}, weights scored: {len(report.curve)}"
+    assert lines_of(caplog)[3] == "choice: tna, methods compared: 0"
 
 
 def test_a_missed_gate_is_not_done(small: Small, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(GateMissed) as caught:
         run(small, tmp_path, gates=Gates(max_nll=1e-6))
-    assert [line.split(":")[0] for line in lines_of(caplog)] == ["open", "collect", "search", "check", "compare"]
+    stages = ["open", "collect", "search", "choice", "check", "compare"]
+    assert [line.split(":")[0] for line in lines_of(caplog)] == stages
     assert (caught.value.result.missed, caught.value.result.output) != ((), "")
     assert list(tmp_path.iterdir()) == []
 

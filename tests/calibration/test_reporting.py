@@ -25,7 +25,7 @@ def report_of(small: Small, model: Any = None, **fields: Any) -> Report:
 
 @pytest.fixture(scope="module")
 def in_memory(small: Small) -> Report:
-    settings = Settings(angle_step=40.0, ensemble_size=2, adaptive=False, map="ets", bins=10, objective="nll")
+    settings = Settings(search="sparse", angle_step=40.0, ensemble_size=2, adaptive=False, map="ets", bins=10)
     return report_of(small, onnx.load(small.model), settings=settings)
 
 

@@ -16,9 +16,11 @@ from tna_onnx.maps import MAPS
 from tna_onnx.numerics.averages import LIMIT
 
 
-def test_defaults_are_the_search_s_own() -> None:
+def test_defaults_are_the_search_s_own_but_for_what_is_chosen_by() -> None:
+    """A method is chosen by its NLL; the paper's search, by its ECE. Many members come to no more than their limit."""
     search = Settings().for_search
-    assert dataclasses.asdict(search) == dataclasses.asdict(type(search)())
+    own = {"objective": "nll", "max_ensemble_size": 32}
+    assert dataclasses.asdict(search) == {**dataclasses.asdict(type(search)()), **own}
 
 
 @pytest.mark.parametrize(
@@ -28,6 +30,8 @@ def test_defaults_are_the_search_s_own() -> None:
         ({"map": "tss"}, f"map 'tss' is not known; expected auto, none, {', '.join(MAPS)}"),
         ({"objective": "ECE"}, "objective 'ECE' is not known; expected ece, adaece, nll, brier"),
         ({"ets_loss": "mse"}, "ets_loss 'mse' is not known"),
+        ({"method": "best"}, "method 'best' is not known; expected auto, tna"),
+        ({"predictions": "same"}, "predictions 'same' is not known; expected free, keep"),
         ({"quantized_head": "int8"}, "quantized_head 'int8' is not known"),
         ({"search": "none", "map": "none"}, "changes nothing"),
         ({"bins": 1.5}, "bins must be a whole number, got 1.5"),
@@ -58,9 +62,45 @@ def test_members(size: Any, cap: int, members: tuple[int, int]) -> None:
 
 
 def test_choices_follow_from_the_maps_and_the_types() -> None:
-    assert ("none", *MAPS, "auto") == MAP_CHOICES
+    assert ("auto", "none", *MAPS) == MAP_CHOICES
     hints = get_type_hints(Settings, vars(module))
     assert get_args(hints["map"]) == MAP_CHOICES
+
+
+@pytest.mark.parametrize(
+    ("words", "search", "map_"),
+    [
+        ({}, "auto", "auto"),
+        ({"method": "tna"}, "sparse", "ts"),
+        ({"method": "tna", "search": "none"}, "none", "ts"),
+        ({"method": "tna", "search": "complete"}, "complete", "ts"),
+        ({"method": "tna", "map": "none"}, "sparse", "none"),
+        ({"method": "tna", "map": "bias"}, "sparse", "bias"),
+        ({"search": "complete"}, "complete", "ts"),
+        ({"search": "sparse"}, "sparse", "auto"),
+        ({"map": "refit"}, "auto", "refit"),
+    ],
+)
+def test_the_method_fills_in_what_is_not_said(words: dict[str, Any], search: str, map_: str) -> None:
+    settings = Settings(**words)
+    assert (settings.resolved_search, settings.resolved_map) == (search, map_)
+    # what was asked for is what reports keep
+    for name in ("method", "search", "map"):
+        assert settings.recorded[name] == words.get(name, "auto")
+
+
+@pytest.mark.parametrize(
+    ("objective", "asked", "loss"),
+    [
+        ("nll", "auto", "nll"),
+        ("ece", "auto", "squared"),
+        ("brier", "auto", "squared"),
+        ("nll", "squared", "squared"),
+        ("ece", "nll", "nll"),
+    ],
+)
+def test_maps_are_fitted_by_the_objective(objective: Any, asked: Any, loss: str) -> None:
+    assert Settings(objective=objective, ets_loss=asked).fit_options == {"ets_loss": loss, "objective": objective}
 
 
 def test_defaults_and_choices_load_without_numpy() -> None:

@@ -79,6 +79,18 @@ def test_an_old_opset_takes_what_can_be_folded(small: Small, tmp_path: Path) -> 
         writing.require("irova")
 
 
+def test_an_old_opset_takes_no_bias_that_would_need_a_node(small: Small, tmp_path: Path) -> None:
+    """A factor can go into the weight; a shift has no place, and an Add behind the logits may be no better off."""
+    model = onnx.load(small.model)
+    del model.graph.node[-1].input[2:]
+    model.opset_import[0].version = 11
+    onnx.save(model, tmp_path / "m.onnx")
+    task = opened(small, tmp_path / "m.onnx", few(small.calib))
+    readout = replace(task.readout, logits_type="float64")
+    writing = Writing(replace(task, probed=replace(task.probed, readout=readout)), fold=True)
+    assert writing.maps == writing.choices == ("none", "ts")
+
+
 @pytest.mark.parametrize(("fold", "choices"), [(True, FOLDED), (False, ("none",))])
 def test_scores_that_others_read_allow_what_is_folded(
     small: Small, tmp_path: Path, choices: tuple[str, ...], *, fold: bool

@@ -98,6 +98,11 @@ def value(candidate: Candidate, settings: SearchSettings) -> float:
     return objective_value(candidate.scores, settings.objective, settings.bins)
 
 
+def members(candidate: Candidate) -> float:
+    """Members of its ensemble; those of the limit are many."""
+    return math.inf if candidate.ensemble_size == LIMIT else candidate.ensemble_size
+
+
 def drop(candidates: Sequence[Candidate], chosen: Candidate) -> float:
     return float(np.mean(candidates[0].scores.hit)) - float(np.mean(chosen.scores.hit))
 
@@ -222,10 +227,10 @@ def test_of_the_largest_ensembles_the_best_is_chosen(objective: Objective) -> No
     settings = SearchSettings(angle_step=6.0, objective=objective, max_ensemble_size=160)
     _, candidates, _ = searched(24, settings)
     chosen = candidates[choose(candidates, settings)]
-    largest = max(c.ensemble_size for c in candidates)
+    largest = max(map(members, candidates))
     allowed = [c for c in candidates if drop(candidates, c) <= settings.max_accuracy_drop + 1e-12]
-    if chosen.ensemble_size == largest and chosen.angle > 0:
-        allowed = [c for c in allowed if c.ensemble_size == largest or c.angle == 0]
+    if members(chosen) == largest and chosen.angle > 0:
+        allowed = [c for c in allowed if members(c) == largest or c.angle == 0]
     assert value(chosen, settings) == min(value(c, settings) for c in allowed)
 
 
@@ -303,16 +308,35 @@ def _mutated(candidate: Candidate, rows: NDArray[np.bool_], rng: np.random.Gener
 # ---- more members ----
 
 
-def test_short_features_get_more_members_up_to_the_cap() -> None:
+@pytest.mark.parametrize("cap", [10, 25, 40, 100, 640])
+def test_short_features_get_more_members_up_to_the_cap_and_then_the_limit(cap: int) -> None:
     """n = 6: ten members cost accuracy, so the search asks for twice as many, and again, never past the cap."""
-    for cap in (10, 25, 40, 100, 640):
-        settings = SearchSettings(angle_step=6.0, max_ensemble_size=cap, max_accuracy_drop=0.0, seed=1)
-        _, candidates, _ = searched(6, settings)
-        sizes = sorted({c.ensemble_size for c in candidates[1:]})
-        allowed = sorted({10, *(min(32 * 2**k, cap) for k in range(6))})
-        assert sizes == allowed[: len(sizes)]
-        assert max(sizes) <= cap
-        assert cap == 10 or len(sizes) > 1
+    settings = SearchSettings(angle_step=6.0, max_ensemble_size=cap, max_accuracy_drop=0.0, seed=1)
+    _, candidates, _ = searched(6, settings)
+    sizes = sorted({members(c) for c in candidates[1:]})
+    allowed = sorted({10, *(min(32 * 2**k, cap) for k in range(6))})
+    finite = [size for size in sizes if size < math.inf]
+    assert finite == allowed[: len(finite)]
+    assert cap == 10 or len(finite) > 1
+    # the limit takes the place of more than the cap, and only of that
+    if math.inf in sizes:
+        assert finite[-1] == cap > 10
+        chosen = candidates[choose(candidates, settings)]
+        assert members(chosen) == math.inf or chosen.angle == 0
+
+
+def test_the_limit_behind_the_cap_is_looked_at_around_the_target() -> None:
+    settings = SearchSettings(angle_step=6.0, max_ensemble_size=25, max_accuracy_drop=0.0, seed=1)
+    classifier, candidates, _ = searched(6, settings)
+    behind = [c for c in candidates if members(c) == math.inf]
+    assert len(behind) > 8
+    scaled = classifier.logits(classifier.weight).scaled_scores
+    for candidate in behind:
+        expected = scaled(math.cos(math.radians(candidate.angle)))
+        # weights are scaled here, and logits there: two float32 roundings of logits below 10
+        np.testing.assert_allclose(candidate.scores.nll, expected.nll, rtol=0, atol=1e-5)
+    chosen = candidates[choose(candidates, settings)]
+    assert value(chosen, settings) == min(value(c, settings) for c in [candidates[0], *behind])
 
 
 def test_more_members_cost_less_accuracy_and_reach_further() -> None:
@@ -322,9 +346,10 @@ def test_more_members_cost_less_accuracy_and_reach_further() -> None:
     _, few, _ = searched(6, limited)
     _, many, _ = searched(6, free)
     few_chosen, many_chosen = few[choose(few, limited)], many[choose(many, free)]
-    assert many_chosen.ensemble_size > 10
+    assert members(many_chosen) > 10
     assert value(many_chosen, free) < value(few_chosen, limited)
-    assert {c.ensemble_size for c in many if c.angle % 3} == {many_chosen.ensemble_size}  # the finest angles
+    # the finest angles are looked at with the cap, and with the limit behind it
+    assert {c.ensemble_size for c in many if c.angle % 3} == {640, many_chosen.ensemble_size}
     assert drop(many, many_chosen) <= 1e-12
 
 
@@ -517,7 +542,9 @@ def test_the_seed_decides() -> None:
     ]
     assert all(equal(a.scores, b.scores) for a, b in zip(first, again, strict=True))
     assert equal(first[0].scores, other[0].scores)
-    assert not any(equal(a.scores, b.scores) for a, b in zip(first[1:], other[1:], strict=False))
+    drawn = [(a, b) for a, b in zip(first[1:], other[1:], strict=False) if members(a) < math.inf]
+    assert drawn
+    assert not any(equal(a.scores, b.scores) for a, b in drawn)
 
 
 def test_nothing_is_modified() -> None:

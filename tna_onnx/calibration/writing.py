@@ -57,11 +57,10 @@ class Writing:
     @functools.cached_property
     def maps(self) -> tuple[str, ...]:
         """Maps that the graph can hold, `none` among them: new nodes need its opset, some read plain features."""
-        readout = self.task.readout
-        if not can_append(readout.logits_type, self.task.model.opset):
-            return tuple(name for name in self._all if name == "none" or self._folds_by_force(name))
+        if not self._appends:
+            return tuple(name for name in self._all if name == "none" or self._folds(name))
         plain = self.task.probed.plain_features
-        return tuple(name for name in self._all if plain or not _reads_features(name))
+        return tuple(name for name in self._all if plain or not _reads_features(name) or self._always_folds(name))
 
     @functools.cached_property
     def choices(self) -> tuple[str, ...]:
@@ -171,10 +170,15 @@ class Writing:
         """All maps for so many classes."""
         return tuple(name for name in ("none", *MAPS) if self.task.readout.n_classes == 2 or not _is_binary(name))
 
-    def _folds_by_force(self, name: str) -> bool:
-        """Whether a map can be folded where nothing can be appended."""
+    @property
+    def _appends(self) -> bool:
+        """Whether the opset has the nodes of a map."""
+        return can_append(self.task.readout.logits_type, self.task.model.opset)
+
+    def _always_folds(self, name: str) -> bool:
+        """Whether a map goes into weight and bias with the original weight too, so that no node reads the features."""
         head = self.task.head
-        return MAPS[name].foldable and head is not None and head.homogeneous
+        return head is not None and head.stored_weight.quantized is None and self._folds(name)
 
     def _folds(self, name: str) -> bool:
         """Whether a map can go into weight and bias: nothing reads the scores in front of the bias."""
@@ -189,7 +193,7 @@ class Writing:
         return head.holds_bias or self._inserts(name)
 
     def _inserts(self, name: str) -> bool:
-        return can_insert(self.task.model, self.task.readout, keeps_order=_keeps_order(name))
+        return self._appends and can_insert(self.task.model, self.task.readout, keeps_order=_keeps_order(name))
 
 
 def _reads_features(name: str) -> bool:

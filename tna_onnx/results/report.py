@@ -216,8 +216,9 @@ class Report:
         c = self.comparison
         if self.already_calibrated:
             values = ", ".join(METRICS[name].value(getattr(c.before, name)) for name in ("nll", "ece", "accuracy"))
+            others = sum(each.method != "none" for each in self.methods)
             return (
-                f"already calibrated: none of {len(self.methods)} methods does better than the input model, which is "
+                f"already calibrated: none of {others} methods does better than the input model, which is "
                 f"left as it is ({values}; {c.before.n:,} {c.samples} samples)"
             )
         judged = self.standing.sentence(c.before, c.after, c.differences)

@@ -1,0 +1,134 @@
+"""The choice of a method as the command line shows it, and maps that go into the last layer of real files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+
+from tests.api.test_choice import drawn
+from tests.calibration.test_folded_maps import Built, gemm, one_number, tied, without_bias
+from tests.conftest import Small
+from tests.graph.samples import run, softmax
+from tests.support import cli
+
+Array = NDArray[Any]
+
+FAST = ("--angle-step", "15", "--device", "cpu")
+
+
+@pytest.fixture(scope="module")
+def own(small: Small, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Data on which the small model is calibrated."""
+    path = tmp_path_factory.mktemp("own") / "own.npz"
+    np.savez(path, **drawn(small))
+    return path
+
+
+def test_a_calibrated_model_is_copied(small: Small, own: Path, tmp_path: Path) -> None:
+    output, json_file = tmp_path / "o.onnx", tmp_path / "r.json"
+    result = cli("calibrate", small.model, "--calib", own, "-o", output, "--json", json_file, *FAST)
+    assert result.exit_code == 0, result.output
+    assert "already calibrated: none of " in result.output
+    assert output.read_bytes() == small.model.read_bytes()
+    report = json.loads(json_file.read_text())
+    assert report["verdict"].startswith("already calibrated: ")
+    assert (report["method"], report["map"]) == ("none", "none")
+
+
+def test_required_improvements_are_missed(small: Small, own: Path, tmp_path: Path) -> None:
+    output = tmp_path / "o.onnx"
+    result = cli("calibrate", small.model, "--calib", own, "-o", output, "--require-improvement", *FAST)
+    assert result.exit_code == 1
+    assert "--require-improvement missed" in result.output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_search_by_name_on_an_underconfident_model_is_commented(small: Small, tmp_path: Path) -> None:
+    np.savez(tmp_path / "c.npz", **drawn(small, 0.2))
+    words = ("calibrate", small.model, "--calib", tmp_path / "c.npz", "--dry-run", *FAST)
+    named = cli(*words, "--search", "sparse", "--map", "ts")
+    assert named.exit_code == 0, named.output
+    assert "the model is underconfident on these data" in " ".join(named.output.split())
+    assert "underconfident" not in cli(*words).output
+
+
+# --- maps in the last layer
+
+MODELS: dict[str, Callable[[], Built]] = {
+    "no bias": without_bias,
+    "one number, uneven": lambda: one_number(per_class=True),
+    "tied": tied,
+    "float16": lambda: gemm("float16"),
+    "one logit": lambda: gemm(classes=1, activation="Sigmoid"),
+}
+
+
+def data_of(built: Built) -> dict[str, Array]:
+    """Samples whose labels follow the model at temperature 2, with classes that have shifted."""
+    rng = np.random.default_rng(4)
+    x = rng.standard_normal((500, 6)).astype(built.dtype)
+    # logits of the binary head are mostly negative: a larger shift would leave them worse than guessing
+    size = 1 if built.classes > 2 else 0.25
+    logits = built.logits(x) / 2 + np.linspace(-size, size, built.classes)
+    return {"x": x, "labels": np.argmax(logits + rng.gumbel(size=logits.shape), axis=1)}
+
+
+def metadata_of(path: Path) -> dict[str, Any]:
+    entries = {e.key.removeprefix("tna_onnx."): e.value for e in onnx.load(path).metadata_props}
+    return {name: json.loads(entries[name]) for name in ("temperature", "bias", "vector") if name in entries}
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [("no bias", "bias"), ("one number, uneven", "svs"), ("tied", "bias"), ("float16", "bias"), ("one logit", "svs")],
+)
+def test_the_file_computes_the_map_with_the_parameters_that_it_names(model: str, name: str, tmp_path: Path) -> None:
+    built = MODELS[model]()
+    data = data_of(built)
+    onnx.save(built.proto, tmp_path / "m.onnx")
+    np.savez(tmp_path / "c.npz", **data)
+    output = tmp_path / "o.onnx"
+    words = ("--search", "none", "--map", name, "--output-name", "y", "--device", "cpu")
+    result = cli("calibrate", tmp_path / "m.onnx", "--calib", tmp_path / "c.npz", "-o", output, *words)
+    assert result.exit_code == 0, result.output
+    found = metadata_of(output)
+    s = built.logits(data["x"]) / found["temperature"]
+    if name == "svs":
+        s = (s - s.mean(axis=1, keepdims=True)) * (1 + np.array(found["vector"]))
+    expected = softmax(s + np.array(found["bias"]))
+    p = built.probabilities(run(output, ["y"], data["x"])[0])
+    # float32 logits below 10; in float16 they are rounded to some hundredths
+    np.testing.assert_allclose(p, expected, rtol=0, atol=2e-2 if built.dtype == "float16" else 1e-5)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_refit_is_worth_it_and_its_report_is_true(model: str, tmp_path: Path) -> None:
+    """The NLL that is reported of the calibration data is the one of the file, run by ONNX Runtime."""
+    built = MODELS[model]()
+    data = data_of(built)
+    onnx.save(built.proto, tmp_path / "m.onnx")
+    np.savez(tmp_path / "c.npz", **data)
+    output, json_file = tmp_path / "o.onnx", tmp_path / "r.json"
+    words = ("--search", "none", "--map", "refit", "--output-name", "y", "--device", "cpu", "--json", json_file)
+    result = cli("calibrate", tmp_path / "m.onnx", "--calib", tmp_path / "c.npz", "-o", output, *words)
+    assert result.exit_code == 0, result.output
+    report = json.loads(json_file.read_text())
+    assert report["folded"]
+    rows = np.arange(len(data["labels"]))
+    values = []
+    for path in (tmp_path / "m.onnx", output):
+        p = built.probabilities(run(path, ["y"], data["x"])[0])
+        values.append(-float(np.mean(np.log(p[rows, data["labels"]]))))
+    assert values[1] < values[0] - 0.02  # classes have shifted, and the model is too sure
+    calibration = report["calibration"]
+    tolerance = 2e-2 if built.dtype == "float16" else 1e-5  # as above
+    assert [calibration[side]["nll"] for side in ("before", "after")] == pytest.approx(values, abs=tolerance)
+    nodes = [node.op_type for node in onnx.load(output).graph.node if node.name.startswith("tna_onnx/")]
+    assert ("Add" in nodes) == (model in ("no bias", "one number, uneven"))
