@@ -324,7 +324,8 @@ def document(tables: list[Table], head: dict[str, Any]) -> str:
         "`resnet20` has 64 features and was trained on clean PNG images, so JPEG is a shift; `resnet20-wide` has 512 "
         "and was trained on JPEG. *Angle* and *Members* are the ranges of what the search chose (angle 0: the original "
         "weight; 0 members: the limit of many). A sparse search averages more members where accuracy asks "
-        "for it; a complete one keeps to 10. Bold is the least mean ECE and NLL of a model, also where other rows lie within a standard deviation of it.",
+        "for it; a complete one keeps to 10. Bold is the least mean ECE and NLL of a model, also where other "
+        "rows lie within a standard deviation of it.",
     ]
     for table in tables:
         sections += [f"## {table.model}", result_table(table)]
