@@ -11,7 +11,9 @@ import pytest
 from tests.graph.samples import CASES
 from tna_onnx.errors import TnaError, UnsupportedModel, UsageError
 from tna_onnx.graph import save
-from tna_onnx.graph.load import Model
+from tna_onnx.graph.head import choose_head
+from tna_onnx.graph.load import Model, load_model
+from tna_onnx.graph.rewrite import unchanged
 from tna_onnx.graph.save import check_output, pending
 
 
@@ -217,3 +219,41 @@ def test_a_model_that_protobuf_cannot_hold(model: Model, tmp_path: Path, monkeyp
     with pytest.raises(UnsupportedModel, match="above 2 GB"), pending(model, model.proto, tmp_path / "new.onnx"):
         pytest.fail("the block must not run")
     assert files(tmp_path) == state
+
+
+# --- nothing new
+
+
+def test_nothing_new_is_the_same_bytes(model: Model, tmp_path: Path) -> None:
+    """As they are in the file, which another library may have written in another order of fields."""
+    data = model.path.read_bytes() + onnx.ModelProto(producer_version="later").SerializeToString()
+    model.path.write_bytes(data)
+    source = load_model(model.path)
+    rewritten = unchanged(source, choose_head(source))
+    assert (rewritten.changed, rewritten.added, rewritten.nodes, rewritten.edited) == (set(), set(), set(), {})
+    assert rewritten.proto == source.proto
+    assert rewritten.proto.SerializeToString(deterministic=True) != data
+    output = tmp_path / "new.onnx"
+    with pending(source, rewritten.proto, output, verbatim=True) as path:
+        assert path.read_bytes() == data
+    assert output.read_bytes() == data
+
+
+def test_nothing_new_with_external_data_is_the_same_tensors(external: Model, tmp_path: Path) -> None:
+    output = tmp_path / "new.onnx"
+    with pending(external, unchanged(external, choose_head(external)).proto, output, verbatim=True):
+        pass
+    assert onnx.load(output) == onnx.load(external.path)
+    (tmp_path / "weights.bin").unlink()  # data of its own
+    onnx.load(output)
+
+
+def test_a_source_that_changes_on_the_way_is_not_copied(model: Model, tmp_path: Path) -> None:
+    proto = unchanged(model, choose_head(model)).proto
+    model.path.write_bytes(model.path.read_bytes() + b"\0")
+    with (
+        pytest.raises(UsageError, match="was changed while it was being read"),
+        pending(model, proto, tmp_path / "new.onnx", verbatim=True),
+    ):
+        pass
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.onnx"]

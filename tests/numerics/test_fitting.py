@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import optimize, special
 
-from tna_onnx.numerics.fitting import convex_minimum, increasing_root, simplex_weights
+from tna_onnx.numerics.fitting import convex_minimum, increasing_root, mixture_weights, simplex_weights
 
 Array = NDArray[Any]
 Curve = Callable[[float], tuple[float, float, float]]
@@ -255,3 +255,59 @@ def test_of_equal_minima_the_fewest_weights() -> None:
 
 def test_one_weight() -> None:
     assert simplex_weights(np.array([[3.0]]), np.array([-5.0])).tolist() == [1.0]
+
+
+# ---- mixture weights ----
+
+
+def em(likelihoods: Array, steps: int = 20_000) -> Array:
+    """The weights by expectation and maximisation: slow, and right."""
+    weights = np.full(likelihoods.shape[1], 1 / likelihoods.shape[1])
+    for _ in range(steps):
+        parts = likelihoods * weights
+        weights = (parts / parts.sum(axis=1, keepdims=True)).mean(axis=0)
+    return weights
+
+
+def log_likelihood(likelihoods: Array, weights: Array) -> float:
+    return float(np.mean(np.log(likelihoods @ weights)))
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 4), st.integers(1, 80), st.sampled_from([0.1, 1.0, 20.0]))
+def test_mixture_weights_meet_the_conditions_of_a_maximum(seed: int, k: int, n: int, spread: float) -> None:
+    """Concave on the simplex: each slope is at most 1, and 1 where the weight is positive."""
+    rng = np.random.default_rng(seed)
+    likelihoods = np.exp(-spread * rng.random((n, k)))
+    weights = mixture_weights(likelihoods)
+    assert weights.min() >= 0
+    assert weights.sum() == pytest.approx(1, abs=1e-12)
+    slopes = (likelihoods / (likelihoods @ weights)[:, None]).mean(axis=0)
+    # what is left to gain is at most the largest slope - 1; the last step gained less than 1e-14
+    assert slopes.max() <= 1 + 1e-6
+    assert np.sum(weights * slopes) == pytest.approx(1, abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_mixture_weights_are_those_of_em(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    truth = rng.dirichlet(np.ones(3))
+    densities = rng.dirichlet(np.full(6, 0.5), 3)
+    seen = rng.choice(6, 400, p=truth @ densities)
+    likelihoods = densities[:, seen].T
+    found, expected = mixture_weights(likelihoods), em(likelihoods)
+    assert log_likelihood(likelihoods, found) >= log_likelihood(likelihoods, expected) - 1e-12
+    np.testing.assert_allclose(found, expected, atol=1e-3)  # EM creeps where a weight goes to zero
+
+
+def test_mixture_weights_at_the_edges() -> None:
+    rng = np.random.default_rng(0)
+    column = rng.random((50, 1)) + 0.1
+    np.testing.assert_array_equal(mixture_weights(column), [1])
+    # equal columns: any weights are right
+    assert mixture_weights(np.hstack([column, column])).sum() == pytest.approx(1, abs=1e-12)
+    # a column of zeros has no share; each of two that never overlap has the share of its samples
+    assert mixture_weights(np.hstack([column, 0 * column]))[1] == pytest.approx(0, abs=1e-12)
+    apart = np.array([[1.0, 0.0]] * 3 + [[0.0, 1.0]])
+    np.testing.assert_allclose(mixture_weights(apart), [0.75, 0.25], atol=1e-7)  # a root of what a step may leave
+    # tiny likelihoods: only their ratios count
+    np.testing.assert_allclose(mixture_weights(apart * 1e-200), [0.75, 0.25], atol=1e-7)
