@@ -32,7 +32,13 @@ from tna_onnx.runtime import Session
 
 FAST = ["--search", "none", "--device", "cpu"]
 ARGUMENTS: dict[str, Any] = {"search": "none", "device": "cpu"}
-TILTED: dict[str, Any] = {"angle_step": 6, "max_ensemble_size": 40, "device": "cpu"}
+TILTED: dict[str, Any] = {
+    "method": "tna",
+    "objective": "ece",
+    "angle_step": 6,
+    "max_ensemble_size": 40,
+    "device": "cpu",
+}
 
 
 @dataclass

@@ -7,6 +7,7 @@ import math
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -26,8 +27,9 @@ from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.results.gates import GateMissed, Gates
 from tna_onnx.results.standing import Standing
 
-FAST = ["--angle-step", "6", "--max-ensemble-size", "40", "--device", "cpu"]
-TS = ["--search", "none", "--device", "cpu"]
+FAST = ["--method", "tna", "--objective", "ece", "--angle-step", "6", "--max-ensemble-size", "40", "--device", "cpu"]
+TNA: dict[str, Any] = {"method": "tna", "objective": "ece", "max_ensemble_size": 40}
+TS = ["--search", "none", "--map", "ts", "--objective", "ece", "--device", "cpu"]
 
 
 def logits_of(model: Path, x: np.ndarray) -> np.ndarray:
@@ -58,7 +60,7 @@ def data(small: Small, tmp_path_factory: pytest.TempPathFactory) -> Data:
         x = rng.standard_normal((1500, 8)).astype(np.float32)
         logits = logits_of(small.model, x)
         np.savez(folder / f"{name}.npz", x=x, labels=np.argmax(logits + rng.gumbel(size=logits.shape), axis=1))
-    tna_onnx.calibrate(small.model, small.calib, output=folder / "o.onnx", angle_step=6.0, max_ensemble_size=40)
+    tna_onnx.calibrate(small.model, small.calib, output=folder / "o.onnx", angle_step=6.0, **TNA)
     x = rng.standard_normal((20000, 8)).astype(np.float32)
     before, after = (logits_of(file, x).argmax(axis=1) for file in (small.model, folder / "o.onnx"))
     other = np.flatnonzero(before != after)[:100]  # right before, wrong after

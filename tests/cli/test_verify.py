@@ -33,7 +33,7 @@ from tna_onnx.graph.requantize import requantized
 from tna_onnx.graph.rewrite import rewrite
 from tna_onnx.graph.save import pending
 
-FAST = ["--angle-step", "6", "--max-ensemble-size", "40", "--device", "cpu"]
+FAST = ["--method", "tna", "--objective", "ece", "--angle-step", "6", "--max-ensemble-size", "40", "--device", "cpu"]
 
 
 def verified(original: Path, recalibrated: Path, folder: Path, *flags: object) -> tuple[Result, dict[str, Any]]:
@@ -53,11 +53,12 @@ def lines(found: dict[str, Any], explained: bool) -> set[tuple[str, str, str]]:
 WEIGHT, BIAS, BEFORE = ("tensor", "weight", "values"), ("tensor", "bias", "values"), ("node", "head", "output")
 MODES = {
     "folded": (["--map", "ts"], {WEIGHT, BIAS}),
-    "not folded": (["--map", "ts", "--no-fold"], {WEIGHT, BEFORE}),
-    "weight alone": (["--map", "none"], {WEIGHT}),
-    "ets": (["--map", "ets"], {WEIGHT, BEFORE}),
-    "irova": (["--map", "irova"], {WEIGHT, BEFORE}),
-    "aar": (["--map", "aar"], {WEIGHT, BEFORE}),
+    "not folded": (["--map", "ts", "--no-fold"], {WEIGHT, BIAS, BEFORE}),
+    "weight alone": (["--map", "none"], {WEIGHT, BIAS}),
+    "weight alone, as in the paper": (["--map", "none", "--no-tilt-bias"], {WEIGHT}),
+    "ets": (["--map", "ets"], {WEIGHT, BIAS, BEFORE}),
+    "irova": (["--map", "irova"], {WEIGHT, BIAS, BEFORE}),
+    "aar": (["--map", "aar"], {WEIGHT, BIAS, BEFORE}),
     "map alone": (["--map", "ets", "--search", "none"], {BEFORE}),
     "aar alone": (["--map", "aar", "--search", "none"], {BEFORE}),
     "folded alone": (["--map", "ts", "--search", "none"], {WEIGHT, BIAS}),
@@ -135,7 +136,20 @@ def test_size_of_the_change(small: Small, written: Callable[[str], Path], tmp_pa
 
 def test_the_demo(demo: Demo, tmp_path: Path) -> None:
     output = tmp_path / "o.onnx"
-    cli("calibrate", demo.model, "--calib", demo.calib, "-o", output, "--search", "none", "--device", "cpu")
+    cli(
+        "calibrate",
+        demo.model,
+        "--calib",
+        demo.calib,
+        "-o",
+        output,
+        "--search",
+        "none",
+        "--map",
+        "ts",
+        "--device",
+        "cpu",
+    )
     result, found = verified(demo.model, output, tmp_path, "--data", demo.test)
     assert result.exit_code == 0, result.output
     assert "the same 10 of 10 nodes, 6 of 8 tensors" in result.output

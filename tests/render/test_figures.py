@@ -23,8 +23,26 @@ from tna_onnx.render import figures
 from tna_onnx.render.figures import write_figures
 from tna_onnx.results.report import Report
 
-FAST = {"angle_step": 9.0, "max_ensemble_size": 40, "device": "cpu"}
-FLAGS = ["--angle-step", "9", "--max-ensemble-size", "40", "--device", "cpu", "--quiet"]
+FAST: dict[str, Any] = {
+    "method": "tna",
+    "objective": "ece",
+    "angle_step": 9.0,
+    "max_ensemble_size": 40,
+    "device": "cpu",
+}
+FLAGS = [
+    "--method",
+    "tna",
+    "--objective",
+    "ece",
+    "--angle-step",
+    "9",
+    "--max-ensemble-size",
+    "40",
+    "--device",
+    "cpu",
+    "--quiet",
+]
 ALL = {"reliability", "confidence", "risk-coverage", "search", "members", "angles"}
 SVG = "{http://www.w3.org/2000/svg}"
 

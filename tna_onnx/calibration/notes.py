@@ -72,9 +72,6 @@ def _input_notes(task: Task, outcome: Outcome, suspicion: str, drift: float | No
         notes.append(f"device auto: CUDA was not obtained, ran on the CPU: {task.fallback}")
     if suspicion:
         notes.append(suspicion)
-    # most maps have no minimum then; those that have one make everything certain
-    if bool(outcome.before.hit.all()):
-        notes.append("every calibration sample is classified right: were these samples trained on?")
     if task.model.inlined:
         notes.append(f"model-local functions were inlined: {', '.join(task.model.inlined)}")
     notes += _head_notes(task, drift)

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from tna_onnx.calibration.crossfit import FOLDS, Fit, Scores, chosen_per_fold, cross_scores, folds, nested
 from tna_onnx.calibration.methods import Method, Rule
 from tna_onnx.engine.logits import HeadLogits, Logits, score_all
+from tna_onnx.errors import DataError
 from tna_onnx.maps import MAPS
 from tna_onnx.maps.base import CalibrationMap, Reduce
 from tna_onnx.numerics.stats import SampleScores
@@ -110,11 +111,16 @@ class Strategy:
 
         Raises:
             ValueError: the weight cannot be tilted.
-            DataError: the map cannot be fitted.
+            DataError: the map cannot be fitted; or every sample is classified right, which says nothing on confidences.
         """
         original = self.logits_of(self.weight)
         # once: every candidate and the report are held against these
         before = original.scores()
+        if bool(before.hit.all()):
+            raise DataError(
+                f"every calibration sample is classified right, all {len(before):,}: the surer the better, as far as they "
+                "can tell; expected data with some errors (were these samples trained on?)"
+            )
         candidates: tuple[Candidate, ...] = (Candidate(0.0, 1, 0.0, before),)
         # what may not change a prediction is not tilted: there is nothing to search then
         if any(method.tilted for method in self._methods):

@@ -11,6 +11,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -33,7 +34,13 @@ from tna_onnx.results.report import Report
 from tna_onnx.search.candidates import Candidate, candidate_weight
 from tna_onnx.search.settings import SearchSettings
 
-FAST = {"angle_step": 9.0, "max_ensemble_size": 40, "device": "cpu"}
+FAST: dict[str, Any] = {
+    "method": "tna",
+    "objective": "ece",
+    "angle_step": 9.0,
+    "max_ensemble_size": 40,
+    "device": "cpu",
+}
 
 
 @pytest.fixture(scope="module")
