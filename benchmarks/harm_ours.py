@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from tna_onnx.api.arguments import gates_of
 from tna_onnx.calibration.crossfit import FOLDS
+from tna_onnx.calibration.outcome import Outcome
 from tna_onnx.calibration.settings import Settings
-from tna_onnx.calibration.strategy import Outcome, Strategy
+from tna_onnx.calibration.strategy import Strategy
 from tna_onnx.engine.logits import HeadLogits, Logits, StoredLogits
 from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.maps import MAPS, MapName

@@ -14,8 +14,8 @@ from tests.conftest import Small
 from tna_onnx.calibration.job import Job
 from tna_onnx.calibration.methods import Method
 from tna_onnx.calibration.opening import open_task
+from tna_onnx.calibration.outcome import Outcome
 from tna_onnx.calibration.settings import Settings
-from tna_onnx.calibration.strategy import Outcome
 from tna_onnx.calibration.task import Task
 from tna_onnx.data.options import Data
 from tna_onnx.maps.base import CalibrationMap

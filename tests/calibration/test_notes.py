@@ -14,8 +14,8 @@ from tests.conftest import Small
 from tna_onnx.calibration.comparing import Compared
 from tna_onnx.calibration.methods import Method
 from tna_onnx.calibration.notes import notes_on
+from tna_onnx.calibration.outcome import Outcome
 from tna_onnx.calibration.settings import Settings
-from tna_onnx.calibration.strategy import Outcome
 from tna_onnx.calibration.task import Task
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.stats import SampleScores
@@ -58,11 +58,6 @@ def test_device_labels_and_functions(small: Small, task: Task, outcome: Outcome)
     found = notes(small, unusual, outcome, suspicion="labels look shifted by one")
     assert found[0].endswith("ran on the CPU: no driver")
     assert found[1:] == ["labels look shifted by one", "model-local functions were inlined: Gelu, Norm"]
-
-
-def test_samples_that_are_all_right_are_doubted(small: Small, task: Task, outcome: Outcome) -> None:
-    right = replace(outcome, before=replace(outcome.before, hit=np.ones(len(outcome.before), bool)))
-    assert notes(small, task, right) == ["every calibration sample is classified right: were these samples trained on?"]
 
 
 def test_without_a_head_it_says_what_is_calibrated(small: Small) -> None:

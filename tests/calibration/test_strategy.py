@@ -14,7 +14,8 @@ from tests.calibration.samples import probabilities
 from tna_onnx.calibration import strategy as module
 from tna_onnx.calibration.crossfit import FOLDS, Scores, folds
 from tna_onnx.calibration.methods import INPUT, Method, Rule
-from tna_onnx.calibration.strategy import Outcome, Strategy
+from tna_onnx.calibration.outcome import Outcome
+from tna_onnx.calibration.strategy import Strategy
 from tna_onnx.engine.logits import HeadLogits, StoredLogits
 from tna_onnx.errors import DataError
 from tna_onnx.extraction.table import FeatureTable

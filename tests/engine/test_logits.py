@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tna_onnx.calibration.strategy import Outcome, Strategy
+from tna_onnx.calibration.outcome import Outcome
+from tna_onnx.calibration.strategy import Strategy
 from tna_onnx.engine import local
 from tna_onnx.engine.logits import HeadLogits, Logits, StoredLogits, TailLogits
 from tna_onnx.engine.protocol import Engine

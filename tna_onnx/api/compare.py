@@ -99,7 +99,7 @@ def compare(
         data=samples.description,
         baseline=given[first].name,
         confidence_level=confidence_level,
-        models=_compared(runs, runs[first], bins, level),
+        models=tuple(_reduced(run, runs[first], bins, level) for run in runs),
         versions=versions(),
         notes=_notes(given, runs, runs[first], confidence_level),
     )
@@ -231,11 +231,6 @@ def _run(
         provider=session.provider,
         notes=(*batch_size_notes(settings.batch_size, size), *filter(None, [warning])),
     )
-
-
-def _compared(runs: Sequence[_Run], first: _Run, bins: int, level: float) -> tuple[ComparedModel, ...]:
-    """Reduce runs, and hold them against the baseline's."""
-    return tuple(_reduced(run, first, bins, level) for run in runs)
 
 
 def _reduced(run: _Run, first: _Run, bins: int, level: float) -> ComparedModel:

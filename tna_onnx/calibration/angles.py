@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.calibration.strategy import Outcome
+from tna_onnx.calibration.outcome import Outcome
 from tna_onnx.calibration.task import Collected, Task
 from tna_onnx.graph.readout import Head
 from tna_onnx.results.details import Angles

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from tna_onnx.calibration.crossfit import FOLDS
+from tna_onnx.calibration.outcome import Outcome
 from tna_onnx.calibration.settings import Settings
-from tna_onnx.calibration.strategy import Outcome, Strategy
+from tna_onnx.calibration.strategy import Strategy
 from tna_onnx.calibration.task import Collected, Task
 from tna_onnx.calibration.writing import Shipped
 from tna_onnx.engine.logits import Logits

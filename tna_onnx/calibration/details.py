@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from tna_onnx.calibration.angles import feature_angles
 from tna_onnx.calibration.class_bins import class_bins
 from tna_onnx.calibration.comparing import Compared
+from tna_onnx.calibration.outcome import Outcome
 from tna_onnx.calibration.settings import Settings
-from tna_onnx.calibration.strategy import Outcome
 from tna_onnx.calibration.task import Collected, Task
 from tna_onnx.calibration.worst import class_names, worst_samples
 from tna_onnx.engine.logits import Logits

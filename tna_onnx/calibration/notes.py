@@ -7,8 +7,8 @@ import numpy as np
 from tna_onnx.calibration.comparing import Compared
 from tna_onnx.calibration.crossfit import FOLDS
 from tna_onnx.calibration.job import Job
+from tna_onnx.calibration.outcome import Outcome
 from tna_onnx.calibration.settings import Settings
-from tna_onnx.calibration.strategy import Outcome
 from tna_onnx.calibration.task import Task
 from tna_onnx.numerics.averages import LIMIT
 from tna_onnx.numerics.metric import METRICS

@@ -6,8 +6,8 @@ import json
 from importlib.metadata import version
 
 from tna_onnx._version import __version__
+from tna_onnx.calibration.outcome import Outcome
 from tna_onnx.calibration.settings import Settings
-from tna_onnx.calibration.strategy import Outcome
 from tna_onnx.calibration.task import Task
 from tna_onnx.runtime import runtime_version
 

@@ -12,9 +12,10 @@ from tna_onnx.calibration.comparing import compare_heads
 from tna_onnx.calibration.details import collect_details
 from tna_onnx.calibration.job import Job
 from tna_onnx.calibration.opening import open_task
+from tna_onnx.calibration.outcome import Outcome
 from tna_onnx.calibration.provenance import provenance_entries
 from tna_onnx.calibration.reporting import Finished, report_of
-from tna_onnx.calibration.strategy import Outcome, Strategy
+from tna_onnx.calibration.strategy import Strategy
 from tna_onnx.calibration.task import Task
 from tna_onnx.calibration.writing import Writing
 from tna_onnx.calibration.written import check_written, checked_samples

@@ -12,9 +12,9 @@ import numpy as np
 from tna_onnx.calibration.comparing import Compared
 from tna_onnx.calibration.job import Job
 from tna_onnx.calibration.notes import notes_on
+from tna_onnx.calibration.outcome import Outcome
 from tna_onnx.calibration.provenance import versions
 from tna_onnx.calibration.settings import Settings
-from tna_onnx.calibration.strategy import Outcome
 from tna_onnx.calibration.task import Task
 from tna_onnx.extraction.batch_size import batch_size_notes
 from tna_onnx.graph.rewrite import Rewritten

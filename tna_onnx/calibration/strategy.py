@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.calibration.crossfit import FOLDS, Fit, Scores, chosen_per_fold, cross_scores, folds, nested
 from tna_onnx.calibration.methods import Method, Rule
+from tna_onnx.calibration.outcome import Outcome
 from tna_onnx.engine.logits import HeadLogits, Logits, score_all
 from tna_onnx.errors import DataError
 from tna_onnx.maps import MAPS
@@ -29,57 +30,12 @@ from tna_onnx.search.complete import search_complete
 from tna_onnx.search.settings import SearchSettings
 from tna_onnx.search.sparse import search_sparse
 
-__all__ = ["Outcome", "Strategy"]
+__all__ = ["Strategy"]
 
 # On top of a tilted weight where everything is to be chosen: the paper's, but for those that redo what a refit does.
 _ON_TILTED = ("none", "ts", "ets")
 
 Mask = NDArray[np.bool_]
-
-
-@dataclass(frozen=True, eq=False)
-class Outcome:
-    """What was chosen and fitted.
-
-    Attributes:
-        candidates: all weights that were scored, the original one first.
-        chosen: the one that was chosen.
-        weight: its (C, n) weight; None for a model without a head.
-        method: weight and map in a word.
-        fitted: the map, None for none.
-        before: scores of the input model on the calibration data.
-        logits: logits of the calibration data under `weight`, before the map.
-        scores: cross-fitted scores of the methods that were compared; empty where nothing was `auto`.
-    """
-
-    candidates: tuple[Candidate, ...]
-    chosen: Candidate
-    weight: NDArray[Any] | None
-    method: Method
-    fitted: CalibrationMap | None
-    before: SampleScores
-    logits: Logits
-    scores: Scores = field(default_factory=dict)
-
-    @property
-    def map(self) -> str:
-        """Name of the map."""
-        return self.method.map
-
-    @property
-    def unchanged(self) -> bool:
-        """Whether the result is the input."""
-        return self.chosen.angle == 0 and self.fitted is None
-
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """What a reader wants to know of the fitted map; empty for none."""
-        return self.fitted.brief if self.fitted else {}
-
-    @property
-    def keeps_predictions(self) -> bool:
-        """Whether no sample can change its predicted class."""
-        return self.chosen.angle == 0 and (self.fitted is None or self.fitted.keeps_order)
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,8 +74,8 @@ class Strategy:
         before = original.scores()
         if bool(before.hit.all()):
             raise DataError(
-                f"every calibration sample is classified right, all {len(before):,}: the surer the better, as far as they "
-                "can tell; expected data with some errors (were these samples trained on?)"
+                f"every calibration sample is classified right, all {len(before):,}: the surer the better, as far as "
+                "they can tell; expected data with some errors (were these samples trained on?)"
             )
         candidates: tuple[Candidate, ...] = (Candidate(0.0, 1, 0.0, before),)
         # what may not change a prediction is not tilted: there is nothing to search then

@@ -16,7 +16,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from tna_onnx.calibration.strategy import Outcome
+from tna_onnx.calibration.outcome import Outcome
 from tna_onnx.calibration.task import Collected, Task
 from tna_onnx.engine.logits import Logits
 from tna_onnx.errors import UnsupportedModel
