@@ -68,7 +68,7 @@ def paired_differences(
     The difference of a calibration error is that of the plug-in values, corrected where `after` is cross-fitted; its
     interval is for the difference without their bias, and so need not have it in the middle.
 
-    Measured at a level of 95 % by `benchmarks/coverage.py`, 200 runs a case (+- 3 points), for models that are
+    Measured at a level of 95 % by `benchmarks/interval_coverage.py`, 200 runs a case (+- 3 points), for models that are
     calibrated or have logits up to 2.5 times too large or too small:
 
         held-out, N = 200 to 5,000      ECE and AdaECE 94 to 100 %, NLL 93 to 97 %, Brier 91 to 99 %
