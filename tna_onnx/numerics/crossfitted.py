@@ -74,9 +74,10 @@ class CrossFit:
 def corrected_errors(crossed: SampleScores, cross_fit: CrossFit, bins: int = 15) -> dict[str, float]:
     """ECE and AdaECE of cross-fitted scores, corrected, fractions by the names of the metrics.
 
-    Mean errors against N new samples in points, by `benchmarks/crossfitted_bias.py`: C = 10, labels drawn from the
-    softmax of the logits. For maps 300 data sets each, for the default command 399 (calibrated, overconfident and
-    shifted models in equal parts). The last figure is the standard error.
+    Mean errors against N new samples in points, as `benchmarks/crossfitted_bias.py` measures them: C = 10, labels
+    drawn from the softmax of the logits, what a calibrated model shows on the same samples regressed out. For maps 300
+    data sets each, for the default command 399 (calibrated, overconfident and shifted models in equal parts; 128 were
+    left as they are). The last figure is the standard error.
 
                      N      ECE plain, corrected      AdaECE plain, corrected
         ts           400    -0.28  +0.04 +- 0.06      -0.32  -0.04 +- 0.06
