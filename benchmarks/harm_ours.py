@@ -16,7 +16,7 @@ from harm_problems import Part, Problem, probabilities
 from numpy.typing import NDArray
 
 from tna_onnx.api.arguments import gates_of
-from tna_onnx.calibration.crossfit import FOLDS
+from tna_onnx.calibration.crossfit import folds
 from tna_onnx.calibration.outcome import Outcome
 from tna_onnx.calibration.settings import Settings
 from tna_onnx.calibration.strategy import Strategy
@@ -25,6 +25,7 @@ from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.maps import MAPS, MapName
 from tna_onnx.maps.base import apply_map
 from tna_onnx.numerics.averages import kept_part
+from tna_onnx.numerics.crossfitted import CrossFit
 from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.results.report import Comparison, compare_scores
 from tna_onnx.results.standing import Standing
@@ -155,6 +156,6 @@ def _compared(strategy: Strategy, outcome: Outcome, settings: Settings) -> Compa
         settings.bins,
         settings.seed,
         settings.level,
-        folds=FOLDS,
+        cross_fit=CrossFit(outcome.logits.mapped_scores(outcome.fitted), folds(len(after), settings.seed)),
         same_predictions=outcome.keeps_predictions and np.array_equal(before.hit, after.hit),
     )

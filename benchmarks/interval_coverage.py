@@ -33,6 +33,7 @@ from tna_onnx.calibration.crossfit import FOLDS, folds
 from tna_onnx.errors import DataError
 from tna_onnx.maps import MAPS
 from tna_onnx.maps.base import apply_map
+from tna_onnx.numerics.crossfitted import CrossFit
 from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Interval, Metrics
@@ -123,7 +124,8 @@ def cross_fitted(runs: int, n: int, classes: int, factor: float, name: str, popu
             continue
         scores = SampleScores.of_logits(stated, labels)
         crossed = SampleScores.of_logits(after, labels)
-        intervals = paired_differences(scores, crossed, folds=FOLDS, same_predictions=keeps)
+        cross_fit = CrossFit(SampleScores.of_logits(final(stated), labels), fold)
+        intervals = paired_differences(scores, crossed, cross_fit=cross_fit, same_predictions=keeps)
         yield Run(intervals, truth_of(p, first, final(factor * large)))
 
 

@@ -11,6 +11,7 @@ import pytest
 from tests.calibration.samples import few, opened, outcome_of, outputs, probabilities
 from tests.conftest import Small
 from tna_onnx.calibration.comparing import compare_heads
+from tna_onnx.calibration.crossfit import folds
 from tna_onnx.calibration.settings import Settings
 from tna_onnx.calibration.strategy import Strategy
 from tna_onnx.calibration.task import Task
@@ -18,7 +19,9 @@ from tna_onnx.calibration.writing import Shipped, Writing
 from tna_onnx.errors import DataError
 from tna_onnx.maps.bias import Bias
 from tna_onnx.maps.temperature import Temperature
+from tna_onnx.numerics.crossfitted import CrossFit
 from tna_onnx.numerics.intervals import paired_differences
+from tna_onnx.numerics.metrics import Metrics
 
 SETTINGS = Settings(search="none", bins=10)
 
@@ -71,6 +74,7 @@ def test_without_held_out_data_each_sample_counts_once(small: Small) -> None:
         np.testing.assert_array_equal(getattr(compared.before, one), getattr(outcome.before, one))
     np.testing.assert_array_equal(compared.before.hit, compared.after.hit)  # a temperature moves no class
     own = outcome.logits.mapped_scores(outcome.fitted)
+    np.testing.assert_array_equal(compared.fitted.confidence, own.confidence)
     # scored by fits without them, samples look no better than scored by the fit with them
     assert np.mean(compared.after.nll, dtype=np.float64) >= np.mean(own.nll, dtype=np.float64)
 
@@ -83,9 +87,21 @@ def test_intervals_know_of_the_folds_and_of_predictions_that_stay(small: Small, 
     assert outcome.keeps_predictions == (name == "ts")
     compared = compare_heads(task, strategy, outcome, SETTINGS, Shipped(outcome.logits, outcome.fitted))
     expected = paired_differences(
-        compared.before, compared.after, 10, seed=SETTINGS.seed, folds=5, same_predictions=name == "ts"
+        compared.before,
+        compared.after,
+        10,
+        seed=SETTINGS.seed,
+        cross_fit=CrossFit(compared.fitted, folds(300, SETTINGS.seed)),
+        same_predictions=name == "ts",
     )
     assert compared.comparison.differences == expected
+    after = compared.comparison.after
+    for metric, interval in expected.items():
+        assert getattr(after, metric) - getattr(compared.comparison.before, metric) == pytest.approx(
+            interval.difference, abs=1e-12
+        )
+    # the fit's own error is put back, which adds to a calibration error
+    assert after.ece != Metrics.of(compared.after, 10).ece
     accuracy = compared.comparison.differences["accuracy"]
     assert (accuracy.low == accuracy.high == 0) == (name == "ts")
 

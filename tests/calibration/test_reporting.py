@@ -61,7 +61,10 @@ def test_changes_are_the_differences_of_the_two_graphs(in_memory: Report, small:
 
 def test_diagrams_and_settings(in_memory: Report) -> None:
     assert sum(in_memory.reliability.before.count) == sum(in_memory.reliability.after.count) == 300
-    assert in_memory.reliability.after.ece == pytest.approx(in_memory.comparison.after.ece, abs=1e-9)
+    assert in_memory.reliability.before.ece == pytest.approx(in_memory.comparison.before.ece, abs=1e-9)
+    # the diagram shows the samples; the number is corrected for the folds
+    assert in_memory.comparison.how == "cross-fitted"
+    assert in_memory.reliability.after.ece != pytest.approx(in_memory.comparison.after.ece, abs=1e-9)
     assert in_memory.settings["gates"] == dataclasses.asdict(Gates(max_accuracy_drop=None))
     assert (in_memory.settings["device"], in_memory.settings["batch_size"]) == ("cpu", 64)
     assert (in_memory.output, in_memory.missed, in_memory.dry_run) == ("", (), False)

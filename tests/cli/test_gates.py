@@ -27,8 +27,8 @@ from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.results.gates import GateMissed, Gates
 from tna_onnx.results.standing import Standing
 
-FAST = ["--method", "tna", "--objective", "ece", "--angle-step", "6", "--max-ensemble-size", "40", "--device", "cpu"]
-TNA: dict[str, Any] = {"method": "tna", "objective": "ece", "max_ensemble_size": 40}
+FAST = ["--method", "tna", "--objective", "ece", "--angle-step", "6", "--ensemble-size", "64", "--device", "cpu"]
+TNA: dict[str, Any] = {"method": "tna", "objective": "ece", "ensemble_size": 64}
 TS = ["--search", "none", "--map", "ts", "--objective", "ece", "--device", "cpu"]
 
 

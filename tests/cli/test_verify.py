@@ -232,7 +232,7 @@ def quantised(small: Small, folder: Path, axis: int | None) -> Path:
 @pytest.mark.parametrize("axis", [None, 0])
 def test_quantised_heads(small: Small, axis: int | None, flags: list[str], tmp_path: Path) -> None:
     model, output = quantised(small, tmp_path, axis), tmp_path / "o.onnx"
-    made = cli("calibrate", model, "--calib", small.calib, "-o", output, *FAST, *flags)
+    made = cli("calibrate", model, "--calib", small.calib, "-o", output, *FAST, "--ensemble-size", 64, *flags)
     assert made.exit_code == 0, made.output
     result, found = verified(model, output, tmp_path, "--data", small.test)
     assert result.exit_code == 0, result.output

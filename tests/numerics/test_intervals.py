@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 from scipy import integrate, special, stats
 
 from tna_onnx.numerics import intervals as intervals_module
+from tna_onnx.numerics.crossfitted import CrossFit
 from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Metrics, ada_ece, ece
+from tna_onnx.numerics.shares import SHARES, shares_by_width
 from tna_onnx.numerics.stats import SampleScores
 
 Array = NDArray[Any]
@@ -178,14 +180,16 @@ def test_accuracy_is_the_normal_interval_after_a_gain_and_a_loss() -> None:
 
 def test_folds_widen_by_what_their_training_samples_share() -> None:
     before, after = simulated(np.random.default_rng(14), 300, 0.5)
-    plain, crossed = paired_differences(before, after), paired_differences(before, after, folds=5)
+    fitted_alike = CrossFit(after, np.arange(300) % 5)
+    plain, crossed = paired_differences(before, after), paired_differences(before, after, cross_fit=fitted_alike)
     for name in ("accuracy", "nll", "brier"):
         # Nadeau and Bengio: (1/J + n2/n1) / (1/J) with J = 5 and n2/n1 = 1/4
         ratio = (crossed[name].high - crossed[name].low) / (plain[name].high - plain[name].low)
         # ends of skewed means are not in proportion to the quantile
         assert ratio == pytest.approx(math.sqrt(9 / 4), rel=1e-9 if name == "accuracy" else 0.05)
     for name in ("ece", "adaece"):
-        assert crossed[name] == plain[name]
+        assert crossed[name].difference == pytest.approx(plain[name].difference, abs=SUMMED)
+        assert ends(crossed[name]) == pytest.approx(ends(plain[name]), abs=1e-7)
 
 
 # ---- calibration errors ----
@@ -221,7 +225,7 @@ def test_moments_are_those_of_the_residuals_by_bin(monkeypatch: pytest.MonkeyPat
     p, q = (rng.integers(1, 60, n) / 60 for _ in range(2))  # ties
     hit = rng.random(n) < 0.5
     pair = (scores_of(p.tolist(), hit.tolist()), scores_of(q.tolist(), hit.tolist()))
-    for name, (_, fractions) in intervals_module._KINDS.items():
+    for name, shares in SHARES.items():
         columns = []
         for s in pair:
             c = s.confidence.astype(np.float64)
@@ -234,7 +238,7 @@ def test_moments_are_those_of_the_residuals_by_bin(monkeypatch: pytest.MonkeyPat
                 share = np.array([held[rank[c == value]].mean(axis=0) for value in c])
             columns.append(share * (hit - c)[:, None])
         spread = np.hstack(columns)
-        mean, covariance = intervals_module._moments(pair, bins, fractions)
+        mean, covariance = intervals_module._moments(pair, bins, shares)
         np.testing.assert_allclose(mean, spread.mean(axis=0), atol=SUMMED)
         found = np.cov(spread.T, ddof=0)
         scale = np.sqrt(np.diag(covariance) * n / np.diag(found))
@@ -250,7 +254,7 @@ def _runs(n: int, bins: int) -> list[tuple[int, int]]:
 def test_a_bin_of_hits_alone_has_the_spread_that_its_confidences_state() -> None:
     confidence = np.full(40, 0.95)
     pair = (scores_of([0.5] * 40, [True] * 40), scores_of(confidence.tolist(), [True] * 40))
-    _, covariance = intervals_module._moments(pair, 15, intervals_module._by_width)
+    _, covariance = intervals_module._moments(pair, 15, shares_by_width)
     assert covariance[29, 29] == pytest.approx(0.95 * 0.05 / 40, rel=1e-6)
 
 

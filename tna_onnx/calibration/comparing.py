@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tna_onnx.calibration.crossfit import FOLDS
+from tna_onnx.calibration.crossfit import folds
 from tna_onnx.calibration.outcome import Outcome
 from tna_onnx.calibration.settings import Settings
 from tna_onnx.calibration.strategy import Strategy
@@ -19,6 +19,7 @@ from tna_onnx.calibration.task import Collected, Task
 from tna_onnx.calibration.writing import Shipped
 from tna_onnx.engine.logits import Logits
 from tna_onnx.errors import DataError
+from tna_onnx.numerics.crossfitted import CrossFit
 from tna_onnx.numerics.ops import to_host
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.results.report import Comparison, How, compare_scores
@@ -28,10 +29,11 @@ __all__ = ["Compared", "compare_heads"]
 
 @dataclass(frozen=True, eq=False)
 class Compared:
-    """Paired scores, and what they come to."""
+    """Paired scores, what they come to, and the scores after of the calibration data, which were fitted."""
 
     before: SampleScores
     after: SampleScores
+    fitted: SampleScores
     comparison: Comparison
     changed_predictions: float
 
@@ -51,6 +53,10 @@ def compare_heads(task: Task, strategy: Strategy, outcome: Outcome, settings: Se
     """
     how, before, scores = _paired_scores(task, strategy, outcome, after)
     described = task.shown.source.describe()
+    fitted = outcome.logits.mapped_scores(outcome.fitted)
+    cross_fit = None
+    if how == "cross-fitted":
+        cross_fit = CrossFit(fitted, folds(len(scores), strategy.settings.seed))
     comparison = compare_scores(
         described,
         how,
@@ -59,11 +65,11 @@ def compare_heads(task: Task, strategy: Strategy, outcome: Outcome, settings: Se
         settings.bins,
         settings.seed,
         settings.level,
-        folds=FOLDS if how == "cross-fitted" else None,
+        cross_fit=cross_fit,
         # cross-fitted, other folds may have chosen a method that changes some
         same_predictions=outcome.keeps_predictions and np.array_equal(before.hit, scores.hit),
     )
-    return Compared(before, scores, comparison, _changed_predictions(task, outcome, after))
+    return Compared(before, scores, fitted, comparison, _changed_predictions(task, outcome, after))
 
 
 def _changed_predictions(task: Task, outcome: Outcome, after: Shipped) -> float:

@@ -145,13 +145,12 @@ def _settings(job: Job, task: Task) -> dict[str, object]:
 def _on_calibration_data(settings: Settings, finished: Finished) -> Comparison:
     """Compare on the data that were fitted."""
     outcome = finished.outcome
-    after = outcome.logits.mapped_scores(outcome.fitted)
     described = finished.task.source.describe()
     return compare_scores(
         described,
         "fitted",
         outcome.before,
-        after,
+        finished.compared.fitted,
         settings.bins,
         settings.seed,
         settings.level,

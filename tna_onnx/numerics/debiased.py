@@ -26,7 +26,7 @@ from scipy.special import ndtr
 from tna_onnx.numerics.reliability import bin_of
 from tna_onnx.numerics.stats import SampleScores
 
-__all__ = ["debiased_ece", "expected_ece"]
+__all__ = ["debiased_ece", "expected_ece", "folded_mean"]
 
 
 def debiased_ece(scores: SampleScores, bins: int = 15) -> float:
@@ -44,7 +44,7 @@ def debiased_ece(scores: SampleScores, bins: int = 15) -> float:
     accuracy = np.bincount(index, scores.hit, bins)[filled] / size
     gap = np.abs(accuracy - confidence)
     noise = np.sqrt(accuracy * (1 - accuracy) / size)
-    return max(0.0, float(size @ (2 * gap - _folded_mean(gap, noise)) / len(scores)))
+    return max(0.0, float(size @ (2 * gap - folded_mean(gap, noise)) / len(scores)))
 
 
 def expected_ece(scores: SampleScores, bins: int = 15) -> float:
@@ -54,7 +54,7 @@ def expected_ece(scores: SampleScores, bins: int = 15) -> float:
     return float(np.sum(np.sqrt(2 / np.pi * variance)) / len(scores))
 
 
-def _folded_mean(gap: NDArray[np.float64], noise: NDArray[np.float64]) -> NDArray[np.float64]:
+def folded_mean(gap: NDArray[np.float64], noise: NDArray[np.float64]) -> NDArray[np.float64]:
     """E|gap + noise Z|; without noise the gap itself."""
     # a bin that is all right or all wrong shows no noise
     ratio = gap / np.where(noise > 0, noise, 1)

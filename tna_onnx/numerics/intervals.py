@@ -25,9 +25,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tna_onnx.numerics.crossfitted import CrossFit, corrected_errors, fit_error
 from tna_onnx.numerics.metric import METRICS
-from tna_onnx.numerics.metrics import Interval, ada_ece, ece, equal_mass_edges, residuals
-from tna_onnx.numerics.reliability import bin_of
+from tna_onnx.numerics.metrics import Interval, Metrics, residuals
+from tna_onnx.numerics.shares import SHARES, Shares
 from tna_onnx.numerics.stats import SampleScores
 
 __all__ = ["paired_differences"]
@@ -51,9 +52,6 @@ _NOTHING = 1e-12
 # A bin alone decides its sign beyond this many standard errors.
 _OWN_SIGN = 2.0
 
-Fractions = Callable[[slice], FloatArray]
-"""(S, B) share of each of a slice of samples that each bin holds."""
-
 
 def paired_differences(
     before: SampleScores,
@@ -62,15 +60,15 @@ def paired_differences(
     *,
     level: float = 0.95,
     seed: int = 0,
-    folds: int | None = None,
+    cross_fit: CrossFit | None = None,
     same_predictions: bool = False,
 ) -> dict[str, Interval]:
     """Differences `after - before` on the same samples with their intervals, per name in `METRICS`.
 
-    The difference of a calibration error is that of the plug-in values; its interval is for the difference without
-    their bias, and so need not have it in the middle.
+    The difference of a calibration error is that of the plug-in values, corrected where `after` is cross-fitted; its
+    interval is for the difference without their bias, and so need not have it in the middle.
 
-    Measured at a level of 95 % by `benchmarks/coverage.py`, 200 runs a case (+- 3 points), for models that are
+    Measured at a level of 95 % by `benchmarks/interval_coverage.py`, 200 runs a case (+- 3 points), for models that are
     calibrated or have logits up to 2.5 times too large or too small:
 
         held-out, N = 200 to 5,000      ECE and AdaECE 94 to 100 %, NLL 93 to 97 %, Brier 91 to 99 %
@@ -88,14 +86,15 @@ def paired_differences(
         bins: bins of ECE and AdaECE.
         level: confidence level, a fraction.
         seed: of the draws behind the standard errors of calibration errors.
-        folds: K where `after` is cross-fitted in K folds; the interval is then for the map that is fitted on all N.
+        cross_fit: where `after` is cross-fitted in K folds, the fit on all N samples, which the intervals are then for.
             Folds share their training samples, which makes the variance of a mean difference 1 + K/(K-1) times that of
             independent samples, if fitting gains nothing; if it gains much, these intervals are too wide. Residuals are
-            off to first order by the mean of the folds' fits, the fit on all N: calibration errors need no such factor.
+            off to first order by the mean of the folds' fits, the fit on all N: calibration errors need no such factor,
+            but the noise of `numerics.crossfitted` before their bias is taken out, which moves the centre.
         same_predictions: whether both models are known to predict the same classes: accuracy then cannot differ.
 
     Raises:
-        ValueError: different numbers of samples, fewer samples than bins, or a level outside of 0 to 1.
+        ValueError: different numbers of samples, fewer samples than bins, one fold, or a level outside of 0 to 1.
 
     Source: for folds Nadeau & Bengio (2003), section 3, n2/n1 = 1/(K-1); for accuracy Bonett & Price (2012).
     """
@@ -105,14 +104,18 @@ def paired_differences(
         raise ValueError(f"a confidence level between 0 and 1 expected, got {level}")
     z = NormalDist().inv_cdf((1 + level) / 2)
     wide = z
-    if folds is not None:
-        wide *= math.sqrt(1 + folds / (folds - 1))
+    values = {name: getattr(Metrics.of(after, bins), name) for name in SHARES}
+    if cross_fit is not None:
+        wide *= math.sqrt(1 + cross_fit.folds / (cross_fit.folds - 1))
+        values = corrected_errors(after, cross_fit, bins)
+    plain = Metrics.of(before, bins)
     found = {}
     for name in METRICS:
         if name == "accuracy":
             ends = _accuracy(before, after, wide, same_predictions)
-        elif name in _KINDS:
-            ends = _calibration_error(before, after, bins, z, seed, name)
+        elif name in SHARES:
+            low, high = _calibration_error(before, after, bins, z, seed, SHARES[name], cross_fit)
+            ends = (values[name] - getattr(plain, name), low, high)
         else:
             ends = _mean(getattr(before, name), getattr(after, name), wide)
         found[name] = Interval(*ends, level)
@@ -161,34 +164,52 @@ def _accuracy(before: SampleScores, after: SampleScores, z: float, same: bool) -
 
 
 def _calibration_error(
-    before: SampleScores, after: SampleScores, bins: int, z: float, seed: int, name: str
-) -> tuple[float, float, float]:
-    """Return the difference of plug-in calibration errors and the ends of its interval."""
-    value, fractions = _KINDS[name]
-    difference = value(after, bins) - value(before, bins)
-    sums, covariance = _moments((before, after), bins, fractions)
+    before: SampleScores,
+    after: SampleScores,
+    bins: int,
+    z: float,
+    seed: int,
+    shares: Callable[[SampleScores, int], Shares],
+    cross_fit: CrossFit | None,
+) -> tuple[float, float]:
+    """Return the ends of the interval of a difference of calibration errors."""
+    sums, covariance = _moments((before, after), bins, shares)
+    # without folds, one that errs by nothing
+    spread = np.zeros((1, bins))
+    if cross_fit is not None:
+        sums[bins:], spread = fit_error(after, cross_fit, shares(after, bins))
     # the same residuals in the same bins: rounding alone would give a width
-    if np.array_equal(before.confidence, after.confidence) and np.array_equal(before.hit, after.hit):
-        return 0.0, 0.0, 0.0
+    same = np.array_equal(before.confidence, after.confidence) and np.array_equal(before.hit, after.hit)
+    if same and not spread.any():
+        return 0.0, 0.0
     sigma = np.sqrt(np.diag(covariance))
-    pooled, single = _estimates(sums[None], sigma)
-    centre = float(pooled[0] + single[0]) / 2
+    pooled, single = (float(np.mean(values)) for values in _estimates(_as_new(sums, spread, seed), sigma))
+    centre = (pooled + single) / 2
     drawn = sums + _noise(covariance, seed)
     # of the two, not of their mean: draws around x show more noise than samples, and these errors are not quite normal
     error = math.sqrt(float(np.mean([np.var(values) for values in _estimates(drawn, sigma)])))
-    reach = z * error + abs(float(pooled[0] - single[0])) / 2
-    return difference, centre - reach, centre + reach
+    reach = z * error + abs(pooled - single) / 2
+    return centre - reach, centre + reach
+
+
+def _as_new(sums: FloatArray, spread: FloatArray, seed: int) -> FloatArray:
+    """Mean residuals with the noise that new samples have beyond cross-fitted ones; once where there is none."""
+    if not spread.any():
+        return sums[None]
+    normal = np.random.default_rng(seed).standard_normal((_DRAWS, len(spread)))
+    noise = math.sqrt(2) * np.concatenate([normal, -normal]) @ spread
+    return sums + np.hstack([np.zeros_like(noise), noise])
 
 
 def _moments(
-    pair: tuple[SampleScores, SampleScores], bins: int, fractions: Callable[[SampleScores, int], Fractions]
+    pair: tuple[SampleScores, SampleScores], bins: int, shares: Callable[[SampleScores, int], Shares]
 ) -> tuple[FloatArray, FloatArray]:
     """Return mean residuals by bin, before and then after, (2B,), and their covariance matrix (2B, 2B)."""
     n = len(pair[0])
     total = np.zeros(2 * bins)
     products = np.zeros((2 * bins, 2 * bins))
     stated = np.zeros(2 * bins)
-    sides = [(residuals(s), s.confidence.astype(np.float64), fractions(s, bins)) for s in pair]
+    sides = [(residuals(s), s.confidence.astype(np.float64), shares(s, bins)) for s in pair]
     for start in range(0, n, _CHUNK):
         rows = slice(start, start + _CHUNK)
         spread = np.hstack([r[rows, None] * inside(rows) for r, _, inside in sides])
@@ -236,31 +257,3 @@ def _noise(covariance: FloatArray, seed: int) -> FloatArray:
     normal = np.concatenate([normal, np.roll(normal, half, axis=1)])
     drawn: FloatArray = np.concatenate([normal, -normal]) @ root
     return drawn
-
-
-def _by_width(scores: SampleScores, bins: int) -> Fractions:
-    """Each sample lies in one bin of equal width."""
-    index = bin_of(scores.confidence, bins)
-    return lambda rows: np.asarray(index[rows, None] == np.arange(bins), np.float64)
-
-
-def _by_mass(scores: SampleScores, bins: int) -> Fractions:
-    """Samples of one confidence share the ranks start..stop: each lies in every bin of equal mass by one fraction."""
-    _, tie, count = np.unique(scores.confidence, return_inverse=True, return_counts=True)
-    stop = np.cumsum(count)
-    start = stop - count
-    edges = equal_mass_edges(len(scores), bins)
-
-    def fractions(rows: slice) -> FloatArray:
-        t = tie[rows]
-        ranks = np.minimum(stop[t, None], edges[1:]) - np.maximum(start[t, None], edges[:-1])
-        return np.asarray(np.maximum(ranks, 0) / count[t, None], np.float64)
-
-    return fractions
-
-
-# Of each calibration error its value, and which bins hold a sample.
-_KINDS: dict[str, tuple[Callable[[SampleScores, int], float], Callable[[SampleScores, int], Fractions]]] = {
-    "ece": (ece, _by_width),
-    "adaece": (ada_ece, _by_mass),
-}

@@ -24,6 +24,7 @@ __all__ = [
     "Interval",
     "Metrics",
     "ada_ece",
+    "check_bins",
     "ece",
     "equal_mass_edges",
     "objective_value",
@@ -60,7 +61,7 @@ class Metrics:
         Raises:
             ValueError: no samples, or fewer samples than bins.
         """
-        _check(scores, bins)
+        check_bins(scores, bins)
         return cls(n=len(scores), bins=bins, **{name: _value(scores, name, bins) for name in METRICS})
 
 
@@ -110,7 +111,7 @@ def ada_ece(scores: SampleScores, bins: int = 15) -> float:
 
     Source: Mukhoti et al. (2020); the paper, section "Evaluation Metrics".
     """
-    _check(scores, bins)
+    check_bins(scores, bins)
     order = np.argsort(scores.confidence, kind="stable")
     confidence = scores.confidence[order]
     residual = residuals(scores)[order]
@@ -148,7 +149,7 @@ def residuals(scores: SampleScores) -> NDArray[np.float64]:
 
 def _equal_width(scores: SampleScores, bins: int) -> NDArray[np.intp]:
     """Bin j of each confidence, with j/B < confidence <= (j+1)/B; a confidence of 0 lies in bin 0."""
-    _check(scores, bins)
+    check_bins(scores, bins)
     return bin_of(scores.confidence, bins)
 
 
@@ -157,6 +158,11 @@ def equal_mass_edges(n: int, bins: int) -> NDArray[np.intp]:
     return np.arange(bins + 1) * n // bins
 
 
-def _check(scores: SampleScores, bins: int) -> None:
+def check_bins(scores: SampleScores, bins: int) -> None:
+    """Refuse fewer samples than bins.
+
+    Raises:
+        ValueError: no bin, no samples, or fewer samples than bins.
+    """
     if bins < 1 or len(scores) < bins:
         raise ValueError(f"at least one bin and as many samples as bins needed, got {len(scores)} samples, {bins} bins")

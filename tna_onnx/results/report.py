@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from tna_onnx.numerics.crossfitted import CrossFit, corrected_errors
 from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Interval, Metrics
@@ -29,7 +31,8 @@ class Comparison:
         how: `held-out` (not seen by the fit), `cross-fitted` (each sample scored by a fit without it), `fitted`, or
             `unchanged` (nothing was chosen or fitted, so that any data will do).
         before: metrics of the input model.
-        after: metrics of the recalibrated model.
+        after: metrics of the recalibrated model. Cross-fitted, ECE and AdaECE are corrected: as the map that is fitted
+            on all samples has them on as many new ones.
         differences: after - before for each metric, with intervals.
     """
 
@@ -55,14 +58,18 @@ def compare_scores(
     seed: int,
     level: float = 0.95,
     *,
-    folds: int | None = None,
+    cross_fit: CrossFit | None = None,
     same_predictions: bool = False,
 ) -> Comparison:
     """Reduce paired scores to a comparison; the other arguments are those of `paired_differences`."""
     differences = paired_differences(
-        before, after, bins, level=level, seed=seed, folds=folds, same_predictions=same_predictions
+        before, after, bins, level=level, seed=seed, cross_fit=cross_fit, same_predictions=same_predictions
     )
-    return Comparison(data, how, Metrics.of(before, bins), Metrics.of(after, bins), differences)
+    metrics = Metrics.of(after, bins)
+    if cross_fit is not None:
+        errors: dict[str, Any] = {**corrected_errors(after, cross_fit, bins)}
+        metrics = dataclasses.replace(metrics, **errors)
+    return Comparison(data, how, Metrics.of(before, bins), metrics, differences)
 
 
 @dataclass(frozen=True)
