@@ -52,10 +52,10 @@ class Maps:
         self.fitted: dict[tuple[str, int], CalibrationMap | None] = {}
         self.masks: list[Array] = []
 
-    def __call__(self, k: int, train: Array) -> Iterator[Iterator[Fit]]:
+    def __call__(self, k: int, train: Array) -> Iterator[tuple[Method, Iterator[Fit]]]:
         self.masks.append(train)
         for name in self.names:
-            yield self._one(name, k, train)
+            yield Method(tilted=False, map=name), self._one(name, k, train)
 
     def _one(self, name: str, k: int, train: Array) -> Iterator[Fit]:
         fitted = None if name == "none" else MAPS[name].fit(self.logits.reduce(train))
@@ -166,12 +166,12 @@ def refusing(name: str, fold: int | None) -> Fits:
     def refuse(reduce: Reduce) -> CalibrationMap | None:
         raise DataError(f"no {name}")
 
-    def fits(k: int, train: Array) -> Iterator[Iterator[Fit]]:
+    def fits(k: int, train: Array) -> Iterator[tuple[Method, Iterator[Fit]]]:
         def path() -> Iterator[Fit]:
             fitted = refuse(maps.logits.reduce(train)) if fold in (None, k) else None
             yield Method(tilted=False, map=name), maps.logits, fitted
 
-        yield path()
+        yield Method(tilted=False, map=name), path()
         yield from maps(k, train)
 
     return fits
@@ -210,8 +210,8 @@ class Path:
         self.best = tuple(best)
         self.reached = [0] * FOLDS
 
-    def __call__(self, k: int, train: Array) -> Iterator[Iterator[Fit]]:
-        yield self._steps(k)
+    def __call__(self, k: int, train: Array) -> Iterator[tuple[Method, Iterator[Fit]]]:
+        yield refit(0), self._steps(k)
 
     def _steps(self, k: int) -> Iterator[Fit]:
         for step, scale in enumerate(SCALES):

@@ -260,6 +260,7 @@ def test_with_a_new_weight(model: str, small: Small, tmp_path: Path) -> None:
         x = built.inputs()
         z = built.features(x)
         bias = built.bias if len(built.bias) > 1 else np.append(0.0, built.bias)
+        bias = task.bias_factor(weight) * bias
         expected = softmax(formula(z @ weight.T.astype(np.float64) + bias, z))
         found = built.probabilities(run(path, ["y"], x)[0])
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5, err_msg=name)  # logits below 20 in float32

@@ -43,7 +43,7 @@ def comparison(how: Any = "held-out", *, worse: bool = False) -> Comparison:
 def notes(small: Small, task: Task, outcome: Outcome, compared: Comparison | None = None, **fields: Any) -> list[str]:
     defaults: dict[str, Any] = {"drift": None, "suspicion": "", "changed": 0.0, "changes": Changes("", (), (), ())}
     given = {name: fields.pop(name, default) for name, default in defaults.items()}
-    honest = Compared(outcome.before, outcome.before, compared or comparison(), given["changed"])
+    honest = Compared(outcome.before, outcome.before, outcome.before, compared or comparison(), given["changed"])
     job = job_of(small, **fields)
     return notes_on(task, outcome, job, honest, given["changes"], given["drift"], given["suspicion"])
 

@@ -19,7 +19,7 @@ from tna_onnx.numerics.averages import LIMIT
 def test_defaults_are_the_search_s_own_but_for_what_is_chosen_by() -> None:
     """A method is chosen by its NLL; the paper's search, by its ECE. Many members come to no more than their limit."""
     search = Settings().for_search
-    own = {"objective": "nll", "max_ensemble_size": 32}
+    own = {"objective": "nll", "max_ensemble_size": 32, "tilt_bias": True}
     assert dataclasses.asdict(search) == {**dataclasses.asdict(type(search)()), **own}
 
 

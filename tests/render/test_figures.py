@@ -27,7 +27,7 @@ FAST: dict[str, Any] = {
     "method": "tna",
     "objective": "ece",
     "angle_step": 9.0,
-    "max_ensemble_size": 40,
+    "ensemble_size": 64,
     "device": "cpu",
 }
 FLAGS = [
@@ -37,8 +37,8 @@ FLAGS = [
     "ece",
     "--angle-step",
     "9",
-    "--max-ensemble-size",
-    "40",
+    "--ensemble-size",
+    "64",
     "--device",
     "cpu",
     "--quiet",
@@ -102,7 +102,7 @@ def test_text_is_text_and_says_the_numbers(report: Report, tmp_path: Path) -> No
     assert {"confidence", "accuracy", "samples", "confidence too high"} <= set(words)
     assert f"before: mean {100 * details.risk_before.area:.2f} %" in texts(tmp_path / "risk-coverage.svg")
     assert f"chosen: {report.angle:g}°" in texts(tmp_path / "search.svg")
-    assert "held-out, 10 members" in texts(tmp_path / "search.svg")
+    assert "held-out, 64 members" in texts(tmp_path / "search.svg")
     assert "average of tilted weights" in texts(tmp_path / "angles.svg")
     for name in ALL:
         assert b"/FontFile2" in (tmp_path / f"{name}.pdf").read_bytes()  # TrueType: text can be searched and copied

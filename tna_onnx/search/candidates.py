@@ -64,8 +64,8 @@ class Candidate:
 def choose(candidates: Sequence[Candidate], settings: SearchSettings, rows: NDArray[Any] | None = None) -> int:
     """Return the index of the best candidate under the accuracy constraint; of equals, the first.
 
-    Candidates of the largest ensembles go first: they are there because smaller ones cost accuracy. If none of them
-    both keeps the constraint and beats the original weight, the choice is among all.
+    Candidates of the largest ensembles, and the limit of many, go first: they are there because smaller ones cost
+    accuracy. If none of them both keeps the constraint and beats the original weight, the choice is among all.
 
     Args:
         candidates: with the original weight first.
@@ -85,17 +85,13 @@ def choose(candidates: Sequence[Candidate], settings: SearchSettings, rows: NDAr
 def pick(candidates: Sequence[Candidate], values: Sequence[float]) -> int:
     """Index of the choice, from the value of each candidate: infinite if it costs too much accuracy."""
     # larger ensembles are there because smaller ones cost accuracy
-    largest = max(_members(c) for c in candidates)
-    first = [k for k, c in enumerate(candidates) if k == 0 or _members(c) == largest]
+    largest = max(c.ensemble_size for c in candidates)
+    first = [k for k, c in enumerate(candidates) if k == 0 or c.ensemble_size in (largest, LIMIT)]
     best = min(first, key=lambda k: values[k])
     if best > 0:
         return best
     # none of them beats the original weight within the constraint
     return min(range(len(values)), key=lambda k: values[k])
-
-
-def _members(candidate: Candidate) -> float:
-    return math.inf if candidate.ensemble_size == LIMIT else candidate.ensemble_size
 
 
 def candidate_weight(weight: NDArray[Any], candidate: Candidate, settings: SearchSettings) -> NDArray[Any]:

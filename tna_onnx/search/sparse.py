@@ -8,8 +8,8 @@ as far on both sides of the two best, again and again down to a quarter of the g
 1. over the angles with the ensemble size asked for;
 2. with more members around the target angle, up to a cap, while accuracy stands in the way: the level has no
    acceptable candidate near the target, or its best one costs so much accuracy that two standard errors of the paired
-   difference reach beyond the constraint. If the cap is too low for that, the limit of many takes its place: more
-   members only come closer to it;
+   difference reach beyond the constraint. If the cap is too low for that, the limit of many stands beside it: more
+   members only come closer to that;
 3. finer and finer around the best two of the largest ensembles (the best one, where step 2 has looked closely).
 
 The target is the best angle of the limit of many members, W' -> cos(mRC) W. Averaging more members leaves this effect
@@ -189,8 +189,9 @@ class _Search:
             if members == cap or not walk.falls_short(near[0], members):
                 self.add((growing.at(k) for k in range(len(growing)) if k not in first), members)
         if walk.falls_short(near[0], members):
-            members = LIMIT
-            self.extend(near, members)
+            self.extend(near, LIMIT)
+            # of two that keep the constraint, the better one
+            members = min((members, LIMIT), key=walk.least)
         return _Level(members, QUARTERS * unit, centres=1)
 
 

@@ -70,6 +70,11 @@ class Walk:
         """Return the best acceptable candidate of a level."""
         return self.level(members)[0]
 
+    def least(self, members: int) -> float:
+        """Return the value of the best acceptable candidate of a level."""
+        best = self.best(members)
+        return min(value for value, candidate in zip(self._values, self.pool, strict=True) if candidate is best)
+
     def last(self, members: int) -> int:
         """Largest angle of a level."""
         return max(self.quarters(c) for k, c in enumerate(self.pool) if k == 0 or c.ensemble_size == members)
