@@ -201,7 +201,10 @@ def test_calibrate(small: Small, tmp_path: Path, flags: list[str], held_out: boo
         assert sum(bins["count"]) == metrics["n"] == 1500
         assert len(bins["count"]) == len(bins["confidence"]) == len(bins["accuracy"]) == metrics["bins"]
         gaps = zip(bins["count"], bins["confidence"], bins["accuracy"], strict=True)
-        assert sum(n * abs(c - a) for n, c, a in gaps) / metrics["n"] == pytest.approx(metrics["ece"], abs=1e-12)
+        if (
+            held_out or side == "before"
+        ):  # the ECE of cross-fitted scores is corrected, the diagram shows them as they are
+            assert sum(n * abs(c - a) for n, c, a in gaps) / metrics["n"] == pytest.approx(metrics["ece"], abs=1e-12)
     assert "details" not in report
 
 
