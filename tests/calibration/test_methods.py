@@ -226,3 +226,17 @@ def test_only_a_weight_as_it_is_can_keep_the_order() -> None:
     assert keep >= {"none", "ts", "ets"}
     assert not keep & {"bias", "svs", "sms", "platt", "refit", "irova"}
     assert not any(Method(tilted=True, map=name).keeps_order for name in keep)
+
+
+def test_where_every_method_raises_the_error_the_best_is_kept() -> None:
+    """Without the input among them: what was asked for by name is taken, not what is left over."""
+    rng = np.random.default_rng(5)
+    hit = rng.random(400) < 0.9
+
+    def scores(nll: float, confidence: float) -> SampleScores:
+        values = (nll + rng.normal(size=400) / 100).astype(np.float32)
+        return SampleScores(np.full(400, confidence, np.float32), hit, values, np.zeros(400, np.float32))
+
+    before = scores(1.0, 0.9)
+    several = {Method(tilted=False, map="refit", step=k): scores(nll, 0.75) for k, nll in enumerate((0.7, 0.6, 2.0))}
+    assert Rule(max_accuracy_drop=1.0).choose(several, before).step == 1

@@ -110,12 +110,14 @@ class Rule:
         # nothing is: the one that costs the least
         if not allowed:
             return min(scores, key=lambda method: (-np.mean(scores[method].hit), method.rank))
-        while True:
+        first = self._simplest(allowed)
+        while allowed:
             chosen = self._simplest(allowed)
-            # rule 4; the input is not worse than itself, so this ends
-            if len(allowed) == 1 or not self._raises_error(before, allowed[chosen]):
+            if not self._raises_error(before, allowed[chosen]):
                 return chosen
-            del allowed[chosen]
+            del allowed[chosen]  # rule 4
+        # all that were asked for raise it: the best of them, as the user asked for one of these
+        return first
 
     def _allows(self, method: Method, before: SampleScores, after: SampleScores) -> bool:
         """Rule 1."""

@@ -96,7 +96,7 @@ def _choice_notes(outcome: Outcome, settings: Settings) -> list[str]:
     if settings.resolved_search in ("sparse", "complete") and chosen.angle == 0:
         notes.append("no tilted weight was better than the original within the accuracy constraint")
     elif chosen.ensemble_size == LIMIT and settings.ensemble_size != "inf":
-        notes.append("took the limit of many members: fewer cost too much accuracy")
+        notes.append("took the limit of many members: fewer may cost too much accuracy, or are no better")
     elif chosen.ensemble_size > first:
         notes.append(f"averaged {chosen.ensemble_size} members, not {first}: fewer cost too much accuracy")
     return notes
@@ -108,9 +108,10 @@ def _underconfidence(outcome: Outcome) -> list[str]:
     accuracy = float(np.mean(outcome.before.hit))
     if confidence >= accuracy:
         return []
+    ending = "--map ts raises them too" if outcome.map == "none" else "what raises them is the map"
     return [
         f"the model is underconfident on these data: mean confidence {confidence:.1%}, accuracy {accuracy:.1%}; a tilt "
-        "only lowers confidences, --map ts raises them too"
+        f"only lowers confidences, {ending}"
     ]
 
 

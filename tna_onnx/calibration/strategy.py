@@ -163,10 +163,10 @@ class Strategy:
         flattering = [self._weight_of(found)] * FOLDS
         scores = cross_scores(n, seed, functools.partial(self._fits, methods, flattering))
         chosen = [self._rule.choose(scores, before), *chosen_per_fold(scores, before, self._rule, seed)]
-        if not any(method.tilted for method in chosen):
-            return scores
-        # none of the flattered ones stays, not even a step of a path that is not reached again
+        # none of the flattered ones stays: they would be shown as cross-fitted
         honest = {method: each for method, each in scores.items() if not method.tilted}
+        if not any(method.tilted for method in chosen):
+            return honest
         tilted = tuple(method for method in methods if method.tilted)
         return honest | cross_scores(n, seed, functools.partial(self._fits, tilted, self._fold_weights()))
 
