@@ -122,7 +122,8 @@ def chosen_per_fold(scores: Mapping[Method, SampleScores], before: SampleScores,
 def nested(scores: Mapping[Method, SampleScores], before: SampleScores, rule: Rule, seed: int) -> SampleScores:
     """Score each sample with the method that is chosen for its fold.
 
-    The fits behind the scores of the other folds have seen this one; its own scores have no part in the choice.
+    A fold's own scores have no part in the choice for it, but for how far a path was followed and what was left after
+    the first fold. The fits behind the scores of the other folds have seen this one.
 
     Source: Tibshirani & Tibshirani (2009), "A bias correction for the minimum error rate in cross-validation".
     """

@@ -42,10 +42,7 @@ def open_task(job: Job, progress: Progress) -> Task:
         UsageError, UnsupportedModel, DataError, DeviceError: see `tna_onnx.calibrate`.
     """
     # arguments first, then the graph, then labels: nothing has run when one of them is refused
-    check_batch_size(job.batch_size)
-    # a head's graph says what follows it; a second word on that could contradict it
-    if job.needs_head and job.options.output_kind is not None:
-        raise UsageError("--output-kind is for --search none; where class vectors are searched, the graph tells")
+    _check_arguments(job)
     device = parse_device(job.device)
     model = load_model(job.model)
     # before any data are opened: a path that cannot be used costs no run
@@ -85,6 +82,18 @@ def open_task(job: Job, progress: Progress) -> Task:
         placement=placement_of(provider, device),
         tilt_bias=job.settings.tilt_bias,
     )
+
+
+def _check_arguments(job: Job) -> None:
+    """Refuse what is wrong whatever the model and the data are.
+
+    Raises:
+        UsageError: such an argument.
+    """
+    check_batch_size(job.batch_size)
+    # a head's graph says what follows it; a second word on that could contradict it
+    if job.needs_head and job.options.output_kind is not None:
+        raise UsageError("--output-kind is for --search none; where class vectors are searched, the graph tells")
 
 
 @dataclass(frozen=True, eq=False)

@@ -64,9 +64,6 @@ def report_of(job: Job, finished: Finished) -> Report:
     task = finished.task
     outcome = finished.outcome
     comparison = finished.compared.comparison
-    before = finished.compared.before
-    after = finished.compared.after
-    bins = job.settings.bins
     missed = _missed(job, comparison)
     changes = _changes(finished.rewritten, task.output)
     drift = finished.drift()
@@ -84,9 +81,7 @@ def report_of(job: Job, finished: Finished) -> Report:
         settings=_settings(job, task),
         calibration=_on_calibration_data(job.settings, finished),
         comparison=comparison,
-        reliability=Reliability.of(before, after, bins),
-        bin_free_before=BinFree.of(before, bins, job.settings.seed),
-        bin_free_after=BinFree.of(after, bins, job.settings.seed),
+        **_diagrams(job.settings, finished.compared),
         verification=finished.verification,
         preprocessing=task.source.recipe(),
         provider=task.provider,
@@ -103,6 +98,16 @@ def report_of(job: Job, finished: Finished) -> Report:
         dry_run=job.dry_run,
         missed=missed,
     )
+
+
+def _diagrams(settings: Settings, compared: Compared) -> dict[str, Any]:
+    """Reliability with bins and without: the fields `reliability` and `bin_free_*` of a report."""
+    bins = settings.bins
+    return {
+        "reliability": Reliability.of(compared.before, compared.after, bins),
+        "bin_free_before": BinFree.of(compared.before, bins, settings.seed),
+        "bin_free_after": BinFree.of(compared.after, bins, settings.seed),
+    }
 
 
 def _what_was_done(settings: Settings, finished: Finished) -> dict[str, Any]:
