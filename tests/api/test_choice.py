@@ -59,7 +59,10 @@ def test_the_output_is_the_input_byte_for_byte(
     assert [path.name for path in tmp_path.iterdir()] == ["o.onnx"]
     assert report.already_calibrated
     others = len(report.methods) - 1  # the input is one of them
-    assert report.verdict.startswith(f"already calibrated: none of {others} methods does better than the input model")
+    samples = f"{report.comparison.before.n:,} {'held-out' if held_out else 'calibration'} samples"
+    assert report.verdict.startswith(
+        f"already calibrated, as far as {samples} can tell: none of {others} methods does better than the input model"
+    )
     assert (report.method, report.map, report.angle, report.folded, report.parameters) == ("none", "none", 0, False, {})
     assert report.changes is not None
     assert (report.changes.tensors, report.changes.added, report.changes.nodes) == ((), (), ())

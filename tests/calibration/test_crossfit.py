@@ -179,8 +179,12 @@ def refusing(name: str, fold: int | None) -> Fits:
 
 @pytest.mark.parametrize("fold", [None, 0, 3])
 def test_a_map_that_fails_is_no_candidate(fold: int | None) -> None:
-    scores = cross_scores(N, SEED, refusing("ets", fold))
+    failed: dict[Method, str] = {}
+    scores = cross_scores(N, SEED, refusing("ets", fold), failed=failed)
     assert list(scores) == [TS]
+    assert list(failed) == [Method(tilted=False, map="ets")]
+    # the first of the folds is named
+    assert failed[Method(tilted=False, map="ets")].startswith(f"without fold {(fold or 0) + 1} of 5: ")
     assert equal(scores[TS], cross_scores(N, SEED, Maps("ts"))[TS])
 
 
@@ -189,7 +193,7 @@ def test_where_none_can_be_fitted_the_first_reason_is_given() -> None:
     features, _, weight, bias = data()
     labels = (features @ weight.T + bias).argmax(axis=1)
     labels[7] = (features @ weight.T + bias).argmin(axis=1)[7]
-    with pytest.raises(DataError, match="every calibration sample is classified right"):
+    with pytest.raises(DataError, match=r"^cross-fitting: without fold \d of 5: .*sample is classified right"):
         cross_scores(N, SEED, Maps("ts", labels=labels))
 
 

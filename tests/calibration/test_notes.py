@@ -12,7 +12,7 @@ import pytest
 from tests.calibration.samples import job_of, of_logits, outcome_of
 from tests.conftest import Small
 from tna_onnx.calibration.comparing import Compared
-from tna_onnx.calibration.methods import Method
+from tna_onnx.calibration.methods import INPUT, Method
 from tna_onnx.calibration.notes import notes_on
 from tna_onnx.calibration.outcome import Outcome
 from tna_onnx.calibration.settings import Settings
@@ -86,8 +86,37 @@ def test_a_choice_is_said_with_the_best_that_were_compared(small: Small, task: T
 
 def test_many_changed_predictions_are_said(small: Small, task: Task, outcome: Outcome) -> None:
     (found,) = notes(small, task, outcome, changed=0.0234)
-    assert found == "2.3% of the predicted classes change; --predictions keep changes none"
+    assert found == "2.3% of the predicted classes change"
+    # where there was a choice, there is another one
+    of_two = replace(outcome, scores={outcome.method: outcome.before, INPUT: outcome.before})
+    assert "2.3% of the predicted classes change; --predictions keep changes none" in notes(
+        small, task, of_two, changed=0.0234
+    )
     assert notes(small, task, outcome, changed=0.01) == []
+
+
+def test_what_could_not_be_fitted_is_named(small: Small, task: Task, outcome: Outcome) -> None:
+    failed = {Method(tilted=False, map="sms"): "without fold 2 of 5: too few samples"}
+    (found,) = notes(small, task, replace(outcome, failed=failed))
+    assert found == "sms could not be fitted and was left out: without fold 2 of 5: too few samples"
+
+
+def test_the_note_on_a_choice_names_what_was_allowed_and_what_was_chosen(
+    small: Small, task: Task, outcome: Outcome
+) -> None:
+    def scores(nll: float) -> SampleScores:
+        hit = np.arange(40) % 4 > 0
+        return SampleScores(np.full(40, 0.6, np.float32), hit, *(np.full(40, nll, np.float32) for _ in range(2)))
+
+    names = ("none", "ts", "ets", "bias", "svs", "aar", "irova")
+    methods = [Method(tilted=False, map=name) for name in names]
+    each = {method: scores(0.9 - 0.1 * k) for k, method in enumerate(methods)}
+    several = replace(outcome, method=methods[0], scores=each, allowed=tuple(methods[:-1]))
+    (found,) = notes(small, task, several)
+    assert found.startswith("chose none of 7 methods: ")
+    # the best of all costs accuracy; the chosen one stands behind the best five
+    listed = "(aar 0.4000, svs 0.5000, bias 0.6000, ets 0.7000, ts 0.8000, none 0.9000)"
+    assert found.endswith(f"cross-validated NLL {listed}")
 
 
 def test_a_search_by_name_on_an_underconfident_model_is_said(small: Small, task: Task, outcome: Outcome) -> None:

@@ -34,6 +34,12 @@ def test_defaults_are_the_search_s_own_but_for_what_is_chosen_by() -> None:
         ({"predictions": "same"}, "predictions 'same' is not known; expected free, keep"),
         ({"quantized_head": "int8"}, "quantized_head 'int8' is not known"),
         ({"search": "none", "map": "none"}, "changes nothing"),
+        (
+            {"predictions": "keep", "method": "tna"},
+            "--predictions keep: a tilted weight (--search sparse) can change",
+        ),
+        ({"predictions": "keep", "search": "complete", "map": "ts"}, "(--search complete) can change"),
+        ({"predictions": "keep", "search": "none", "map": "bias"}, "--map bias can change predicted classes"),
         ({"bins": 1.5}, "bins must be a whole number, got 1.5"),
         ({"seed": True}, "seed must be a whole number, got True"),
         ({"seed": -1}, "seed is out of its range: -1"),
@@ -100,7 +106,8 @@ def test_the_method_fills_in_what_is_not_said(words: dict[str, Any], search: str
     ],
 )
 def test_maps_are_fitted_by_the_objective(objective: Any, asked: Any, loss: str) -> None:
-    assert Settings(objective=objective, ets_loss=asked).fit_options == {"ets_loss": loss, "objective": objective}
+    expected = {"ets_loss": loss, "objective": objective, "bins": 15}
+    assert Settings(objective=objective, ets_loss=asked).fit_options == expected
 
 
 def test_defaults_and_choices_load_without_numpy() -> None:

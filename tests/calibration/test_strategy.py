@@ -206,7 +206,7 @@ def test_steps_that_only_a_flattered_weight_reaches_do_not_stay(monkeypatch: pyt
     """A path may end earlier on the weights that are searched again for each fold."""
     made: list[Scores] = []
 
-    def fake(n: int, seed: int, fits: Any) -> Scores:
+    def fake(n: int, seed: int, fits: Any, *_: Any) -> Scores:
         before = toy("none", "none").logits_of(toy("none", "none").weight).scores()
         steps = (3, 1)[len(made)]
         tilted = {Method(tilted=True, map="refit", step=k): before for k in range(steps)}

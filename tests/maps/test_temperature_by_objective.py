@@ -22,11 +22,11 @@ def top(logits: Array, labels: Array, temperature: float) -> tuple[Array, Array]
     return p.max(axis=1), p.argmax(axis=1) == labels
 
 
-def ece(logits: Array, labels: Array, temperature: float) -> float:
+def ece(logits: Array, labels: Array, temperature: float, bins: int = 15) -> float:
     confidence, hit = top(logits, labels, temperature)
     total = 0.0
-    for j in range(15):
-        inside = (confidence > j / 15) & (confidence <= (j + 1) / 15)
+    for j in range(bins):
+        inside = (confidence > j / bins) & (confidence <= (j + 1) / bins)
         if inside.any():
             total += inside.mean() * abs(hit[inside].mean() - confidence[inside].mean())
     return total
@@ -79,6 +79,16 @@ def test_chunks_give_what_the_whole_gives(objective: Any) -> None:
     )
     # the centre of the scan is the root of sums in another order
     assert cut.temperature == pytest.approx(whole.temperature, rel=1e-9)
+
+
+@pytest.mark.parametrize("bins", [2, 40])
+def test_the_bins_are_those_asked_for(bins: int) -> None:
+    logits, labels, _ = sample(classes=5, size=900, seed=1)
+    reduce = reduce_of(logits, labels)
+    found = Temperature.fit(reduce, objective="ece", bins=bins).temperature
+    steps = Temperature.fit(reduce).temperature * np.geomspace(1 / 3, 3, 33)
+    assert ece(logits, labels, found, bins) <= min(ece(logits, labels, t, bins) for t in steps) + ROUNDING
+    assert found != Temperature.fit(reduce, objective="ece").temperature
 
 
 def test_the_default_is_the_nll() -> None:

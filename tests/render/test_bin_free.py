@@ -46,3 +46,10 @@ def test_rows_have_a_cell_for_each_stage(stages: tuple[BinFree, BinFree]) -> Non
     parts = {title: values for title, *values in bin_free_rows(*stages)}
     assert parts["p-value of Kuiper"][0] == "< 0.001"
     assert parts["NLL: uncertainty, nats"][0] == f"{stages[0].corp.nll.uncertainty:.4f}"
+
+
+def test_cross_fitted_scores_have_no_p_value(stages: tuple[BinFree, BinFree]) -> None:
+    confidence, hit = confidences(800, seed=0)
+    after = BinFree.of(scores(confidence, hit), cross_fitted=True)
+    assert after.cumulative.kuiper == stages[1].cumulative.kuiper
+    assert "(p < 0.001 -> none)" in bin_free_lines(stages[0], after)[0]

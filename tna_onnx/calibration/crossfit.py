@@ -17,6 +17,7 @@ from tna_onnx.calibration.methods import Method, Rule
 from tna_onnx.engine.logits import Logits
 from tna_onnx.errors import DataError
 from tna_onnx.maps.base import CalibrationMap
+from tna_onnx.numerics.losses import sample_losses
 from tna_onnx.numerics.stats import SampleScores
 
 __all__ = ["FOLDS", "Fit", "Scores", "chosen_per_fold", "cross_scores", "folds", "nested"]
@@ -35,6 +36,9 @@ Fit = tuple[Method, Logits, "CalibrationMap | None"]
 Fits = Callable[[int, Mask], Iterable[tuple[Method, Iterable[Fit]]]]
 """(k, (N,) mask of all samples but those of fold k) -> each method, and its fits: one, or those along its path."""
 
+Loss = Callable[[SampleScores], NDArray[np.float64]]
+"""Losses of samples, (N,), whose mean methods are compared by."""
+
 # A method that loses so clearly on the first fold is not fitted again, where that fold has so many samples: its mean
 # loss lies so many standard errors of the paired difference above the best.
 _LOST = 3.0
@@ -47,57 +51,73 @@ def folds(n: int, seed: int) -> NDArray[np.intp]:
     return np.random.default_rng(seed).permutation(n) % FOLDS
 
 
-def cross_scores(n: int, seed: int, fits: Fits) -> Scores:
+def cross_scores(
+    n: int, seed: int, fits: Fits, loss: Loss = sample_losses, failed: dict[Method, str] | None = None
+) -> Scores:
     """Score each of n samples with the fits of the other folds.
 
     A map that cannot be fitted without one of the folds is left out, and one that loses clearly on the first. So are
     steps of a path that not all folds have: it is left once it has got worse in a fold.
 
+    Args:
+        n: samples.
+        seed: of the folds.
+        fits: fits of the methods without a fold.
+        loss: what decides which method has lost; the NLL by default.
+        failed: takes the methods that could not be fitted without one of the folds, and why; a path by its first step.
+
     Raises:
         DataError: no map can be fitted.
     """
     fold = folds(n, seed)
-    errors: list[DataError] = []
+    failures: dict[Method, str] = {}
     parts: list[Scores] = []
     lost: set[Method] = set()
     for k in range(FOLDS):
         remaining = ((method, path) for method, path in fits(k, fold != k) if method not in lost)
-        parts.append(_scores_of_fold(remaining, fold == k, errors))
+        part, refused = _scores_of_fold(remaining, fold == k)
+        parts.append(part)
+        failures = {**{each: f"without fold {k + 1} of {FOLDS}: {why}" for each, why in refused.items()}, **failures}
         if k == 0:
-            lost = _lost(parts[0])
+            lost = _lost(part, loss)
     shared = [method for method in parts[0] if all(method in part for part in parts)]
     if not shared:
-        raise errors[0]
+        raise DataError(f"cross-fitting: {next(iter(failures.values()))}")
+    if failed is not None:
+        failed.update(failures)
     return {method: _in_order([part[method] for part in parts], fold) for method in shared}
 
 
-def _lost(scores: Scores) -> set[Method]:
+def _lost(scores: Scores, loss: Loss) -> set[Method]:
     """Return the methods, paths by their first step, that have no chance any more."""
     if not scores or len(next(iter(scores.values()))) < _ENOUGH:
         return set()
-    families: dict[Method, SampleScores] = {}
+    families: dict[Method, NDArray[np.float64]] = {}
     for method, each in scores.items():
         first = dataclasses.replace(method, step=0)
-        if first not in families or each.nll.mean() < families[first].nll.mean():
-            families[first] = each
-    best = min(families.values(), key=lambda each: float(each.nll.mean()))
+        losses = loss(each)
+        if first not in families or losses.mean() < families[first].mean():
+            families[first] = losses
+    best = min(families.values(), key=lambda losses: float(losses.mean()))
     lost = set()
-    for method, each in families.items():
-        worse = each.nll.astype(np.float64) - best.nll
+    for method, losses in families.items():
+        worse = losses - best
         # what keeps predictions costs little, and is what others are held against
         if not method.keeps_order and worse.mean() > _LOST * worse.std() / math.sqrt(len(worse)):
             lost.add(method)
     return lost
 
 
-def _scores_of_fold(fits: Iterable[tuple[Method, Iterable[Fit]]], held: Mask, errors: list[DataError]) -> Scores:
-    """Score the samples of one fold; errors of fits are added to `errors`."""
+def _scores_of_fold(fits: Iterable[tuple[Method, Iterable[Fit]]], held: Mask) -> tuple[Scores, dict[Method, str]]:
+    """Score the samples of one fold; also say which methods could not be fitted, and why."""
     scores: Scores = {}
-    for _, path in fits:
+    failed: dict[Method, str] = {}
+    for first, path in fits:
         last = math.inf
         try:
             for method, logits, fitted in path:
                 scores[method] = logits.mapped_scores(fitted, held)
+                # what the fits along a path minimise, whatever is chosen by: it is smooth in few samples, too
                 value = float(np.mean(scores[method].nll, dtype=np.float64))
                 # further steps only follow the training samples closer
                 if value > last:
@@ -105,8 +125,8 @@ def _scores_of_fold(fits: Iterable[tuple[Method, Iterable[Fit]]], held: Mask, er
                 last = value
         # a map that cannot be fitted is no candidate, and no error: others can be
         except DataError as error:
-            errors.append(error)
-    return scores
+            failed[first] = str(error)
+    return scores, failed
 
 
 def chosen_per_fold(scores: Mapping[Method, SampleScores], before: SampleScores, rule: Rule, seed: int) -> list[Method]:

@@ -106,7 +106,7 @@ class Rule:
             scores: of samples that no fit has seen, in one order; not empty.
             before: of the same samples under the input model.
         """
-        allowed = {method: after for method, after in scores.items() if self._allows(method, before, after)}
+        allowed = {method: scores[method] for method in self.allowed(scores, before)}
         # nothing is: the one that costs the least
         if not allowed:
             return min(scores, key=lambda method: (-np.mean(scores[method].hit), method.rank))
@@ -119,6 +119,14 @@ class Rule:
         # all that were asked for raise it: the best of them, as the user asked for one of these
         return first
 
+    def allowed(self, scores: Mapping[Method, SampleScores], before: SampleScores) -> tuple[Method, ...]:
+        """Return the methods that rule 1 leaves, of scores as in `choose`."""
+        return tuple(method for method, after in scores.items() if self._allows(method, before, after))
+
+    def losses(self, scores: SampleScores) -> NDArray[np.float64]:
+        """Return (N,) losses of samples, whose mean is the objective."""
+        return sample_losses(scores, self.objective, self.bins)
+
     def _allows(self, method: Method, before: SampleScores, after: SampleScores) -> bool:
         """Rule 1."""
         if method.keeps_order:
@@ -128,7 +136,7 @@ class Rule:
 
     def _simplest(self, scores: Mapping[Method, SampleScores]) -> Method:
         """Rules 2 and 3."""
-        losses = {method: sample_losses(after, self.objective, self.bins) for method, after in scores.items()}
+        losses = {method: self.losses(after) for method, after in scores.items()}
         best = min(losses, key=lambda method: (float(np.mean(losses[method])), method.rank))
         for method in sorted(losses, key=lambda each: each.rank):
             worse, error = _mean_and_error(losses[method] - losses[best])

@@ -49,9 +49,9 @@ def notes_on(
     notes = _input_notes(task, outcome, suspicion, drift)
     notes += _choice_notes(outcome, job.settings)
     if compared.changed_predictions > _MANY_CHANGED:
-        notes.append(
-            f"{compared.changed_predictions:.1%} of the predicted classes change; --predictions keep changes none"
-        )
+        # what was asked for by name has no say there
+        advice = "; --predictions keep changes none" if outcome.scores else ""
+        notes.append(f"{compared.changed_predictions:.1%} of the predicted classes change{advice}")
     comparison = compared.comparison
     standing = Standing.of(comparison.differences, job.settings.objective)
     notes += [f"{METRICS[name].label} is significantly worse than the input's" for name in standing.worse]
@@ -72,7 +72,8 @@ def _input_notes(task: Task, outcome: Outcome, suspicion: str, drift: float | No
         notes.append(f"device auto: CUDA was not obtained, ran on the CPU: {task.fallback}")
     if suspicion:
         notes.append(suspicion)
-    if task.model.inlined:
+    # the output of an unchanged model is its input, functions and all
+    if task.model.inlined and not outcome.unchanged:
         notes.append(f"model-local functions were inlined: {', '.join(task.model.inlined)}")
     notes += _head_notes(task, drift)
     recipe = task.source.recipe()
@@ -88,6 +89,7 @@ def _choice_notes(outcome: Outcome, settings: Settings) -> list[str]:
     notes = []
     if outcome.scores:
         notes.append(_why(outcome, settings))
+    notes += [f"{method.label} could not be fitted and was left out: {why}" for method, why in outcome.failed.items()]
     chosen = outcome.chosen
     first = settings.for_search.ensemble_size
     if settings.resolved_search in ("sparse", "complete"):
@@ -116,16 +118,19 @@ def _underconfidence(outcome: Outcome) -> list[str]:
 
 
 def _why(outcome: Outcome, settings: Settings) -> str:
-    """Say what was chosen among what."""
+    """Say what was chosen among what, the best of those that cost no accuracy."""
     metric = METRICS[settings.objective]
     values = {
-        method.label: objective_value(each, settings.objective, settings.bins)
-        for method, each in outcome.scores.items()
+        method: objective_value(outcome.scores[method], settings.objective, settings.bins)
+        for method in outcome.allowed or outcome.scores
     }
-    best = sorted(values, key=lambda label: values[label])[:_LISTED]
-    listing = ", ".join(f"{label} {metric.number(values[label])}" for label in best)
+    best = sorted(values, key=lambda method: values[method])[:_LISTED]
+    # the simplest may be further down
+    if outcome.method not in best:
+        best.append(outcome.method)
+    listing = ", ".join(f"{method.label} {metric.number(values[method])}" for method in best)
     return (
-        f"chose {outcome.method.label} of {len(values)} methods: the simplest within a standard error of the best "
+        f"chose {outcome.label} of {len(outcome.scores)} methods: the simplest within a standard error of the best "
         f"cross-validated {metric.label} ({listing})"
     )
 

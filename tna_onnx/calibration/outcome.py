@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +32,8 @@ class Outcome:
         before: scores of the input model on the calibration data.
         logits: logits of the calibration data under `weight`, before the map.
         scores: cross-fitted scores of the methods that were compared; empty where nothing was `auto`.
+        allowed: those of them that keep predictions, or cost no more accuracy than they may.
+        failed: methods that could not be fitted without one of the folds, and why; a path by its first step.
     """
 
     candidates: tuple[Candidate, ...]
@@ -40,11 +44,18 @@ class Outcome:
     before: SampleScores
     logits: Logits
     scores: Scores = field(default_factory=dict)
+    allowed: tuple[Method, ...] = ()
+    failed: Mapping[Method, str] = field(default_factory=dict)
 
     @property
     def map(self) -> str:
         """Name of the map."""
         return self.method.map
+
+    @property
+    def label(self) -> str:
+        """What was done in a word: without the tilt where no tilted weight was better."""
+        return dataclasses.replace(self.method, tilted=self.chosen.angle != 0).label
 
     @property
     def unchanged(self) -> bool:

@@ -123,7 +123,7 @@ def _search(task: Task, strategy: Strategy, progress: Progress) -> Outcome:
     except ValueError as error:
         raise UnsupportedModel(f"{task.model.name}: {task.where}: {error}; use --search none") from error
     _log.info("search: %s, weights scored: %d", _weight(outcome), len(outcome.candidates))
-    _log.info("choice: %s, methods compared: %d", outcome.method.label, len(outcome.scores))
+    _log.info("choice: %s, methods compared: %d", outcome.label, len(outcome.scores))
     return outcome
 
 

@@ -106,7 +106,9 @@ def _diagrams(settings: Settings, compared: Compared) -> dict[str, Any]:
     return {
         "reliability": Reliability.of(compared.before, compared.after, bins),
         "bin_free_before": BinFree.of(compared.before, bins, settings.seed),
-        "bin_free_after": BinFree.of(compared.after, bins, settings.seed),
+        "bin_free_after": BinFree.of(
+            compared.after, bins, settings.seed, cross_fitted=compared.comparison.how == "cross-fitted"
+        ),
     }
 
 
@@ -121,7 +123,7 @@ def _what_was_done(settings: Settings, finished: Finished) -> dict[str, Any]:
         "features": task.head.n_features if task.head else 0,
         "search": settings.resolved_search,
         "map": outcome.map,
-        "method": outcome.method.label,
+        "method": outcome.label,
         "folded": finished.folding is not None,
         "parameters": outcome.parameters,
         "methods": tuple(

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from tna_onnx.errors import UsageError
-from tna_onnx.maps import MapName
+from tna_onnx.maps import MAPS, MapName
 from tna_onnx.numerics.checks import check_choice, check_level, check_numbers
 from tna_onnx.numerics.metric import OBJECTIVES, Objective
 
@@ -122,6 +122,8 @@ class Settings:
         # an exact copy of the input would be written
         if self.search == "none" and self.map == "none":
             raise UsageError("search none with map none changes nothing; choose another --search or another --map")
+        if self.predictions == "keep":
+            self._check_kept()
         whole = ("max_ensemble_size", "n_t", "bins", "seed")
         real = ("max_accuracy_drop", "angle_step", "alpha", "beta", "theta_s")
         check_numbers("a whole number", **{name: getattr(self, name) for name in whole})
@@ -144,12 +146,12 @@ class Settings:
         return self.map
 
     @property
-    def fit_options(self) -> dict[str, str]:
+    def fit_options(self) -> dict[str, Any]:
         """Options of the maps' fits, by name."""
         loss = self.ets_loss
         if loss == "auto":
             loss = "nll" if self.objective == "nll" else "squared"
-        return {"ets_loss": loss, "objective": self.objective}
+        return {"ets_loss": loss, "objective": self.objective, "bins": self.bins}
 
     @property
     def level(self) -> float:
@@ -170,6 +172,7 @@ class Settings:
         try:
             return SearchSettings(
                 ensemble_size=first,
+                grows=self.ensemble_size == "auto",
                 max_ensemble_size=last,
                 angle_step=self.angle_step,
                 adaptive=self.adaptive,
@@ -200,6 +203,24 @@ class Settings:
             # `ensemble_size` of the search is the number that `auto` starts with
             "ensemble_size_asked": self.ensemble_size,
         }
+
+    def _check_kept(self) -> None:
+        """Refuse a method by name that can change predictions, where they are to be kept.
+
+        Raises:
+            UsageError: there is one.
+        """
+        if self.resolved_search not in ("auto", "none"):
+            raise UsageError(
+                f"--predictions keep: a tilted weight (--search {self.resolved_search}) can change predicted classes; "
+                "leave one of the two out"
+            )
+        name = self.resolved_map
+        if name not in ("auto", "none") and not MAPS[name].keeps_order:
+            raise UsageError(
+                f"--predictions keep: --map {name} can change predicted classes; leave one of the two out, or use "
+                "--map ts"
+            )
 
     def _members(self) -> tuple[int, int]:
         """Return the members that the search starts with and the most that it may take.

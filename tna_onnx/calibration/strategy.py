@@ -82,15 +82,17 @@ class Strategy:
         if any(method.tilted for method in self._methods):
             candidates = self._search(None, progress)
         found = candidates[choose(candidates, self.settings)]
-        scores = self._compared(found, before)
-        method = self._only or self._rule.choose(scores, before)
+        failed: dict[Method, str] = {}
+        scores = self._compared(found, before, failed)
+        method = self._only or self.rule.choose(scores, before)
         original.forget()  # two sets of logits need not be in memory together
         chosen = found if method.tilted else candidates[0]
         weight = self._weight_of(chosen)
         logits = self.logits_of(weight)
         # only the pairs of a complete search were fitted with their weights
         fitted = chosen.fitted or self._fit(method, logits)
-        return Outcome(candidates, chosen, weight, method, fitted, before, logits, scores)
+        allowed = self.rule.allowed(scores, before)
+        return Outcome(candidates, chosen, weight, method, fitted, before, logits, scores, allowed, failed)
 
     def cross_fitted(self, outcome: Outcome) -> SampleScores:
         """Scores after, each sample scored with what was searched, chosen and fitted without it.
@@ -100,9 +102,17 @@ class Strategy:
         """
         seed = self.settings.seed
         if outcome.scores:
-            return nested(outcome.scores, outcome.before, self._rule, seed)
+            return nested(outcome.scores, outcome.before, self.rule, seed)
         fits = functools.partial(self._fits, (outcome.method,), self._fold_weights())
         return cross_scores(len(outcome.before), seed, fits)[outcome.method]
+
+    @property
+    def rule(self) -> Rule:
+        """How one of several methods is chosen."""
+        # what was asked for by name may cost what the user allows; what is chosen for the user must be worth it
+        chosen_for_the_user = self.search in ("auto", "none") and self.map == "auto"
+        drop = 0.0 if chosen_for_the_user else self.settings.max_accuracy_drop
+        return Rule(self.settings.objective, self.settings.bins, drop)
 
     # ---- what there is to choose from
 
@@ -137,15 +147,8 @@ class Strategy:
         methods = self._methods
         return methods[0] if len(methods) == 1 and not methods[0].has_path else None
 
-    @property
-    def _rule(self) -> Rule:
-        # what was asked for by name may cost what the user allows; what is chosen for the user must be worth it
-        chosen_for_the_user = self.search in ("auto", "none") and self.map == "auto"
-        drop = 0.0 if chosen_for_the_user else self.settings.max_accuracy_drop
-        return Rule(self.settings.objective, self.settings.bins, drop)
-
-    def _compared(self, found: Candidate, before: SampleScores) -> Scores:
-        """Cross-fitted scores of all methods; none where there is one only.
+    def _compared(self, found: Candidate, before: SampleScores, failed: dict[Method, str]) -> Scores:
+        """Cross-fitted scores of all methods; none where there is one only. What cannot be fitted goes to `failed`.
 
         A weight that was found on all samples flatters the methods on it. If one of them would be chosen all the same,
         for all samples or outside of one fold, weights are searched again for each fold, and that decides.
@@ -159,16 +162,18 @@ class Strategy:
         if found.angle == 0 and False in self._tilts:
             methods = tuple(method for method in methods if not method.tilted)
         if all(method.tilted for method in methods):
-            return cross_scores(n, seed, functools.partial(self._fits, methods, self._fold_weights()))
-        flattering = [self._weight_of(found)] * FOLDS
-        scores = cross_scores(n, seed, functools.partial(self._fits, methods, flattering))
-        chosen = [self._rule.choose(scores, before), *chosen_per_fold(scores, before, self._rule, seed)]
+            fits = functools.partial(self._fits, methods, self._fold_weights())
+            return cross_scores(n, seed, fits, self.rule.losses, failed)
+        fits = functools.partial(self._fits, methods, [self._weight_of(found)] * FOLDS)
+        scores = cross_scores(n, seed, fits, self.rule.losses, failed)
+        chosen = [self.rule.choose(scores, before), *chosen_per_fold(scores, before, self.rule, seed)]
         # none of the flattered ones stays: they would be shown as cross-fitted
         honest = {method: each for method, each in scores.items() if not method.tilted}
         if not any(method.tilted for method in chosen):
             return honest
         tilted = tuple(method for method in methods if method.tilted)
-        return honest | cross_scores(n, seed, functools.partial(self._fits, tilted, self._fold_weights()))
+        fits = functools.partial(self._fits, tilted, self._fold_weights())
+        return honest | cross_scores(n, seed, fits, self.rule.losses, failed)
 
     # ---- weights
 
@@ -247,9 +252,6 @@ class Strategy:
             return None
         chosen = MAPS[name]
         options = {option: value for option, value in self.options.items() if option in chosen.options}
-        # a value, not a word: where features are compared with those of training data
-        if name == "aar" and "space" in self.options:
-            options["space"] = self.options["space"]
         return chosen.fit(self._reduce(name, logits, rows), start=start, **options)
 
     @staticmethod

@@ -70,7 +70,8 @@ class Writing:
         """
         few = self.task.readout.n_classes <= _MANY_CLASSES
         affordable = (name for name in self.maps if few or name != "sms")
-        return tuple(name for name in affordable if name == "none" or self._folds(name) or self._inserts(name))
+        # what folds into a new weight only may have to be nodes in the end, where the weight stays as it is
+        return tuple(name for name in affordable if name == "none" or self._always_folds(name) or self._inserts(name))
 
     def require(self, name: str) -> None:
         """Refuse a map that the graph cannot hold, and say why; `auto` is always fine.

@@ -57,7 +57,7 @@ class AtypicalityAware:
     foldable: ClassVar[bool] = False
     needs_features: ClassVar[bool] = True
     binary: ClassVar[bool] = False
-    options: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    options: ClassVar[Mapping[str, tuple[str, ...]]] = {"space": ()}
 
     @property
     def brief(self) -> dict[str, Any]:

@@ -103,7 +103,7 @@ class CalibrationMap(Protocol):
     """Whether it is for two classes only."""
 
     options: ClassVar[Mapping[str, tuple[str, ...]]]
-    """Keyword options of `fit` besides `start`: name -> words that it may be, the default first."""
+    """Keyword options of `fit` besides `start`: name -> words that it may be, the default first; () for a value."""
 
     # A map with a path of fits, from the simplest on, also has `strengths`, a ClassVar with a number for each, and
     # `fit_path(reduce)`, which yields them in this order while it is asked for more (see `maps.refit`).

@@ -41,9 +41,6 @@ _REACH = 3.0
 _SCANNED = 33
 _SCANS = 3
 
-# Of a calibration error.
-_BINS = 15
-
 
 @dataclass(frozen=True)
 class Temperature:
@@ -59,7 +56,8 @@ class Temperature:
     needs_features: ClassVar[bool] = False
     binary: ClassVar[bool] = False
     options: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "objective": ("nll", *(each for each in OBJECTIVES if each != "nll"))
+        "objective": ("nll", *(each for each in OBJECTIVES if each != "nll")),
+        "bins": (),
     }
 
     @property
@@ -76,13 +74,16 @@ class Temperature:
         return Folding(1 / self.temperature)
 
     @classmethod
-    def fit(cls, reduce: Reduce, *, start: Temperature | None = None, objective: Objective = "nll") -> Temperature:
+    def fit(
+        cls, reduce: Reduce, *, start: Temperature | None = None, objective: Objective = "nll", bins: int = 15
+    ) -> Temperature:
         """Fit T by safeguarded Halley steps in log(1/T); for another objective than the NLL, scan T around that.
 
         Args:
             reduce: runs over chunks of (logits, labels).
             start: a map whose T is tried first.
             objective: what T minimises.
+            bins: of a calibration error.
 
         Raises:
             DataError: no T minimises the NLL: each sample's label has the largest logit (T -> 0), or the logits say
@@ -102,20 +103,20 @@ class Temperature:
                 "these data; check the labels, the class order and the preprocessing"
             )
         fitted = cls(1 / root.value)
-        return fitted if objective == "nll" else _scanned(reduce, fitted, objective)
+        return fitted if objective == "nll" else _scanned(reduce, fitted, objective, bins)
 
 
-def _scanned(reduce: Reduce, centre: Temperature, objective: Objective) -> Temperature:
+def _scanned(reduce: Reduce, centre: Temperature, objective: Objective, bins: int) -> Temperature:
     """Scan T from a third to three times that of the least NLL, ever finer around the best; of equals, the first."""
     best = centre
-    least = _objective(reduce, centre, objective)
+    least = _objective(reduce, centre, objective, bins)
     # a calibration error has many small dips: a grid that halves its reach finds the lowest region
     reach = math.log(_REACH)
     for _ in range(_SCANS):
         middle = math.log(best.temperature)
         for log_t in np.linspace(middle - reach, middle + reach, _SCANNED):
             tried = Temperature(math.exp(log_t))
-            value = _objective(reduce, tried, objective)
+            value = _objective(reduce, tried, objective, bins)
             if value < least:
                 least = value
                 best = tried
@@ -123,9 +124,9 @@ def _scanned(reduce: Reduce, centre: Temperature, objective: Objective) -> Tempe
     return best
 
 
-def _objective(reduce: Reduce, tried: Temperature, objective: Objective) -> float:
+def _objective(reduce: Reduce, tried: Temperature, objective: Objective, bins: int) -> float:
     scores = reduce(Blocked(functools.partial(_scores, 1 / tried.temperature)))
-    return objective_value(scores, objective, _BINS)
+    return objective_value(scores, objective, bins)
 
 
 def _scores(beta: float, logits: Any, labels: NDArray[np.int64], *_: Any) -> SampleScores:

@@ -42,14 +42,14 @@ class CumulativeTest:
     Attributes:
         kolmogorov_smirnov: largest absolute cumulative difference, a fraction.
         kuiper: largest minus smallest cumulative difference, a fraction.
-        kolmogorov_smirnov_p: probability that a calibrated model has a larger one, a fraction.
+        kolmogorov_smirnov_p: probability that a calibrated model has a larger one, a fraction; None if it is not known.
         kuiper_p: the same for Kuiper's statistic, a fraction.
     """
 
     kolmogorov_smirnov: float
     kuiper: float
-    kolmogorov_smirnov_p: float
-    kuiper_p: float
+    kolmogorov_smirnov_p: float | None
+    kuiper_p: float | None
 
     @classmethod
     def of(cls, scores: SampleScores) -> CumulativeTest:

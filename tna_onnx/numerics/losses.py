@@ -18,7 +18,7 @@ from tna_onnx.numerics.stats import SampleScores
 __all__ = ["sample_losses"]
 
 
-def sample_losses(scores: SampleScores, objective: Objective, bins: int = 15) -> NDArray[np.float64]:
+def sample_losses(scores: SampleScores, objective: Objective = "nll", bins: int = 15) -> NDArray[np.float64]:
     """Return (N,) losses whose mean is the objective: nats for the NLL, no unit otherwise.
 
     >>> one = SampleScores(np.float32([0.75, 0.75]), np.array([True, False]), np.float32([0, 0]), np.float32([0, 0]))

@@ -12,12 +12,14 @@ __all__ = ["bin_free_lines", "bin_free_rows", "p_text"]
 Row = tuple[str, Callable[[BinFree], str]]
 
 
-def p_text(p: float) -> str:
+def p_text(p: float | None) -> str:
     """Write a p-value in two digits; below a thousandth none of them matters.
 
-    >>> p_text(0.0421), p_text(1e-9)
-    ('0.042', '< 0.001')
+    >>> p_text(0.0421), p_text(1e-9), p_text(None)
+    ('0.042', '< 0.001', 'none')
     """
+    if p is None:
+        return "none"
     return "< 0.001" if p < 0.001 else f"{p:.2g}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 from tna_onnx.numerics.corp import Corp
@@ -29,14 +30,17 @@ class BinFree:
     corp: Corp
 
     @classmethod
-    def of(cls, scores: SampleScores, bins: int = 15, seed: int = 0) -> BinFree:
+    def of(cls, scores: SampleScores, bins: int = 15, seed: int = 0, *, cross_fitted: bool = False) -> BinFree:
         """Reduce scores.
 
         Args:
             scores: of N >= 1 samples.
             bins: of the ECE.
             seed: of the resamples under calibration.
+            cross_fitted: whether fits of other folds gave the scores. Their errors cancel where folds are pooled
+                (`numerics.crossfitted`), so that p-values would be too large: there are none.
         """
-        return cls(
-            debiased_ece(scores, bins), expected_ece(scores, bins), CumulativeTest.of(scores), Corp.of(scores, seed)
-        )
+        test = CumulativeTest.of(scores)
+        if cross_fitted:
+            test = dataclasses.replace(test, kolmogorov_smirnov_p=None, kuiper_p=None)
+        return cls(debiased_ece(scores, bins), expected_ece(scores, bins), test, Corp.of(scores, seed))

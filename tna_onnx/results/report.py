@@ -225,8 +225,8 @@ class Report:
             values = ", ".join(METRICS[name].value(getattr(c.before, name)) for name in ("nll", "ece", "accuracy"))
             others = sum(each.method != "none" for each in self.methods)
             return (
-                f"already calibrated: none of {others} methods does better than the input model, which is "
-                f"left as it is ({values}; {c.before.n:,} {c.samples} samples)"
+                f"already calibrated, as far as {c.before.n:,} {c.samples} samples can tell: none of {others} methods "
+                f"does better than the input model, which is left as it is ({values})"
             )
         judged = self.standing.sentence(c.before, c.after, c.differences)
         level = c.differences[self.objective].level

@@ -29,6 +29,7 @@ class SearchSettings:
         ensemble_size: members n_e averaged for each candidate at first; 0 (`LIMIT`) for the limit of many.
         max_ensemble_size: cap on the members when accuracy asks for more, 0 in the limit of many; large heads stop
             earlier, at 2^30 turned class vectors (rotations x classes x members) a candidate.
+        grows: whether accuracy may ask for more members, and beyond the cap for the limit of many.
         angle_step: step of the grid of angles, degrees.
         adaptive: whether the grid is searched from coarse to fine.
         objective: metric that the choice minimises.
@@ -42,6 +43,7 @@ class SearchSettings:
 
     ensemble_size: int = 10
     max_ensemble_size: int = 2560
+    grows: bool = True
     angle_step: float = 2.0
     adaptive: bool = True
     objective: Objective = "ece"

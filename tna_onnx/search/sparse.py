@@ -161,7 +161,7 @@ class _Search:
         members = self.settings.ensemble_size
         level = _Level(members, self.settings.coarse, centres=2)
         # the target is the original weight, or there is no noise that members could shrink
-        if target == 0 or members == LIMIT:
+        if target == 0 or members == LIMIT or not self.settings.grows:
             return level
         # half degrees, or quarters of a larger grid step (see `_NEAR`)
         unit = max(1, self.settings.coarse // (4 * QUARTERS))
@@ -169,7 +169,7 @@ class _Search:
         self.extend(near, members)
         cap = _cap(self.walk.pool, self.settings.angles([target])[0], self.weight.shape[0], self.settings)
         # accuracy does not stand in the way
-        if members >= cap or not self.walk.falls_short(near[0], members):
+        if not self.walk.falls_short(near[0], members):
             return level
         return self._grow(target, unit, cap)
 
