@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import subprocess
 import sys
 from typing import Any, get_args, get_type_hints
@@ -54,7 +55,7 @@ def test_defaults_are_the_search_s_own_but_for_what_is_chosen_by() -> None:
     ],
 )
 def test_what_cannot_be_is_refused(words: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError, match=message.replace("(", r"\(").replace(".", r"\.")):
+    with pytest.raises(UsageError, match=re.escape(message)):
         Settings(**words)
 
 
