@@ -78,8 +78,8 @@ _what_options = together(
         type=Number(0, 100),
         default=Settings.max_accuracy_drop,
         show_default=True,
-        help="Largest loss of accuracy on the calibration data that the search accepts, in percentage points. "
-        "Also a gate: fail if the whole confidence interval of the loss lies above it.",
+        help="Largest loss of accuracy on the calibration data that a search accepts, in percentage points; what is "
+        "chosen among all methods may lose none. Also a gate: fail if the whole interval of the loss lies above it.",
     ),
 )
 

@@ -29,7 +29,8 @@ The folds' fits have a fifth fewer samples, and their confidence is off by more,
 the confidence under the fit on all samples, x_j - e_j in terms of the cross-fitted one. Hits and bins are cross-fitted:
 a sample's own label has no part in them.
 
-What is first order here is an approximation for maps that jump, as a choice among methods or isotonic steps do.
+What is first order here is an approximation for maps that jump, as a choice among methods or isotonic steps do, and for
+maps of as many parameters as there are samples, as a refit of many features is.
 
 Source: for the jackknife by groups Efron & Tibshirani (1993), "An introduction to the bootstrap", section 11.5.
 """
