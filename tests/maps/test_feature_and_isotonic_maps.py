@@ -21,7 +21,7 @@ from tna_onnx.errors import DataError
 from tna_onnx.graph.nodes import NodeOps
 from tna_onnx.maps.atypicality import AtypicalityAware
 from tna_onnx.maps.base import apply_map
-from tna_onnx.maps.feature_space import FeatureSpace, _folds
+from tna_onnx.maps.feature_space import FeatureSpace
 from tna_onnx.maps.isotonic import IsotonicOneVsAll
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.ops import ArrayOps
@@ -135,35 +135,36 @@ def distances(features: Array, labels: Array, new: Array) -> Array:
     return np.array([min((z - m) @ inverse @ (z - m) for m in means.values()) for z in new])
 
 
-def cross_fitted(features: Array, labels: Array) -> Array:
-    """Distances in five folds, each sample's from the samples of the other folds."""
-    found = np.empty(len(labels))
-    folds = _folds(labels)
-    for k in range(5):
-        found[folds == k] = distances(features[folds != k], labels[folds != k], features[folds == k])
+def left_out(features: Array, labels: Array) -> Array:
+    """Each sample's distance from the other samples, with the shrinkage of all: the space is made again for each."""
+    n_samples, n = features.shape
+    centred = features - np.stack([features[labels == c].mean(axis=0) for c in labels])
+    _, r = oas(centred, assume_centered=True)
+    identity = r * np.trace(centred.T @ centred) / n_samples / n * np.eye(n)
+    found = np.empty(n_samples)
+    for i in range(n_samples):
+        others = np.arange(n_samples) != i
+        z, y = features[others], labels[others]
+        means = {c: z[y == c].mean(axis=0) for c in np.unique(y)}
+        scatter = z - np.stack([means[c] for c in y])
+        inverse = np.linalg.inv((1 - r) * scatter.T @ scatter / n_samples + identity)
+        found[i] = min((features[i] - m) @ inverse @ (features[i] - m) for m in means.values())
     return found
 
 
-@pytest.mark.parametrize("size", [30, 900])
+@pytest.mark.parametrize("size", [15, 30, 400])
 def test_atypicality_is_the_mahalanobis_distance(size: int) -> None:
     logits, labels, features = sample(size=size, n=20)
+    labels[7] = labels.max() + 1  # the only one of its class
+    logits = np.hstack([logits, logits[:, :2]])  # and one class without any
     features = features + 100.0  # far from the origin: sums of squares there would lose digits
     space = FeatureSpace.fit(reduce_of(logits, labels, features, cuts=(size // 3,)))
-    unseen = cross_fitted(features, labels)
+    unseen = left_out(features, labels)
     found = space.atypicality(ArrayOps(features), features)[:, 0]
     expected = (distances(features, labels, features) - unseen.mean()) / unseen.std()
     np.testing.assert_allclose(found, expected, atol=1e-6)
     assert space.measured is not None
     np.testing.assert_allclose(space.measured, (unseen - unseen.mean()) / unseen.std(), atol=1e-6)
-
-
-def test_the_folds_have_equal_shares_of_every_class() -> None:
-    labels = np.r_[np.repeat([0, 1, 2], [50, 7, 103]), 3]
-    folds = _folds(labels)
-    assert np.bincount(folds).tolist() == [33, 32, 32, 32, 32]
-    for c in range(4):
-        counts = np.bincount(folds[labels == c], minlength=5)
-        assert counts.max() - counts.min() <= 1
 
 
 @pytest.mark.parametrize(("size", "n"), [(300, 100), (1000, 400), (3000, 20)])
@@ -176,9 +177,9 @@ def test_new_samples_have_mean_zero_and_standard_deviation_one(size: int, n: int
     logits = rng.standard_normal((size, 5))
     space = FeatureSpace.fit(reduce_of(logits, labels[:size], features[:size]))
     new = space.atypicality(ArrayOps(features), features[size:])[:, 0]
-    # a fifth of the samples is missing from each fold's fit, and the fit's samples are few
-    assert abs(new.mean()) < 0.25 + 3 / np.sqrt(size)
-    assert 0.8 < new.std() < 1.25
+    # three standard errors of what `size` samples say about mean and deviation
+    assert abs(new.mean()) < 3 / np.sqrt(size)
+    assert abs(new.std() - 1) < 3 / np.sqrt(2 * size)
     same = space.atypicality(ArrayOps(features), features[:size])[:, 0]
     assert same.mean() < new.mean()
 
@@ -216,7 +217,7 @@ def test_few_samples_for_many_features_do_no_harm() -> None:
 def test_polynomial_and_bias_are_the_minimum_of_the_penalised_nll() -> None:
     logits, labels, features = sample(size=600, classes=4)
     fitted_map = AtypicalityAware.fit(reduce_of(logits, labels, features))
-    a, rows = cross_fitted(features, labels)[:, None], np.arange(600)
+    a, rows = left_out(features, labels)[:, None], np.arange(600)
     a = (a - a.mean()) / a.std()
 
     def loss(theta: Array) -> float:

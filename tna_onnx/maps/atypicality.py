@@ -90,7 +90,7 @@ class AtypicalityAware:
             reduce: runs over chunks of (logits, labels, features).
             start: a map fitted on the same features; its space is taken over, its p and v are where the steps start.
             space: `FeatureSpace.of_training` of other samples' features, standardised here; without it, the space is
-                fitted on these samples and their atypicality is cross-fitted.
+                fitted on these samples, and the atypicality of each is measured without itself.
 
         Raises:
             DataError: the features do not vary within the classes, or the fit does not end in finite values.

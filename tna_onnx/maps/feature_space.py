@@ -16,20 +16,29 @@ on Gaussian data.
 
 Samples are closer to Gaussians that were fitted on them than new samples are, by several standard deviations where N is
 not far above n. The source fits its Gaussians on training data. From the calibration data alone, each sample's distance
-is measured in a space fitted without its fold (sums over the others: all less the fold), and the standardisation is
-that of these distances. The space itself is fitted on all samples. So new samples have mean 0 and standard deviation 1.
-Source: Yuksekgonul et al. (2023), section 4.
+is measured in the space without that sample, and the standardisation is that of these distances. The space itself is
+fitted on all samples. So new samples have mean 0 and standard deviation 1.
+
+Leaving out sample i takes one term from the covariance and moves its class mean. With v = z - mu_y, N_y samples in its
+class, f = N_y / (N_y - 1), and the shrinkage r and its multiple of the identity as they are:
+
+    Sigma_-i = Sigma - k v v'    k = f (1 - r) / N          mu_y,-i = mu_y - v / (N_y - 1)
+
+so that by Sherman and Morrison, with <a, b> = a' Sigma^-1 b,
+
+    d_c,-i^2 = <z - mu_c, z - mu_c> + k <z - mu_c, v>^2 / (1 - k <v, v>)      c != y
+    d_y,-i^2 = f^2 <v, v> / (1 - k <v, v>)
+
+Sources: Yuksekgonul et al. (2023), section 4; Sherman & Morrison (1950).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import operator
 from dataclasses import dataclass
 from typing import Any
 
-import array_api_compat
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
@@ -44,9 +53,6 @@ FloatArray = NDArray[np.float64]
 
 # Smallest standard deviation of the distances: equal ones would be divided by zero.
 _MIN_SCALE = 1e-6
-
-# Folds of the cross-fitted distances: each needs the root of an n x n matrix.
-_FOLDS = 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,20 +106,15 @@ class FeatureSpace:
 
     @classmethod
     def fit(cls, reduce: Reduce) -> FeatureSpace:
-        """Fit means and covariance on all samples, and the standardisation on cross-fitted distances.
+        """Fit means and covariance on all samples, and the standardisation on distances without the sample itself.
 
         Raises:
             DataError: the features do not vary within the classes.
         """
-        labels = reduce(_labels_of).values
-        folds = _folds(labels)
-        parts = [reduce(functools.partial(_Moments.of_fold, k), folds) for k in range(_FOLDS)]
-        total = functools.reduce(operator.add, parts)
-        distance = np.empty(len(labels))
-        for k, part in enumerate(parts):
-            space = cls.of_moments(total - part)
-            distance[folds == k] = reduce(functools.partial(_fold_distance, space, k), folds).values
-        return cls.of_moments(total).standardised(distance)
+        moments = reduce(_Moments.of)
+        space = cls.of_moments(moments)
+        distance = reduce(functools.partial(_distance_without_itself, space, moments.count)).values
+        return space.standardised(distance)
 
     @classmethod
     def of_training(cls, reduce: Reduce) -> FeatureSpace:
@@ -161,19 +162,10 @@ class _Moments:
 
     @classmethod
     def of(cls, logits: Any, labels: NDArray[np.int64], features: Any) -> _Moments:
-        return cls.of_fold(0, logits, labels, features, np.zeros(len(labels), np.int64))
-
-    @classmethod
-    def of_fold(
-        cls, fold: int, logits: Any, labels: NDArray[np.int64], features: Any, folds: NDArray[np.int64]
-    ) -> _Moments:
-        """Return the sums over the samples of one fold, which may be none."""
         classes = logits.shape[1]
         z = np.asarray(to_host(features), np.float64)
         origin = z.mean(axis=0)
-        chosen = folds == fold
-        z = z[chosen] - origin
-        labels = labels[chosen]
+        z = z - origin
         total = np.zeros((classes, z.shape[1]))
         # add.at: a label occurs many times in a chunk, and += would count it once
         np.add.at(total, labels, z)
@@ -182,10 +174,6 @@ class _Moments:
     def __add__(self, other: _Moments) -> _Moments:
         moved = other.around(self.origin)
         return _Moments(self.origin, self.count + moved.count, self.total + moved.total, self.outer + moved.outer)
-
-    def __sub__(self, other: _Moments) -> _Moments:
-        moved = other.around(self.origin)
-        return _Moments(self.origin, self.count - moved.count, self.total - moved.total, self.outer - moved.outer)
 
     def around(self, origin: FloatArray) -> _Moments:
         """Return the same samples' sums around another origin.
@@ -214,27 +202,28 @@ def _atypicality_of(space: FeatureSpace, _logits: Any, _labels: Any, features: A
     return _Column(np.asarray(to_host(a), np.float64)[:, 0])
 
 
-def _fold_distance(
-    space: FeatureSpace, fold: int, logits: Any, labels: Any, features: Any, folds: NDArray[np.int64]
+def _distance_without_itself(
+    space: FeatureSpace, count: FloatArray, _: Any, labels: NDArray[np.int64], features: Any
 ) -> _Column:
-    """Distances of the samples of one fold, as many as it has."""
-    xp = array_api_compat.array_namespace(features)
-    chosen = xp.asarray(np.flatnonzero(folds == fold), device=array_api_compat.device(features))
-    return _atypicality_of(space, logits, labels, xp.take(features, chosen, axis=0))
-
-
-def _labels_of(_logits: Any, labels: NDArray[np.int64], *_: Any) -> _Column:
-    return _Column(labels)
-
-
-def _folds(labels: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return each sample's fold, (N,), with the samples of each class spread over the folds as evenly as can be."""
-    # a fixed seed: the fit of the same samples is the same fit
-    order = np.random.default_rng(0).permutation(len(labels))
-    order = order[np.argsort(labels[order], kind="stable")]
-    folds = np.empty(len(labels), np.int64)
-    folds[order] = np.arange(len(labels)) % _FOLDS
-    return folds
+    """Least d_c,-i^2 of each sample, (N,); `count` (C,) is the samples of each class."""
+    rows = np.arange(len(labels))
+    u = (np.asarray(to_host(features), np.float64) - space.mean) @ space.whitening
+    nu = space.centres.T / -2
+    # classes without samples have no centre
+    own = (np.cumsum(count > 0) - 1)[labels]
+    v = u - nu[own]
+    with_v = np.sum(u * v, axis=1, keepdims=True) - v @ nu.T
+    distance = np.sum(u * u, axis=1, keepdims=True) + u @ space.centres + space.squares
+    # the only sample of its class is its mean, and leaves none behind
+    alone = count[labels] == 1
+    f = np.where(alone, 1, count[labels] / np.where(alone, 1, count[labels] - 1))
+    # distances are over n
+    k = f * (1 - space.shrinkage) / count.sum() * len(space.mean)
+    square = np.sum(v * v, axis=1)
+    rest = 1 - k * square
+    distance += (k / rest)[:, None] * with_v**2
+    distance[rows, own] = np.where(alone, np.inf, f**2 * square / rest)
+    return _Column(distance.min(axis=1))
 
 
 def _inverse_root(covariance: FloatArray) -> FloatArray:
