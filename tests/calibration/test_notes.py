@@ -41,11 +41,11 @@ def comparison(how: Any = "held-out", *, worse: bool = False) -> Comparison:
 
 
 def notes(small: Small, task: Task, outcome: Outcome, compared: Comparison | None = None, **fields: Any) -> list[str]:
-    defaults: dict[str, Any] = {"drift": None, "suspicion": "", "changed": 0.0, "changes": Changes("", (), (), ())}
+    defaults: dict[str, Any] = {"drift": None, "labels": (), "changed": 0.0, "changes": Changes("", (), (), ())}
     given = {name: fields.pop(name, default) for name, default in defaults.items()}
     honest = Compared(outcome.before, outcome.before, outcome.before, compared or comparison(), given["changed"])
     job = job_of(small, **fields)
-    return notes_on(task, outcome, job, honest, given["changes"], given["drift"], given["suspicion"])
+    return notes_on(task, outcome, job, honest, given["changes"], given["drift"], given["labels"])
 
 
 def test_an_ordinary_run_needs_none(small: Small, task: Task, outcome: Outcome) -> None:
@@ -55,7 +55,7 @@ def test_an_ordinary_run_needs_none(small: Small, task: Task, outcome: Outcome) 
 def test_device_labels_and_functions(small: Small, task: Task, outcome: Outcome) -> None:
     model = replace(task.model, inlined=("Gelu", "Norm"))
     unusual = replace(task, fallback="no driver", opened=replace(task.opened, model=model))
-    found = notes(small, unusual, outcome, suspicion="labels look shifted by one")
+    found = notes(small, unusual, outcome, labels=("labels look shifted by one",))
     assert found[0].endswith("ran on the CPU: no driver")
     assert found[1:] == ["labels look shifted by one", "model-local functions were inlined: Gelu, Norm"]
 

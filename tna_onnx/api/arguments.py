@@ -102,6 +102,7 @@ class CalibrateWords(DataModelWords, total=False):
     n_t: int
     bins: int
     seed: int
+    trust_labels: bool
     quantized_head: QuantizedHead
     confidence_level: float
     max_ece: float | None

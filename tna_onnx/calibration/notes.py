@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from tna_onnx.calibration.comparing import Compared
@@ -33,7 +35,7 @@ def notes_on(
     compared: Compared,
     changes: Changes,
     drift: float | None,
-    suspicion: str,
+    labels: Sequence[str],
 ) -> list[str]:
     """Collect what is unusual about a run.
 
@@ -44,9 +46,9 @@ def notes_on(
         compared: the honest numbers.
         changes: what the new file holds that the model does not.
         drift: what quantising the new weight does to probabilities.
-        suspicion: what looks wrong about the labels.
+        labels: sentences on what looks wrong about the labels.
     """
-    notes = _input_notes(task, outcome, suspicion, drift)
+    notes = _input_notes(task, outcome, labels, drift)
     notes += _choice_notes(outcome, job.settings)
     if compared.changed_predictions > _MANY_CHANGED:
         # what was asked for by name has no say there
@@ -65,13 +67,12 @@ def notes_on(
     return notes
 
 
-def _input_notes(task: Task, outcome: Outcome, suspicion: str, drift: float | None) -> list[str]:
+def _input_notes(task: Task, outcome: Outcome, labels: Sequence[str], drift: float | None) -> list[str]:
     """Notes on the device, the labels, the model and the preprocessing."""
     notes = []
     if task.fallback:
         notes.append(f"device auto: CUDA was not obtained, ran on the CPU: {task.fallback}")
-    if suspicion:
-        notes.append(suspicion)
+    notes += labels
     # the output of an unchanged model is its input, functions and all
     if task.model.inlined and not outcome.unchanged:
         notes.append(f"model-local functions were inlined: {', '.join(task.model.inlined)}")

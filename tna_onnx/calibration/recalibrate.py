@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import logging
+from collections.abc import Sequence
 from typing import Any
-
-import numpy as np
 
 from tna_onnx.calibration.comparing import compare_heads
 from tna_onnx.calibration.details import collect_details
 from tna_onnx.calibration.job import Job
+from tna_onnx.calibration.labels import check_labels
 from tna_onnx.calibration.opening import open_task
 from tna_onnx.calibration.outcome import Outcome
 from tna_onnx.calibration.provenance import provenance_entries
@@ -41,12 +41,13 @@ def recalibrate(job: Job, progress: Progress) -> Report:
     """
     task = open_task(job, progress)
     # wrong labels would make every later number meaningless: before the search
-    suspicion = _look_at_labels(job, task)
+    labels = check_labels(job, task)
     writing = Writing(task, job.settings.fold)
-    # a map that the graph cannot hold is refused before the search, not after it
+    # a map that the graph cannot hold, or that lacks classes, is refused before the search, not after it
     writing.require(job.settings.resolved_map)
+    labels.require(job.settings.resolved_map)
 
-    strategy = _strategy(job, task, writing)
+    strategy = _strategy(job, task, [name for name in writing.choices if labels.covers(name)])
     outcome = _search(task, strategy, progress)
     folding = writing.folding(outcome)
     rewritten = writing.write(outcome, provenance_entries(task, job.settings, outcome))
@@ -67,7 +68,7 @@ def recalibrate(job: Job, progress: Progress) -> Report:
         compared = compare_heads(task, strategy, outcome, job.settings, after)
         _log.info("compare: %s samples, %s", f"{compared.comparison.before.n:,}", compared.comparison.how)
         details = collect_details(task, job.settings, outcome, compared, path, progress) if job.details else None
-        finished = Finished(task, outcome, folding, rewritten, verification, compared, details, suspicion)
+        finished = Finished(task, outcome, folding, rewritten, verification, compared, details, labels)
         # gates are part of the report; raised inside of `pending`, no file gets its name
         report = report_of(job, finished)
         if report.missed:
@@ -76,24 +77,10 @@ def recalibrate(job: Job, progress: Progress) -> Report:
     return report
 
 
-def _look_at_labels(job: Job, task: Task) -> str:
-    """Return a warning about labels that look wrong beside the model's predictions; empty if they look right.
-
-    Raises:
-        CheckFailed: the accuracy is not the expected one.
-    """
-    if job.held_out is not None and job.held_out.expect_accuracy is not None and task.held_out is not None:
-        labels = task.held_out.source.labels
-        hits = task.logits(task.weight, on=task.held_out).predictions() == labels
-        job.held_out.check_accuracy(float(np.mean(hits)), len(labels))
-    predicted = task.logits(task.weight).predictions()
-    return job.calib.check(predicted, task.source.labels, task.class_names, task.readout.n_classes)
-
-
-def _strategy(job: Job, task: Task, writing: Writing) -> Strategy:
+def _strategy(job: Job, task: Task, choices: Sequence[str]) -> Strategy:
     settings = job.settings
     options: dict[str, Any] = {**settings.fit_options}
-    if task.training is not None and "aar" in writing.maps:
+    if task.training is not None and "aar" in (*choices, settings.resolved_map):
         _log.info("training features: %s", task.training.source.describe())
         options["space"] = FeatureSpace.of_training(task.logits(task.weight, on=task.training).reduce(features=True))
     # logits that were computed before leave nothing to tilt
@@ -104,7 +91,7 @@ def _strategy(job: Job, task: Task, writing: Writing) -> Strategy:
         search=settings.resolved_search,
         map=settings.resolved_map,
         settings=settings.for_search,
-        allowed=writing.choices,
+        allowed=tuple(choices),
         options=options,
         keep_predictions=settings.predictions == "keep",
     )

@@ -11,6 +11,7 @@ import numpy as np
 
 from tna_onnx.calibration.comparing import Compared
 from tna_onnx.calibration.job import Job
+from tna_onnx.calibration.labels import LabelCheck
 from tna_onnx.calibration.notes import notes_on
 from tna_onnx.calibration.outcome import Outcome
 from tna_onnx.calibration.provenance import versions
@@ -42,7 +43,7 @@ class Finished:
         verification: of the written file.
         compared: the honest numbers.
         details: the numbers behind the figures, if they were asked for.
-        suspicion: what looks wrong about the labels.
+        labels: what was seen on the labels.
     """
 
     task: Task
@@ -52,7 +53,7 @@ class Finished:
     verification: Verification
     compared: Compared
     details: Details | None
-    suspicion: str
+    labels: LabelCheck
 
     def drift(self) -> float | None:
         """Measure what quantising the new weight does to probabilities."""
@@ -87,7 +88,7 @@ def report_of(job: Job, finished: Finished) -> Report:
         provider=task.provider,
         versions=versions(),
         notes=(
-            *notes_on(task, outcome, job, finished.compared, changes, drift, finished.suspicion),
+            *notes_on(task, outcome, job, finished.compared, changes, drift, finished.labels.warnings),
             *batch_size_notes(job.batch_size, task.batch_size),
         ),
         quantization_drift=drift,
@@ -96,6 +97,8 @@ def report_of(job: Job, finished: Finished) -> Report:
         changes=changes,
         changed_predictions=finished.compared.changed_predictions,
         dry_run=job.dry_run,
+        classes_unseen=finished.labels.coverage.unseen,
+        classes_scarce=finished.labels.coverage.scarce,
         missed=missed,
     )
 

@@ -80,6 +80,8 @@ class Settings:
         n_t: rotations drawn at a time; speed only.
         bins: bins of ECE and AdaECE.
         seed: of all random draws.
+        trust_labels: calibrate although labels look wrong beside the predictions, and let maps move classes against
+            each other although some have no calibration sample.
         quantized_head: what becomes of a weight that is stored quantised (QDQ): `requantize` it, per class, or keep it
             in `float`.
         confidence_level: of all intervals, per cent.
@@ -108,6 +110,7 @@ class Settings:
     n_t: int = 50
     bins: int = 15
     seed: int = 0
+    trust_labels: bool = False
     quantized_head: QuantizedHead = "requantize"
     confidence_level: float = 95.0
 
@@ -200,6 +203,7 @@ class Settings:
             "fold": self.fold,
             "ets_loss": self.ets_loss,
             "quantized_head": self.quantized_head,
+            "trust_labels": self.trust_labels,
             # `ensemble_size` of the search is the number that `auto` starts with
             "ensemble_size_asked": self.ensemble_size,
         }

@@ -50,6 +50,11 @@ _file_options = together(
     click.option(
         "-o", "--output", type=click.Path(), help="File to write.  [default: MODEL.tna.onnx beside the model]"
     ),
+    click.option(
+        "--trust-labels",
+        is_flag=True,
+        help="Go on although labels look wrong beside the predictions, or miss classes that maps would unlearn.",
+    ),
     # An earlier output is replaced without asking; only the model itself needs this.
     click.option("--overwrite", is_flag=True, help="Allow the output to replace the input model."),
 )

@@ -167,6 +167,8 @@ class Report:
         changes: what the new file changes, written or not.
         changed_predictions: share of the samples of `comparison` whose predicted class is another one, a fraction.
         dry_run: whether no file was written because of `dry_run`.
+        classes_unseen: classes without a calibration sample.
+        classes_scarce: classes with fewer than five, but with one at least.
         missed: gates that the result missed, a line each; no file was written then.
     """
 
@@ -205,6 +207,8 @@ class Report:
     changes: Changes | None = None
     changed_predictions: float = 0.0
     dry_run: bool = False
+    classes_unseen: tuple[int, ...] = ()
+    classes_scarce: tuple[int, ...] = ()
     missed: tuple[str, ...] = ()
 
     @property
