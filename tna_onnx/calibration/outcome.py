@@ -11,6 +11,7 @@ from tna_onnx.calibration.crossfit import Scores
 from tna_onnx.calibration.methods import Method
 from tna_onnx.engine.logits import Logits
 from tna_onnx.maps.base import CalibrationMap
+from tna_onnx.maps.refit import Refit
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.search.candidates import Candidate
 
@@ -30,6 +31,7 @@ class Outcome:
         before: scores of the input model on the calibration data.
         logits: logits of the calibration data under `weight`, before the map.
         scores: cross-fitted scores of the methods that were compared; empty where nothing was `auto`.
+        anchor: the refit around which the weight was searched; None for the original weight.
     """
 
     candidates: tuple[Candidate, ...]
@@ -40,6 +42,7 @@ class Outcome:
     before: SampleScores
     logits: Logits
     scores: Scores = field(default_factory=dict)
+    anchor: Refit | None = None
 
     @property
     def map(self) -> str:
@@ -47,16 +50,28 @@ class Outcome:
         return self.method.map
 
     @property
+    def label(self) -> str:
+        """What was done, in a word: `ts`, `tna + ets`, `refit 0.05 > tna + ts`."""
+        if self.anchor is None:
+            return self.method.label
+        return f"{self.anchor.name} {self.anchor.strength:g} > {self.method.label}"
+
+    @property
     def unchanged(self) -> bool:
         """Whether the result is the input."""
-        return self.chosen.angle == 0 and self.fitted is None
+        return self.anchor is None and self.chosen.angle == 0 and self.fitted is None
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """What a reader wants to know of the fitted map; empty for none."""
-        return self.fitted.brief if self.fitted else {}
+        """What a reader wants to know of the anchor and the fitted map; empty for none."""
+        found = {} if self.anchor is None else {f"anchor_{name}": value for name, value in self.anchor.brief.items()}
+        if self.fitted:
+            found |= self.fitted.brief
+        return found
 
     @property
     def keeps_predictions(self) -> bool:
         """Whether no sample can change its predicted class."""
-        return self.chosen.angle == 0 and (self.fitted is None or self.fitted.keeps_order)
+        if self.anchor is not None or self.chosen.angle != 0:
+            return False
+        return self.fitted is None or self.fitted.keeps_order

@@ -19,7 +19,8 @@ def provenance_entries(task: Task, settings: Settings, outcome: Outcome) -> dict
     recipe = task.source.recipe()
     entries: dict[str, object] = {
         "version": __version__,
-        "method": outcome.method.label,
+        "method": outcome.label,
+        "anchor": settings.anchor,
         "search": settings.resolved_search,
         "map": outcome.map,
         "angle_degrees": outcome.chosen.angle,

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tna_onnx.calibration.anchor import AnchoredStrategy
 from tna_onnx.calibration.comparing import compare_heads
 from tna_onnx.calibration.details import collect_details
 from tna_onnx.calibration.job import Job
@@ -45,6 +46,8 @@ def recalibrate(job: Job, progress: Progress) -> Report:
     writing = Writing(task, job.settings.fold)
     # a map that the graph cannot hold is refused before the search, not after it
     writing.require(job.settings.resolved_map)
+    if job.settings.anchor == "refit":
+        writing.require_anchor()
 
     strategy = _strategy(job, task, writing)
     outcome = _search(task, strategy, progress)
@@ -90,7 +93,7 @@ def _look_at_labels(job: Job, task: Task) -> str:
     return job.calib.check(predicted, task.source.labels, task.class_names, task.readout.n_classes)
 
 
-def _strategy(job: Job, task: Task, writing: Writing) -> Strategy:
+def _strategy(job: Job, task: Task, writing: Writing) -> Strategy | AnchoredStrategy:
     settings = job.settings
     options: dict[str, Any] = {**settings.fit_options}
     if task.training is not None and "aar" in writing.maps:
@@ -98,7 +101,7 @@ def _strategy(job: Job, task: Task, writing: Writing) -> Strategy:
         options["space"] = FeatureSpace.of_training(task.logits(task.weight, on=task.training).reduce(features=True))
     # logits that were computed before leave nothing to tilt
     features = isinstance(task.calibration.samples.readout, Head)
-    return Strategy(
+    strategy = Strategy(
         logits_of=task.logits,
         weight=task.weight if features else None,
         search=settings.resolved_search,
@@ -108,9 +111,10 @@ def _strategy(job: Job, task: Task, writing: Writing) -> Strategy:
         options=options,
         keep_predictions=settings.predictions == "keep",
     )
+    return AnchoredStrategy(task, strategy) if settings.anchor == "refit" else strategy
 
 
-def _search(task: Task, strategy: Strategy, progress: Progress) -> Outcome:
+def _search(task: Task, strategy: Strategy | AnchoredStrategy, progress: Progress) -> Outcome:
     """Search and fit.
 
     Raises:
@@ -123,7 +127,7 @@ def _search(task: Task, strategy: Strategy, progress: Progress) -> Outcome:
     except ValueError as error:
         raise UnsupportedModel(f"{task.model.name}: {task.where}: {error}; use --search none") from error
     _log.info("search: %s, weights scored: %d", _weight(outcome), len(outcome.candidates))
-    _log.info("choice: %s, methods compared: %d", outcome.method.label, len(outcome.scores))
+    _log.info("choice: %s, methods compared: %d", outcome.label, len(outcome.scores))
     return outcome
 
 
@@ -131,6 +135,6 @@ def _weight(outcome: Outcome) -> str:
     """The chosen weight in words, for the log."""
     chosen = outcome.chosen
     if chosen.angle == 0:
-        return "original weight"
+        return "refitted weight" if outcome.anchor else "original weight"
     members = f"{chosen.ensemble_size} members" if chosen.ensemble_size else "the limit of many members"
     return f"mRC {chosen.reached:.3g} degrees, {members}"

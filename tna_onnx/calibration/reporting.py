@@ -121,7 +121,7 @@ def _what_was_done(settings: Settings, finished: Finished) -> dict[str, Any]:
         "features": task.head.n_features if task.head else 0,
         "search": settings.resolved_search,
         "map": outcome.map,
-        "method": outcome.method.label,
+        "method": outcome.label,
         "folded": finished.folding is not None,
         "parameters": outcome.parameters,
         "methods": tuple(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tna_onnx.search.settings import SearchSettings
 
 __all__ = [
+    "ANCHORS",
     "ETS_LOSSES",
     "MAP_CHOICES",
     "METHODS",
@@ -32,11 +33,13 @@ __all__ = [
 Method: TypeAlias = Literal["auto", "tna"]
 Search: TypeAlias = Literal["auto", "none", "sparse", "complete"]
 MapChoice: TypeAlias = Literal["auto", "none", MapName]
+Anchor: TypeAlias = Literal["original", "refit"]
 Predictions: TypeAlias = Literal["free", "keep"]
 QuantizedHead: TypeAlias = Literal["requantize", "float"]
 EtsLoss: TypeAlias = Literal["auto", "squared", "nll"]
 
 METHODS: tuple[str, ...] = get_args(Method)
+ANCHORS: tuple[str, ...] = get_args(Anchor)
 PREDICTIONS: tuple[str, ...] = get_args(Predictions)
 SEARCHES: tuple[str, ...] = get_args(Search)
 MAP_CHOICES: tuple[str, ...] = get_args(MapChoice)
@@ -57,7 +60,9 @@ class Settings:
         search: `sparse` (a tilted weight, then the map), `complete` (all pairs of a tilted weight and its map), `none`
             (the original weight) or `auto`.
         map: `none`, a name in `MAPS` (docs/explanation/method.md has their formulas) or `auto`. A complete search takes
-            `ts` then.
+            `ts` then, and so does a search around an anchor.
+        anchor: the layer around which a search that was named tilts: the `original` one, or a `refit` of it near itself,
+            with the strength that cross-validation chooses.
         predictions: `keep` lets `auto` take nothing that can change a predicted class; `free` lets it, where
             cross-validated accuracy does not fall.
         fold: put TS into weight and bias, so that the graph stays as it is.
@@ -91,6 +96,7 @@ class Settings:
     method: Method = "auto"
     search: Search = "auto"
     map: MapChoice = "auto"
+    anchor: Anchor = "original"
     predictions: Predictions = "free"
     fold: bool = True
     ets_loss: EtsLoss = "auto"
@@ -116,12 +122,15 @@ class Settings:
         check_choice("predictions", self.predictions, PREDICTIONS)
         check_choice("search", self.search, SEARCHES)
         check_choice("map", self.map, MAP_CHOICES)
+        check_choice("anchor", self.anchor, ANCHORS)
         check_choice("objective", self.objective, OBJECTIVES)
         check_choice("ets_loss", self.ets_loss, ETS_LOSSES)
         check_choice("quantized_head", self.quantized_head, QUANTIZED_HEADS)
         # an exact copy of the input would be written
         if self.search == "none" and self.map == "none":
             raise UsageError("search none with map none changes nothing; choose another --search or another --map")
+        if self.anchor == "refit":
+            self._check_anchor()
         whole = ("max_ensemble_size", "n_t", "bins", "seed")
         real = ("max_accuracy_drop", "angle_step", "alpha", "beta", "theta_s")
         check_numbers("a whole number", **{name: getattr(self, name) for name in whole})
@@ -138,8 +147,9 @@ class Settings:
 
     @property
     def resolved_map(self) -> MapChoice:
-        """The map after `method` and the search."""
-        if self.map == "auto" and (self.method == "tna" or self.search == "complete"):
+        """The map after `method`, the search and the anchor."""
+        given = self.method == "tna" or self.search == "complete" or self.anchor == "refit"
+        if self.map == "auto" and given:
             return "ts"
         return self.map
 
@@ -193,6 +203,7 @@ class Settings:
             "method": self.method,
             "search": self.search,
             "map": self.map,
+            "anchor": self.anchor,
             "predictions": self.predictions,
             "fold": self.fold,
             "ets_loss": self.ets_loss,
@@ -200,6 +211,20 @@ class Settings:
             # `ensemble_size` of the search is the number that `auto` starts with
             "ensemble_size_asked": self.ensemble_size,
         }
+
+    def _check_anchor(self) -> None:
+        """Refuse what a refitted anchor does not go with.
+
+        Raises:
+            UsageError: nothing is tilted around it, or it would be refitted again.
+        """
+        if self.resolved_search not in ("sparse", "complete"):
+            raise UsageError(
+                "anchor refit is what a search tilts, and none is named; add --method tna, or --search sparse or "
+                "complete. Without a search, --map refit refits, and --method auto compares it with the rest"
+            )
+        if self.map == "refit":
+            raise UsageError("anchor refit with map refit fits the layer twice; choose another --map")
 
     def _members(self) -> tuple[int, int]:
         """Return the members that the search starts with and the most that it may take.
