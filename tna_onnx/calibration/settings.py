@@ -61,8 +61,8 @@ class Settings:
             (the original weight) or `auto`.
         map: `none`, a name in `MAPS` (docs/explanation/method.md has their formulas) or `auto`. A complete search takes
             `ts` then, and so does a search around an anchor.
-        anchor: the layer around which a search that was named tilts: the `original` one, or a `refit` of it near itself,
-            with the strength that cross-validation chooses.
+        anchor: the layer around which a search that was named tilts: the `original` one, or one that is refitted near
+            it (`refit`), as strongly as cross-validation says.
         predictions: `keep` lets `auto` take nothing that can change a predicted class; `free` lets it, where
             cross-validated accuracy does not fall.
         fold: put TS into weight and bias, so that the graph stays as it is.

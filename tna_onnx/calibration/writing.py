@@ -151,10 +151,7 @@ class Writing:
         """
         task = self.task
         folding = self.folding(outcome)
-        if folding is not None:
-            change = self._folded(outcome, folding)
-        else:
-            change = self._tilted(outcome)
+        change = self._tilted(outcome) if folding is None else self._folded(outcome, folding)
         # a bias that is added behind the logits may change which class comes first
         keeps_order = _keeps_order(outcome.map) and "write_map" not in change
         # the formula that was fitted writes its own nodes (law 3 of `maps.base`)
