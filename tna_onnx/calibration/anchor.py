@@ -29,6 +29,7 @@ from tna_onnx.calibration.strategy import Strategy
 from tna_onnx.calibration.task import Task
 from tna_onnx.engine.joined import JoinedLogits
 from tna_onnx.engine.logits import Logits
+from tna_onnx.errors import DataError
 from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.maps.refit import Refit
 from tna_onnx.numerics.averages import averages
@@ -62,7 +63,7 @@ class AnchoredStrategy:
         """Refit, search and fit on all calibration data.
 
         Raises:
-            ValueError: the refitted weight cannot be tilted.
+            ValueError: the weight cannot be tilted.
             DataError: refit or map cannot be fitted; or every sample is classified right.
         """
         refitted = self._refitting(self.task).run(progress)
@@ -118,7 +119,7 @@ class AnchoredStrategy:
         """Return a candidate of the pieces with the refit on all samples in their place.
 
         Raises:
-            ValueError: the angle is out of its reach.
+            DataError: the angle is out of its reach.
         """
         assert weight is not None  # noqa: S101 - there is a head
         if candidate.angle == 0:
@@ -126,7 +127,9 @@ class AnchoredStrategy:
         made = averages(weight, [candidate.angle], candidate.ensemble_size, self.settings.draws)
         average = next(made, None)
         if average is None:
-            raise ValueError(f"the refitted class vectors cannot be tilted by {candidate.angle:g} degrees")
+            raise DataError(
+                f"the refitted class vectors cannot be tilted by {candidate.angle:g} degrees; add --ensemble-size inf"
+            )
         return replace(candidate, weight=average.weight, reached=average.reached, rotations=average.rotations)
 
 
