@@ -252,7 +252,7 @@ def test_an_angle_that_the_refit_does_not_reach_is_an_error(small: Small, monkey
         strategy._tilted(replace(outcome.chosen, angle=30.0), outcome.weight)
 
 
-def test_samples_that_are_all_right_are_refused_but_a_refit_may_get_them_right(small: Small) -> None:
+def test_samples_that_are_all_right_are_refused(small: Small) -> None:
     strategy = strategy_of(small)
     table = strategy.task.calibration.table
     right = strategy.task.logits(strategy.task.weight).predictions()
