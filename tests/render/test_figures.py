@@ -202,7 +202,7 @@ def test_before_and_after_have_the_same_colours_everywhere(report: Report) -> No
         return {label.partition(":")[0]: line.get_color() for line, label in zip(handles, labels, strict=True)}
 
     risk, angles = colours("risk-coverage"), colours("angles")
-    assert angles["original weight"] == risk["before"] == colours("members")["original weight"]
+    assert angles["original weight"] == risk["before"] == colours("members")["not tilted"]
     assert angles["average of tilted weights"] == risk["after"]
 
 

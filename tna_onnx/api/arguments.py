@@ -13,7 +13,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 
-from tna_onnx.calibration.settings import EtsLoss, MapChoice, Method, Predictions, QuantizedHead, Search, Settings
+from tna_onnx.calibration.settings import (
+    Anchor,
+    EtsLoss,
+    MapChoice,
+    Method,
+    Predictions,
+    QuantizedHead,
+    Search,
+    Settings,
+)
 from tna_onnx.data import Format, Recipe
 from tna_onnx.data.options import Data
 from tna_onnx.graph.options import ModelOptions, OutputKind
@@ -85,6 +94,7 @@ class CalibrateWords(DataModelWords, total=False):
     method: Method
     search: Search
     map: MapChoice
+    anchor: Anchor
     predictions: Predictions
     fold: bool
     ets_loss: EtsLoss

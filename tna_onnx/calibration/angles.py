@@ -35,26 +35,30 @@ def feature_angles(
     # spread over the data, because files often come sorted by class
     rows[:: -(-len(rows) // _MAX_SAMPLES)] = True
     angles = []
-    for name, weight in _weights(head, settings, outcome).items():
+    for name, (weight, bias) in _layers(task, head, settings, outcome).items():
         totals = np.zeros((2, 180 // _DEGREES))
         for _, _, features in task.logits(head.weight, on=shown).chunks(rows, features=True):
             assert features is not None  # noqa: S101 - asked for
-            totals += angle_counts(features, weight, head.bias)
+            totals += angle_counts(features, weight, bias)
         predicted, others = totals / np.maximum(totals.sum(axis=1, keepdims=True), 1)
         length = float(np.mean(np.linalg.norm(weight, axis=1)) / np.mean(np.linalg.norm(head.weight, axis=1)))
         angles.append(Angles(name, tuple(predicted.tolist()), tuple(others.tolist()), length))
     return tuple(angles), int(rows.sum())
 
 
-def _weights(head: Head, settings: SearchSettings, outcome: Outcome) -> dict[str, NDArray[Any]]:
-    """Return the weights that are shown, by the name of `Angles.weight`."""
-    weights = {"original": head.weight}
+def _layers(
+    task: Task, head: Head, settings: SearchSettings, outcome: Outcome
+) -> dict[str, tuple[NDArray[Any], NDArray[Any]]]:
+    """Return weight and bias of what is shown, by the name of `Angles.weight`."""
+    layers = {"original": (head.weight, head.bias)}
     chosen = outcome.chosen
-    if chosen.angle:
-        weights["tilted"] = candidate_weight(head.weight, Candidate(chosen.angle, 1, 0.0, chosen.scores), settings)
+    anchored = task.around(outcome.anchor)
+    if chosen.angle and anchored.weight is not None:
+        one = Candidate(chosen.angle, 1, 0.0, chosen.scores)
+        layers["tilted"] = (candidate_weight(anchored.weight, one, settings), anchored.bias)
         if chosen.ensemble_size != 1 and outcome.weight is not None:
-            weights["averaged"] = outcome.weight
-    return weights
+            layers["averaged"] = (outcome.weight, anchored.bias)
+    return layers
 
 
 def angle_counts(features: NDArray[Any], weight: NDArray[Any], bias: NDArray[Any]) -> NDArray[np.float64]:

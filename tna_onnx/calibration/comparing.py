@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tna_onnx.calibration.anchor import AnchoredStrategy
 from tna_onnx.calibration.crossfit import folds
 from tna_onnx.calibration.outcome import Outcome
 from tna_onnx.calibration.settings import Settings
@@ -38,7 +39,9 @@ class Compared:
     changed_predictions: float
 
 
-def compare_heads(task: Task, strategy: Strategy, outcome: Outcome, settings: Settings, after: Shipped) -> Compared:
+def compare_heads(
+    task: Task, strategy: Strategy | AnchoredStrategy, outcome: Outcome, settings: Settings, after: Shipped
+) -> Compared:
     """Score the input and the result on held-out data, or cross-fitted.
 
     Args:
@@ -81,7 +84,7 @@ def _changed_predictions(task: Task, outcome: Outcome, after: Shipped) -> float:
 
 
 def _paired_scores(
-    task: Task, strategy: Strategy, outcome: Outcome, after: Shipped
+    task: Task, strategy: Strategy | AnchoredStrategy, outcome: Outcome, after: Shipped
 ) -> tuple[How, SampleScores, SampleScores]:
     if task.held_out is not None:
         before = task.logits(task.weight, on=task.held_out)

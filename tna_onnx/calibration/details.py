@@ -50,11 +50,11 @@ def collect_details(
     Raises:
         DataError: a sample cannot be read again for its thumbnail.
     """
-    view = _View(task, settings, outcome)
+    view = _View(task.around(outcome.anchor), settings, outcome)
     before = task.logits(task.weight, on=view.shown)
     after = outcome.logits
     if view.held_out:
-        after = task.logits(outcome.weight, on=view.shown)
+        after = view.task.logits(outcome.weight, on=view.shown)
     after_scores = after.mapped_scores(outcome.fitted)
     names = class_names(task, view.shown)
     over, under = worst_samples(view.shown, names, before.scores(), after_scores, after, outcome.fitted)
@@ -84,7 +84,7 @@ def collect_details(
 
 @dataclass(frozen=True, eq=False)
 class _View:
-    """A result on the samples of which it is shown."""
+    """A result on the samples of which it is shown; `task` is around the anchor, if there is one."""
 
     task: Task
     settings: Settings
@@ -130,8 +130,8 @@ def _on_held_out(view: _View, progress: Progress) -> Iterator[tuple[int, Scored]
     task = view.task
     candidates = view.outcome.candidates
     weights: Iterable[tuple[int, NDArray[Any] | None]] = ((k, None) for k in range(len(candidates)))
-    if task.head is not None:
-        weights = candidate_weights(task.head.weight, candidates, view.settings.for_search)
+    if task.weight is not None:
+        weights = candidate_weights(task.weight, candidates, view.settings.for_search)
     for done, (k, weight) in enumerate(weights, start=1):
         logits = task.logits(weight, on=view.shown)
         fitted = candidates[k].fitted
@@ -143,15 +143,15 @@ def _on_held_out(view: _View, progress: Progress) -> Iterator[tuple[int, Scored]
 def _averages(view: _View, logits: Logits) -> tuple[Averaged, ...]:
     """Half of the chosen one's members, half of those, and so on; together about as much work as the chosen one."""
     chosen = view.outcome.chosen
-    head = view.task.head
-    if chosen.angle == 0 or chosen.ensemble_size < 2 or head is None:
+    weight = view.task.weight
+    if chosen.angle == 0 or chosen.ensemble_size < 2 or weight is None:
         return ()
     averages = [Averaged(chosen.ensemble_size, _accuracy(logits))]
     while averages[-1].members > 1:
         # members are children of the seed in order: half of them are the first half
         fewer = Candidate(chosen.angle, averages[-1].members // 2, 0.0, chosen.scores)
-        weight = candidate_weight(head.weight, fewer, view.settings.for_search)
-        averages.append(Averaged(fewer.ensemble_size, _accuracy(view.task.logits(weight, on=view.shown))))
+        average = candidate_weight(weight, fewer, view.settings.for_search)
+        averages.append(Averaged(fewer.ensemble_size, _accuracy(view.task.logits(average, on=view.shown))))
     return tuple(reversed(averages))
 
 

@@ -97,7 +97,7 @@ def _choice_notes(outcome: Outcome, settings: Settings) -> list[str]:
         notes += _underconfidence(outcome)
     # asked for by name, and not done
     if settings.resolved_search in ("sparse", "complete") and chosen.angle == 0:
-        notes.append("no tilted weight was better than the original within the accuracy constraint")
+        notes.append("no tilted weight was better than the untilted one within the accuracy constraint")
     elif chosen.ensemble_size == LIMIT and settings.ensemble_size != "inf":
         notes.append("took the limit of many members: fewer may cost too much accuracy, or are no better")
     elif chosen.ensemble_size > first:
@@ -109,7 +109,8 @@ def _underconfidence(outcome: Outcome) -> list[str]:
     """Say that a tilt cannot help where confidences are too low."""
     confidence = float(np.mean(outcome.before.confidence, dtype=np.float64))
     accuracy = float(np.mean(outcome.before.hit))
-    if confidence >= accuracy:
+    # around a refit, the tilt no longer starts from those confidences
+    if confidence >= accuracy or outcome.anchor is not None:
         return []
     ending = "--map ts raises them too" if outcome.map == "none" else "what raises them is the map"
     return [

@@ -13,6 +13,7 @@ from tna_onnx.calibration.crossfit import Scores
 from tna_onnx.calibration.methods import Method
 from tna_onnx.engine.logits import Logits
 from tna_onnx.maps.base import CalibrationMap
+from tna_onnx.maps.refit import Refit
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.search.candidates import Candidate
 
@@ -34,6 +35,7 @@ class Outcome:
         scores: cross-fitted scores of the methods that were compared; empty where nothing was `auto`.
         allowed: those of them that keep predictions, or cost no more accuracy than they may.
         failed: methods that could not be fitted without one of the folds, and why; a path by its first step.
+        anchor: the refit around which the weight was searched; None for the original weight.
     """
 
     candidates: tuple[Candidate, ...]
@@ -46,6 +48,7 @@ class Outcome:
     scores: Scores = field(default_factory=dict)
     allowed: tuple[Method, ...] = ()
     failed: Mapping[Method, str] = field(default_factory=dict)
+    anchor: Refit | None = None
 
     @property
     def map(self) -> str:
@@ -54,20 +57,26 @@ class Outcome:
 
     @property
     def label(self) -> str:
-        """What was done in a word: without the tilt where no tilted weight was better."""
-        return dataclasses.replace(self.method, tilted=self.chosen.angle != 0).label
+        """What was done in a word: `ts`, `tna + ets`, `refit 0.05 > tna + ts`; without a tilt that was no better."""
+        own = dataclasses.replace(self.method, tilted=self.chosen.angle != 0).label
+        return own if self.anchor is None else f"{self.anchor.name} {self.anchor.strength:g} > {own}"
 
     @property
     def unchanged(self) -> bool:
         """Whether the result is the input."""
-        return self.chosen.angle == 0 and self.fitted is None
+        return self.anchor is None and self.chosen.angle == 0 and self.fitted is None
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """What a reader wants to know of the fitted map; empty for none."""
-        return self.fitted.brief if self.fitted else {}
+        """What a reader wants to know of the anchor and the fitted map; empty for none."""
+        found = {} if self.anchor is None else {f"anchor_{name}": value for name, value in self.anchor.brief.items()}
+        if self.fitted:
+            found |= self.fitted.brief
+        return found
 
     @property
     def keeps_predictions(self) -> bool:
         """Whether no sample can change its predicted class."""
-        return self.chosen.angle == 0 and (self.fitted is None or self.fitted.keeps_order)
+        if self.anchor is not None or self.chosen.angle != 0:
+            return False
+        return self.fitted is None or self.fitted.keeps_order

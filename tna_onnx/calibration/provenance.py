@@ -20,6 +20,7 @@ def provenance_entries(task: Task, settings: Settings, outcome: Outcome) -> dict
     entries: dict[str, object] = {
         "version": __version__,
         "method": outcome.label,
+        "anchor": settings.anchor,
         "search": settings.resolved_search,
         "map": outcome.map,
         "angle_degrees": outcome.chosen.angle,

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
+from tna_onnx.calibration.anchor import AnchoredStrategy
 from tna_onnx.calibration.comparing import compare_heads
 from tna_onnx.calibration.details import collect_details
 from tna_onnx.calibration.job import Job
@@ -46,6 +47,9 @@ def recalibrate(job: Job, progress: Progress) -> Report:
     # a map that the graph cannot hold, or that lacks classes, is refused before the search, not after it
     writing.require(job.settings.resolved_map)
     labels.require(job.settings.resolved_map)
+    if job.settings.anchor == "refit":
+        writing.require_anchor()
+        labels.require("refit")
 
     strategy = _strategy(job, task, [name for name in writing.choices if labels.covers(name)])
     outcome = _search(task, strategy, progress)
@@ -77,7 +81,7 @@ def recalibrate(job: Job, progress: Progress) -> Report:
     return report
 
 
-def _strategy(job: Job, task: Task, choices: Sequence[str]) -> Strategy:
+def _strategy(job: Job, task: Task, choices: Sequence[str]) -> Strategy | AnchoredStrategy:
     settings = job.settings
     options: dict[str, Any] = {**settings.fit_options}
     if task.training is not None and "aar" in (*choices, settings.resolved_map):
@@ -85,7 +89,7 @@ def _strategy(job: Job, task: Task, choices: Sequence[str]) -> Strategy:
         options["space"] = FeatureSpace.of_training(task.logits(task.weight, on=task.training).reduce(features=True))
     # logits that were computed before leave nothing to tilt
     features = isinstance(task.calibration.samples.readout, Head)
-    return Strategy(
+    strategy = Strategy(
         logits_of=task.logits,
         weight=task.weight if features else None,
         search=settings.resolved_search,
@@ -95,9 +99,10 @@ def _strategy(job: Job, task: Task, choices: Sequence[str]) -> Strategy:
         options=options,
         keep_predictions=settings.predictions == "keep",
     )
+    return AnchoredStrategy(task, strategy) if settings.anchor == "refit" else strategy
 
 
-def _search(task: Task, strategy: Strategy, progress: Progress) -> Outcome:
+def _search(task: Task, strategy: Strategy | AnchoredStrategy, progress: Progress) -> Outcome:
     """Search and fit.
 
     Raises:
@@ -118,6 +123,6 @@ def _weight(outcome: Outcome) -> str:
     """The chosen weight in words, for the log."""
     chosen = outcome.chosen
     if chosen.angle == 0:
-        return "original weight"
+        return "refitted weight" if outcome.anchor else "original weight"
     members = f"{chosen.ensemble_size} members" if chosen.ensemble_size else "the limit of many members"
     return f"mRC {chosen.reached:.3g} degrees, {members}"

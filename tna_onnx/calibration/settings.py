@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tna_onnx.search.settings import SearchSettings
 
 __all__ = [
+    "ANCHORS",
     "ETS_LOSSES",
     "MAP_CHOICES",
     "METHODS",
@@ -32,11 +33,13 @@ __all__ = [
 Method: TypeAlias = Literal["auto", "tna"]
 Search: TypeAlias = Literal["auto", "none", "sparse", "complete"]
 MapChoice: TypeAlias = Literal["auto", "none", MapName]
+Anchor: TypeAlias = Literal["original", "refit"]
 Predictions: TypeAlias = Literal["free", "keep"]
 QuantizedHead: TypeAlias = Literal["requantize", "float"]
 EtsLoss: TypeAlias = Literal["auto", "squared", "nll"]
 
 METHODS: tuple[str, ...] = get_args(Method)
+ANCHORS: tuple[str, ...] = get_args(Anchor)
 PREDICTIONS: tuple[str, ...] = get_args(Predictions)
 SEARCHES: tuple[str, ...] = get_args(Search)
 MAP_CHOICES: tuple[str, ...] = get_args(MapChoice)
@@ -57,7 +60,9 @@ class Settings:
         search: `sparse` (a tilted weight, then the map), `complete` (all pairs of a tilted weight and its map), `none`
             (the original weight) or `auto`.
         map: `none`, a name in `MAPS` (docs/explanation/method.md has their formulas) or `auto`. A complete search takes
-            `ts` then.
+            `ts` then, and so does a search around an anchor.
+        anchor: the layer around which a search that was named tilts: the `original` one, or one that is refitted near
+            it (`refit`), as strongly as cross-validation says.
         predictions: `keep` lets `auto` take nothing that can change a predicted class; `free` lets it, where
             cross-validated accuracy does not fall.
         fold: put TS into weight and bias, so that the graph stays as it is.
@@ -93,6 +98,7 @@ class Settings:
     method: Method = "auto"
     search: Search = "auto"
     map: MapChoice = "auto"
+    anchor: Anchor = "original"
     predictions: Predictions = "free"
     fold: bool = True
     ets_loss: EtsLoss = "auto"
@@ -119,6 +125,7 @@ class Settings:
         check_choice("predictions", self.predictions, PREDICTIONS)
         check_choice("search", self.search, SEARCHES)
         check_choice("map", self.map, MAP_CHOICES)
+        check_choice("anchor", self.anchor, ANCHORS)
         check_choice("objective", self.objective, OBJECTIVES)
         check_choice("ets_loss", self.ets_loss, ETS_LOSSES)
         check_choice("quantized_head", self.quantized_head, QUANTIZED_HEADS)
@@ -127,6 +134,8 @@ class Settings:
             raise UsageError("search none with map none changes nothing; choose another --search or another --map")
         if self.predictions == "keep":
             self._check_kept()
+        if self.anchor == "refit":
+            self._check_anchor()
         whole = ("max_ensemble_size", "n_t", "bins", "seed")
         real = ("max_accuracy_drop", "angle_step", "alpha", "beta", "theta_s")
         check_numbers("a whole number", **{name: getattr(self, name) for name in whole})
@@ -143,8 +152,9 @@ class Settings:
 
     @property
     def resolved_map(self) -> MapChoice:
-        """The map after `method` and the search."""
-        if self.map == "auto" and (self.method == "tna" or self.search == "complete"):
+        """The map after `method`, the search and the anchor."""
+        given = self.method == "tna" or self.search == "complete" or self.anchor == "refit"
+        if self.map == "auto" and given:
             return "ts"
         return self.map
 
@@ -199,6 +209,7 @@ class Settings:
             "method": self.method,
             "search": self.search,
             "map": self.map,
+            "anchor": self.anchor,
             "predictions": self.predictions,
             "fold": self.fold,
             "ets_loss": self.ets_loss,
@@ -225,6 +236,20 @@ class Settings:
                 f"--predictions keep: --map {name} can change predicted classes; leave one of the two out, or use "
                 "--map ts"
             )
+
+    def _check_anchor(self) -> None:
+        """Refuse what a refitted anchor does not go with.
+
+        Raises:
+            UsageError: nothing is tilted around it, or it would be refitted again.
+        """
+        if self.resolved_search not in ("sparse", "complete"):
+            raise UsageError(
+                "anchor refit is what a search tilts, and none is named; add --method tna, or --search sparse or "
+                "complete. Without a search, --map refit refits, and --method auto compares it with the rest"
+            )
+        if self.map == "refit":
+            raise UsageError("anchor refit with map refit fits the layer twice; choose another --map")
 
     def _members(self) -> tuple[int, int]:
         """Return the members that the search starts with and the most that it may take.

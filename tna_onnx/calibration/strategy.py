@@ -69,14 +69,26 @@ class Strategy:
             ValueError: the weight cannot be tilted.
             DataError: the map cannot be fitted; or every sample is classified right, which says nothing on confidences.
         """
-        original = self.logits_of(self.weight)
-        # once: every candidate and the report are held against these
-        before = original.scores()
+        before = self.logits_of(self.weight).scores()
         if bool(before.hit.all()):
             raise DataError(
                 f"every calibration sample is classified right, all {len(before):,}: the surer the better, as far as "
                 "they can tell; expected data with some errors (were these samples trained on?)"
             )
+        return self.found(before, progress)
+
+    def found(self, before: SampleScores, progress: Callable[[int, int], None]) -> Outcome:
+        """Search and fit on all calibration data, whatever their scores are.
+
+        Args:
+            before: scores under `weight`.
+            progress: called with (candidates scored, candidates expected).
+
+        Raises:
+            ValueError: the weight cannot be tilted.
+            DataError: the map cannot be fitted.
+        """
+        # one set of scores: every candidate and the report are held against these
         candidates: tuple[Candidate, ...] = (Candidate(0.0, 1, 0.0, before),)
         # what may not change a prediction is not tilted: there is nothing to search then
         if any(method.tilted for method in self._methods):
@@ -85,7 +97,6 @@ class Strategy:
         failed: dict[Method, str] = {}
         scores = self._compared(found, before, failed)
         method = self._only or self.rule.choose(scores, before)
-        original.forget()  # two sets of logits need not be in memory together
         chosen = found if method.tilted else candidates[0]
         weight = self._weight_of(chosen)
         logits = self.logits_of(weight)

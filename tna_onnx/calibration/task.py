@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import functools
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.outputs import ClassOutput
 from tna_onnx.graph.readout import Head, Readout
-from tna_onnx.maps.base import Folding
+from tna_onnx.maps.base import CalibrationMap, Folding
 from tna_onnx.numerics.averages import kept_part
 from tna_onnx.numerics.ops import softmax
 from tna_onnx.runtime import Device
@@ -64,6 +65,7 @@ class Task:
         placement: where the products of the search are computed.
         engine: where sums over chunks of samples are computed.
         tilt_bias: whether the bias is scaled with a tilted weight.
+        anchor: what is done to the head before anything is tilted; None for nothing.
     """
 
     opened: OpenModel
@@ -80,6 +82,7 @@ class Task:
     placement: Placement = field(default_factory=Host)
     engine: Engine = local
     tilt_bias: bool = False
+    anchor: Folding | None = None
 
     @property
     def model(self) -> Model:
@@ -112,10 +115,34 @@ class Task:
         """The linear head, if there is one."""
         return self.readout if isinstance(self.readout, Head) else None
 
-    @property
+    def around(self, anchor: CalibrationMap | None) -> Task:
+        """Return the same task with weight and bias of an anchor in place of the original ones.
+
+        Args:
+            anchor: a map that folds into a linear head; None changes nothing.
+        """
+        if anchor is None:
+            return self
+        return replace(self, anchor=anchor.folded())
+
+    @functools.cached_property
     def weight(self) -> NDArray[Any] | None:
-        """(C, n) original class vectors, if there is a head."""
-        return self.head.weight if self.head else None
+        """(C, n) class vectors that a search tilts, if there is a head: the original ones, or those of the anchor."""
+        head = self.head
+        if head is None:
+            return None
+        if self.anchor is None:
+            return head.weight
+        return head.anchored(self.anchor.weight(head.weight))
+
+    @functools.cached_property
+    def bias(self) -> NDArray[Any]:
+        """(C,) bias beside `weight`."""
+        head = self.head
+        assert head is not None  # noqa: S101 - asked for beside a weight
+        if self.anchor is None:
+            return head.bias
+        return head.anchored(self.anchor.bias(head.bias))
 
     @property
     def where(self) -> str:
@@ -140,14 +167,26 @@ class Task:
         assert head is not None  # noqa: S101 - only a head can be folded into
         collected = on or self.calibration
         written = head.as_written(head.anchored(folding.weight(weight)))
-        kept = self.bias_factor(weight)
-        if folding.factor is not None:
-            bias = head.bias_as_written(folding.factor * kept)
+        if folding.factor is not None and self.anchor is None:
+            bias = head.bias_as_written(folding.factor * self.bias_factor(weight))
         else:
-            bias = head.anchored(folding.bias(head.bias * head.working_type.type(kept)))
-            if head.holds_bias:
-                bias = head.new_bias_as_written(bias)
+            bias = self._as_written(self.new_bias(weight, folding))
         return HeadLogits(collected.table, written, bias, self.placement, self.engine)
+
+    def new_bias(self, weight: NDArray[Any], folding: Folding | None = None) -> NDArray[Any]:
+        """Return the (C,) bias beside a (C, n) weight, with a map in it; not rounded yet."""
+        head = self.head
+        assert head is not None  # noqa: S101 - there is a weight
+        bias: NDArray[Any] = self.bias * head.working_type.type(self.bias_factor(weight))
+        if folding is not None:
+            bias = head.anchored(folding.bias(bias))
+        return bias
+
+    def _as_written(self, bias: NDArray[Any]) -> NDArray[Any]:
+        """Round a new (C,) bias as the file will, where it has a place for it."""
+        head = self.head
+        assert head is not None  # noqa: S101 - there is a bias
+        return head.new_bias_as_written(bias) if head.holds_bias else bias
 
     def logits(self, weight: NDArray[Any] | None, on: Collected | None = None) -> Logits:
         """Logits under a (C, n) weight, rounded as the file will have it.
@@ -162,6 +201,9 @@ class Task:
         if head is None or weight is None:
             # the network gave logits, or someone had stored them: there is nothing to multiply
             return StoredLogits(table, self.engine)
+        if self.anchor is not None:
+            bias = self._as_written(self.new_bias(weight))
+            return HeadLogits(table, head.as_written(weight), bias, self.placement, self.engine)
         unchanged = weight is head.weight
         if self.probed.tail is not None:
             # None leaves the stored tensor as it is: no second rounding of a weight that nobody changed
@@ -177,9 +219,9 @@ class Task:
         """Return what the bias is multiplied by beside a tilted weight."""
         head = self.head
         # behind a tail only the graph computes logits, with the bias that it holds
-        if not self.tilt_bias or head is None or weight is head.weight or self.probed.tail is not None:
+        if not self.tilt_bias or head is None or weight is self.weight or self.probed.tail is not None:
             return 1.0
-        return kept_part(head.weight, weight)
+        return kept_part(self.weight, weight)
 
     def quantization_drift(self, weight: NDArray[Any] | None) -> float | None:
         """Largest change of a probability that quantising a new weight makes; None if the weight is not quantised.

@@ -10,7 +10,7 @@ A result is a weight and a map. The weight replaces the head's. The map goes one
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ from tna_onnx.graph.readers import can_insert, can_scale
 from tna_onnx.graph.rewrite import Rewritten, rewrite
 from tna_onnx.maps import MAPS
 from tna_onnx.maps.base import CalibrationMap, Folding
+from tna_onnx.maps.refit import Refit
 from tna_onnx.numerics.ops import Ops
 
 __all__ = ["Shipped", "Writing"]
@@ -97,6 +98,30 @@ class Writing:
             "choose another --map"
         )
 
+    def require_anchor(self) -> None:
+        """Refuse a head whose weight and bias cannot be refitted before they are tilted, and say why.
+
+        Raises:
+            UnsupportedModel: such a head.
+        """
+        reason = self._against_anchor()
+        if reason:
+            task = self.task
+            raise UnsupportedModel(f"{task.model.name}: {task.where} cannot hold anchor refit: {reason}")
+
+    def _against_anchor(self) -> str:
+        """Why an anchor has no place in weight and bias; empty if it has one."""
+        head = self.task.head
+        if head is None or not head.linear or self.task.probed.tail is not None:
+            return "only the graph itself computes its logits; use --anchor original"
+        if head.stored_weight.quantized is not None:
+            return "its weight is stored quantised; add --quantized-head float, or use --anchor original"
+        if not can_scale(self.task.model, head):
+            return "its scores are read in front of the bias; use --anchor original"
+        if not head.holds_bias and not self._inserts(Refit.name):
+            return "it has no place for a bias, and no node can follow it; use --anchor original"
+        return ""
+
     def folding(self, outcome: Outcome) -> Folding | None:
         """Return what the fitted map does to weight and bias; None if it is appended, or there is none."""
         head = self.task.head
@@ -109,7 +134,7 @@ class Writing:
 
     def shipped(self, outcome: Outcome, on: Collected) -> Shipped:
         """Return what the written file computes for some samples."""
-        task = self.task
+        task = self.task.around(outcome.anchor)
         folding = self.folding(outcome)
         # behind a tail only the graph computes logits, without the map: a factor may be taken in or not, to rounding
         if folding is not None and task.probed.tail is None and outcome.weight is not None:
@@ -126,16 +151,14 @@ class Writing:
             UnsupportedModel: a new value does not fit the stored dtype, or the map does not fit the graph.
         """
         task = self.task
-        keeps_order = _keeps_order(outcome.map)
-        change: dict[str, Any] = {}
         folding = self.folding(outcome)
-        if folding is not None:
-            change = self._folded(outcome, folding)
+        change = self._tilted(outcome) if folding is None else self._folded(outcome, folding)
+        # a bias that is added behind the logits may change which class comes first
+        keeps_order = _keeps_order(outcome.map) and "write_map" not in change
         # the formula that was fitted writes its own nodes (law 3 of `maps.base`)
-        elif outcome.fitted is not None:
-            change = {**self._tilted(outcome), "write_map": outcome.fitted.forward}
-        else:
-            change = self._tilted(outcome)
+        if folding is None and outcome.fitted is not None:
+            before = [change["write_map"]] if "write_map" in change else []
+            change["write_map"] = functools.partial(_each, [*before, outcome.fitted.forward])
         return rewrite(
             task.model,
             task.readout,
@@ -147,6 +170,10 @@ class Writing:
 
     def _tilted(self, outcome: Outcome) -> dict[str, Any]:
         """New weight and bias without a map; none where the weight stays as it is, to the bit."""
+        # the anchor is a change of its own, tilted or not
+        if outcome.anchor is not None and outcome.weight is not None:
+            bias = self.task.around(outcome.anchor).new_bias(outcome.weight)
+            return {"weight": outcome.weight, **self._placed(bias)}
         if outcome.weight is None or outcome.chosen.angle == 0:
             return {"weight": None}
         return {"weight": outcome.weight, "bias_factor": self.task.bias_factor(outcome.weight)}
@@ -157,14 +184,19 @@ class Writing:
         assert head is not None  # noqa: S101 - `folding` has seen to it
         assert outcome.weight is not None  # noqa: S101 - as there is a head
         weight = head.anchored(folding.weight(outcome.weight))
-        kept = self.task.bias_factor(outcome.weight)
-        if folding.factor is not None:
-            return {"weight": weight, "bias_factor": folding.factor * kept}
-        bias = head.anchored(folding.bias(head.bias * head.working_type.type(kept)))
+        task = self.task.around(outcome.anchor)
+        if folding.factor is not None and outcome.anchor is None:
+            return {"weight": weight, "bias_factor": folding.factor * task.bias_factor(outcome.weight)}
+        return {"weight": weight, **self._placed(task.new_bias(outcome.weight, folding))}
+
+    def _placed(self, bias: NDArray[Any]) -> dict[str, Any]:
+        """A new (C,) bias where the file has a place for it, or else the node that adds it."""
+        head = self.task.head
+        assert head is not None  # noqa: S101 - it has a bias
         if head.holds_bias:
-            return {"weight": weight, "bias": bias}
+            return {"bias": bias}
         # a number for all classes stays in the file: what is added comes on top of it
-        return {"weight": weight, "write_map": functools.partial(_add, bias - head.bias)}
+        return {"write_map": functools.partial(_add, bias - head.bias)}
 
     @property
     def _all(self) -> tuple[str, ...]:
@@ -207,6 +239,12 @@ def _is_binary(name: str) -> bool:
 
 def _keeps_order(name: str) -> bool:
     return name == "none" or MAPS[name].keeps_order
+
+
+def _each(formulas: Sequence[Any], op: Ops, logits: Any, features: Any) -> Any:
+    for formula in formulas:
+        logits = formula(op, logits, features)
+    return logits
 
 
 def _add(bias: NDArray[Any], op: Ops, logits: Any, features: Any) -> Any:  # noqa: ARG001 - as every map is called

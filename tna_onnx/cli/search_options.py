@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from tna_onnx.calibration.settings import (
+    ANCHORS,
     ETS_LOSSES,
     MAP_CHOICES,
     METHODS,
@@ -44,6 +45,14 @@ _what_options = together(
         help="Calibration map: none, temperature (ts), ensemble temperature (ets), temperature and class biases "
         "(bias), structured vector and matrix scaling (svs, sms), isotonic one-vs-all (irova), atypicality-aware "
         "(aar), a refit of the last layer near the trained one (refit); for two classes platt, beta and quadratic.",
+    ),
+    click.option(
+        "--anchor",
+        type=click.Choice(ANCHORS),
+        default=Settings.anchor,
+        show_default=True,
+        help="With --method tna or a --search by name: the layer whose class vectors are tilted. refit: one that is "
+        "refitted near the trained one first.",
     ),
     click.option(
         "--predictions",

@@ -90,7 +90,7 @@ class CurvePoint:
     """One candidate of the search, scored on the calibration data.
 
     Attributes:
-        angle: target of the mean rotation of the class vectors (mRC), degrees; 0 is the original weight.
+        angle: target of the mean rotation of the class vectors (mRC), degrees; 0 is the weight before any tilt.
         ensemble_size: members averaged; 0 is the limit of many.
         rotations: mean number of rotations of a member.
         objective: value of the objective: a fraction for ECE and AdaECE, nats for NLL; Brier has no unit.
@@ -143,7 +143,7 @@ class Report:
             nats, `knots` are counts.
         method: weight and map in a word: `none`, `ts`, `tna`, `tna + ets`, `refit 0.01`.
         methods: cross-fitted metrics of the methods that were compared; empty where nothing was chosen.
-        angle: chosen target of the mean rotation of the class vectors (mRC), degrees; 0 is the original weight.
+        angle: chosen target of the mean rotation of the class vectors (mRC), degrees; 0 is the weight before any tilt.
         reached: mean mRC of the members, degrees.
         ensemble_size: members averaged; 0 is the limit of many.
         rotations: mean number of rotations of a member.
@@ -215,6 +215,11 @@ class Report:
     def already_calibrated(self) -> bool:
         """Whether the input was chosen among several methods: the output is the input."""
         return bool(self.methods) and self.method == "none"
+
+    @property
+    def untilted(self) -> str:
+        """What the weight at angle 0 is: `original` or `refitted`."""
+        return "refitted" if self.settings.get("anchor") == "refit" else "original"
 
     @property
     def standing(self) -> Standing:

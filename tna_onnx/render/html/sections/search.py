@@ -156,7 +156,7 @@ def _members_chart(report: Report, details: Details) -> Figure | None:
         "accuracy, %",
         x_range=(-_ROOM, points[-1][0] + _ROOM),
         y_range=(min(values) - room, min(max(values) + room, 100.5)),
-        horizontal=[(original, "original weight")],
+        horizontal=[(original, "not tilted")],
         x_ticks=[(math.log2(average.members), members_text(average.members)) for average in labelled],
     )
     return Figure(chart, f"Against the members, at {report.angle:g}°")
@@ -208,7 +208,7 @@ def _stops(details: Details) -> tuple[Stop, ...]:
 
 
 def _stop(step: Step, chosen: bool, x_range: tuple[float, float]) -> Stop:
-    text = "0°: the original weight"
+    text = "0°: not tilted"
     if step.angle:
         text = f"{step.angle:g}°, {members_text(step.members)} members"
     text += f", ECE {100 * step.shown.bins.ece:.2f} %, accuracy {100 * step.shown.accuracy:.2f} %"
