@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from tna_onnx.cli.group import group
 
-__all__ = ["PLAIN", "TILTED", "WALKED", "arguments_of", "cli", "flags", "program", "run"]
+__all__ = ["PLAIN", "TILTED", "WALKED", "arguments_of", "cli", "program", "run", "words_of"]
 
 # Without a search, a choice or samples held back for them. For what is true of every method.
 PLAIN: dict[str, Any] = {"search": "none", "map": "ts", "device": "cpu"}
@@ -30,10 +30,10 @@ TILTED: dict[str, Any] = {
 WALKED: dict[str, Any] = {**TILTED, "ensemble_size": 10}
 
 
-def flags(settings: dict[str, Any]) -> list[str]:
+def words_of(settings: dict[str, Any]) -> list[str]:
     """Return settings as words of the command line.
 
-    >>> flags({"search": "none", "angle_step": 15.0})
+    >>> words_of({"search": "none", "angle_step": 15.0})
     ['--search', 'none', '--angle-step', '15.0']
     """
     return [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", str(value))]
