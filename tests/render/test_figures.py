@@ -18,31 +18,13 @@ from click.testing import Result
 
 import tna_onnx
 from tests.conftest import Demo, Small
-from tests.support import cli
+from tests.support import PLAIN, TILTED, WALKED, cli, words_of
 from tna_onnx.render import figures
 from tna_onnx.render.figures import write_figures
 from tna_onnx.results.report import Report
 
-FAST: dict[str, Any] = {
-    "method": "tna",
-    "objective": "ece",
-    "angle_step": 9.0,
-    "ensemble_size": 64,
-    "device": "cpu",
-}
-FLAGS = [
-    "--method",
-    "tna",
-    "--objective",
-    "ece",
-    "--angle-step",
-    "9",
-    "--ensemble-size",
-    "64",
-    "--device",
-    "cpu",
-    "--quiet",
-]
+# A search whose steps and members there is something to draw of.
+SEARCHED: dict[str, Any] = WALKED | {"objective": "ece", "angle_step": 9.0, "ensemble_size": 64}
 ALL = {"reliability", "confidence", "risk-coverage", "search", "members", "angles"}
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -54,11 +36,12 @@ needs_matplotlib = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def report(small: Small, tmp_path_factory: pytest.TempPathFactory) -> Report:
     output = tmp_path_factory.mktemp("figures") / "o.onnx"
-    return tna_onnx.calibrate(small.model, small.calib, eval=small.test, output=output, details=True, **FAST)
+    return tna_onnx.calibrate(small.model, small.calib, eval=small.test, output=output, details=True, **SEARCHED)
 
 
 def calibrate(small: Small, folder: Path, *flags: object) -> Result:
-    return cli("calibrate", small.model, "--calib", small.calib, "-o", folder / "o.onnx", *FLAGS, *flags)
+    data = ["--calib", small.calib, "--eval", small.test]
+    return cli("calibrate", small.model, *data, "-o", folder / "o.onnx", *words_of(SEARCHED), "--quiet", *flags)
 
 
 def texts(path: Path) -> list[str]:
@@ -83,7 +66,7 @@ def test_the_command_writes_every_figure_in_every_format(small: Small, tmp_path:
 
 @needs_matplotlib
 def test_formats_can_be_chosen_and_what_was_written_is_said(small: Small, tmp_path: Path) -> None:
-    flags = ["--figures", tmp_path / "f", "--figure-format", "png", "--search", "none"]
+    flags = ["--figures", tmp_path / "f", "--figure-format", "png", *words_of(PLAIN)]
     result = cli("calibrate", small.model, "--calib", small.calib, "-o", tmp_path / "o.onnx", *flags)
     assert result.exit_code == 0, result.output
     assert "f: reliability, confidence, risk-coverage, angles (png)\n" in result.output
@@ -239,7 +222,7 @@ def test_matplotlib_is_left_as_it_was(report: Report, tmp_path: Path) -> None:
     [
         {"search": "none"},
         {"search": "complete", "max_accuracy_drop": 5.0, "map": "ets"},
-        {"ensemble_size": "inf", "map": "none"},
+        {"ensemble_size": 10, "map": "none", "max_accuracy_drop": 5.0},
         {"map": "irova", "objective": "nll"},
         {"bins": 1},
         {"bins": 60, "objective": "adaece"},
@@ -252,7 +235,7 @@ def test_every_kind_of_run_has_figures(
 ) -> None:
     data = small.test if held_out else None
     made = tna_onnx.calibrate(
-        small.model, small.calib, eval=data, output=tmp_path / "o", details=True, **{**FAST, **options}
+        small.model, small.calib, eval=data, output=tmp_path / "o", details=True, **TILTED | options
     )
     names = {path.stem for path in write_figures(made, tmp_path / "f", ("svg",))}
     assert names >= {"reliability", "confidence", "risk-coverage", "angles"}
@@ -298,7 +281,7 @@ def test_a_folder_that_cannot_be_is_refused_before_any_work(small: Small, tmp_pa
 
 
 def test_matplotlib_loads_only_for_figures(small: Small, tmp_path: Path) -> None:
-    command = ["calibrate", small.model, "--calib", small.calib, "-o", tmp_path / "o.onnx", "--search", "none", "-q"]
+    command = ["calibrate", small.model, "--calib", small.calib, "-o", tmp_path / "o.onnx", *words_of(PLAIN), "-q"]
     code = (
         "import sys; from tna_onnx.cli.group import group\n"
         "try: group(sys.argv[1:])\n"
@@ -312,5 +295,5 @@ def test_matplotlib_loads_only_for_figures(small: Small, tmp_path: Path) -> None
 
 def test_digits(demo: Demo, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    report = tna_onnx.calibrate(demo.model, demo.calib, output=tmp_path / "o.onnx", details=True, search="none")
+    report = tna_onnx.calibrate(demo.model, demo.calib, output=tmp_path / "o.onnx", details=True, **PLAIN)
     assert len(write_figures(report, tmp_path, ("svg",))) == 4
