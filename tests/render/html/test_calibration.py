@@ -25,7 +25,7 @@ from onnx import numpy_helper
 import tna_onnx
 from tests.calibration.samples import scores_of
 from tests.conftest import Demo, Small
-from tests.support import PLAIN, TILTED, WALKED
+from tests.support import PLAIN, TILTED
 from tna_onnx.cli.group import group
 from tna_onnx.numerics.averages import kept_part
 from tna_onnx.numerics.metrics import ece
@@ -37,7 +37,13 @@ from tna_onnx.search.candidates import Candidate, candidate_weight
 from tna_onnx.search.settings import SearchSettings
 
 # A search whose steps and members there is something to say of.
-SEARCHED: dict[str, Any] = WALKED | {"objective": "ece", "angle_step": 9.0, "ensemble_size": 64}
+SEARCHED: dict[str, Any] = {
+    "method": "tna",
+    "objective": "ece",
+    "angle_step": 9.0,
+    "ensemble_size": 64,
+    "device": "cpu",
+}
 
 
 @pytest.fixture(scope="module")
