@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -18,7 +20,15 @@ from tests.conftest import ROOT
 from tests.corpus import ALL, Case, Unavailable, mismatch, outcome
 
 
-@pytest.mark.parametrize("case", ALL, ids=lambda case: case.name)
+# Seconds each, in torch's newer exporter: models that others of the corpus are too, in another opset or by the older one.
+TWINS = re.compile(r"torch-dynamo/opset\d+/(?!linear$)|transformers/dynamo/(?!bert$)")
+
+
+def _marked(case: Case) -> Any:
+    return pytest.param(case, marks=[pytest.mark.slow] if TWINS.match(case.name) else [], id=case.name)
+
+
+@pytest.mark.parametrize("case", map(_marked, ALL))
 def test_head_is_the_one_of_the_source_model(case: Case, tmp_path: Path) -> None:
     for module in case.needs:
         pytest.importorskip(module)
