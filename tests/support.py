@@ -1,4 +1,4 @@
-"""How tests run the command line: in this process, which is fast, or as the real program in a process of its own."""
+"""What tests share: how the command line is run, and settings that take no longer than a test needs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,31 @@ from click.testing import CliRunner, Result
 
 from tna_onnx.cli.group import group
 
-__all__ = ["arguments_of", "cli", "program", "run"]
+__all__ = ["PLAIN", "TILTED", "WALKED", "arguments_of", "cli", "program", "run", "words_of"]
+
+# Without a search, a choice or samples held back for them. For what is true of every method.
+PLAIN: dict[str, Any] = {"search": "none", "map": "ts", "device": "cpu"}
+
+# A tilted weight and a map, the angle from a few, the members never drawn. For what is true of every search.
+TILTED: dict[str, Any] = {
+    "search": "sparse",
+    "map": "ts",
+    "ensemble_size": "inf",
+    "angle_step": 15.0,
+    "device": "cpu",
+}
+
+# The same with members, which the seed decides on.
+WALKED: dict[str, Any] = {**TILTED, "ensemble_size": 10}
+
+
+def words_of(settings: dict[str, Any]) -> list[str]:
+    """Return settings as words of the command line.
+
+    >>> words_of({"search": "none", "angle_step": 15.0})
+    ['--search', 'none', '--angle-step', '15.0']
+    """
+    return [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", str(value))]
 
 
 def arguments_of(function: Any) -> set[str]:

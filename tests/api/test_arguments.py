@@ -11,13 +11,13 @@ import pytest
 
 import tna_onnx
 from tests.conftest import Small
+from tests.support import PLAIN
 from tna_onnx.api import arguments
 from tna_onnx.calibration.settings import Settings
 from tna_onnx.data.options import Data
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.results.gates import Gates
 
-FAST: dict[str, Any] = {"device": "cpu", "search": "none", "overwrite": True}
 VALUES = (Data, ModelOptions, Settings, Gates)
 
 
@@ -48,7 +48,7 @@ def test_a_keyword_that_does_not_exist_is_refused_with_a_hint(name: str) -> None
 
 def test_values_and_keywords_give_the_same_file(small: Small, tmp_path: Path) -> None:
     one, two = tmp_path / "one.onnx", tmp_path / "two.onnx"
-    tna_onnx.calibrate(small.model, small.calib, output=one, map="ets", seed=3, max_nll=9.0, **FAST)
+    tna_onnx.calibrate(small.model, small.calib, output=one, seed=3, max_nll=9.0, **PLAIN | {"map": "ets"})
     report = tna_onnx.calibrate(
         small.model,
         tna_onnx.Data(small.calib),

@@ -14,11 +14,10 @@ from onnx import numpy_helper
 
 import tna_onnx
 from tests.conftest import Demo, Small
+from tests.support import PLAIN, TILTED, WALKED
 from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.results.as_json import to_json
-
-FAST = {"angle_step": 15.0, "max_ensemble_size": 40, "device": "cpu"}
 
 
 def run(path: Path, data: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -32,7 +31,7 @@ def run(path: Path, data: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("map_name", ["none", "ts", "ets"])
 def test_reported_metrics_are_those_of_the_written_file(demo: Demo, tmp_path: Path, map_name: str) -> None:
     members: Any = 64 if map_name == "ts" else "inf"  # one map walks, the others take the limit, which is quick
-    settings = tna_onnx.Settings(map=map_name, ensemble_size=members, angle_step=15.0)  # type: ignore[arg-type]
+    settings = tna_onnx.Settings(search="sparse", map=map_name, ensemble_size=members, angle_step=15.0)  # type: ignore[arg-type]
     report = tna_onnx.calibrate(
         demo.model, demo.calib, eval=demo.test, output=tmp_path / "o.onnx", settings=settings, device="cpu"
     )
@@ -51,7 +50,7 @@ def test_reported_metrics_are_those_of_the_written_file(demo: Demo, tmp_path: Pa
 @pytest.mark.parametrize("options", [{}, {"map": "ets"}, {"fold": False}, {"map": "none"}, {"search": "none"}])
 def test_nothing_but_the_head_and_the_block_changes(small: Small, tmp_path: Path, options: dict[str, object]) -> None:
     output, before = tmp_path / "o.onnx", small.model.read_bytes()
-    report = tna_onnx.calibrate(small.model, small.calib, eval=small.test, output=output, **FAST, **options)
+    report = tna_onnx.calibrate(small.model, small.calib, eval=small.test, output=output, **TILTED | options)
     assert small.model.read_bytes() == before
     onnx.checker.check_model(str(output), full_check=True)
     old, new = onnx.load(small.model), onnx.load(output)
@@ -71,7 +70,7 @@ def test_nothing_but_the_head_and_the_block_changes(small: Small, tmp_path: Path
 
 def test_the_same_run_writes_the_same_bytes_and_another_seed_others(small: Small, tmp_path: Path) -> None:
     for name, seed in (("a", 3), ("b", 3), ("c", 4)):
-        tna_onnx.calibrate(small.model, small.calib, eval=small.test, output=tmp_path / name, seed=seed, **FAST)
+        tna_onnx.calibrate(small.model, small.calib, eval=small.test, output=tmp_path / name, seed=seed, **WALKED)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
     assert (tmp_path / "a").read_bytes() != (tmp_path / "c").read_bytes()
 
@@ -80,14 +79,14 @@ def test_folded_and_appended_temperature_give_the_same_probabilities(small: Smal
     logits = []
     for fold in (True, False):
         output = tmp_path / f"{fold}.onnx"
-        tna_onnx.calibrate(small.model, small.calib, eval=small.test, output=output, fold=fold, **FAST)
+        tna_onnx.calibrate(small.model, small.calib, eval=small.test, output=output, fold=fold, **TILTED)
         logits.append(run(tmp_path / f"{fold}.onnx", small.test, "x")[0])
     # logits reach 60, where float32 resolves 4e-6; two roundings apart
     np.testing.assert_allclose(logits[0], logits[1], atol=5e-5)
 
 
-def test_search_none_is_plain_temperature_scaling(small: Small, tmp_path: Path) -> None:
-    report = tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "o.onnx", search="none", **FAST)
+def test_a_temperature_without_a_search_is_plain_temperature_scaling(small: Small, tmp_path: Path) -> None:
+    report = tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "o.onnx", **PLAIN)
     assert (report.angle, len(report.curve)) == (0, 1)
     # labels were drawn at temperature 3; the estimate from 1,500 samples has a standard error of about 0.1
     assert report.parameters["temperature"] == pytest.approx(3, abs=0.4)
@@ -99,7 +98,7 @@ def test_search_none_is_plain_temperature_scaling(small: Small, tmp_path: Path) 
 def test_default_output_lies_beside_the_model_with_provenance(small: Small, tmp_path: Path) -> None:
     model = tmp_path / "net.onnx"
     model.write_bytes(small.model.read_bytes())
-    report = tna_onnx.calibrate(model, small.calib, **FAST)
+    report = tna_onnx.calibrate(model, small.calib, **TILTED)
     assert Path(report.output) == tmp_path / "net.tna.onnx"
     inspection = tna_onnx.inspect(report.output)
     assert inspection.provenance["source_sha256"] == report.model_sha256
@@ -109,7 +108,7 @@ def test_default_output_lies_beside_the_model_with_provenance(small: Small, tmp_
 
 
 def test_cross_fitting_is_reported_without_eval_data(small: Small, tmp_path: Path) -> None:
-    report = tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "o.onnx", **FAST)
+    report = tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "o.onnx", **TILTED)
     assert report.comparison.how == "cross-fitted"
     assert report.calibration.how == "fitted"
     assert report.comparison.before.n == 1500
@@ -130,7 +129,7 @@ def test_a_result_that_is_worse_on_held_out_data_is_not_written(small: Small, tm
     arrays["labels"] = np.argmax(logits + np.random.default_rng(0).gumbel(size=logits.shape), axis=1)
     np.savez(tmp_path / "other.npz", **arrays)
     with pytest.raises(tna_onnx.CheckFailed, match=r"worse on 1,500 held-out samples.*no file was written"):
-        tna_onnx.calibrate(small.model, small.calib, eval=tmp_path / "other.npz", output=tmp_path / "o.onnx", **FAST)
+        tna_onnx.calibrate(small.model, small.calib, eval=tmp_path / "other.npz", output=tmp_path / "o.onnx", **PLAIN)
     assert [p.name for p in tmp_path.iterdir()] == ["other.npz"]
 
 
@@ -144,7 +143,7 @@ def test_a_file_that_does_not_verify_is_not_written(
         writing, "rewrite", lambda model, head, weight, **rest: real(model, head, weight * 1.01, **rest)
     )
     with pytest.raises(tna_onnx.CheckFailed, match="verification: the written file gives sample"):
-        tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "o.onnx", **FAST)
+        tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "o.onnx", **PLAIN)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -156,7 +155,7 @@ def test_interrupting_leaves_nothing(small: Small, tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(written, "check_file", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "o.onnx", **FAST)
+        tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "o.onnx", **PLAIN)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -164,9 +163,9 @@ def test_overwrite_replaces_the_input_only_when_asked(small: Small, tmp_path: Pa
     model = tmp_path / "net.onnx"
     model.write_bytes(small.model.read_bytes())
     with pytest.raises(tna_onnx.UsageError, match="output is the input model"):
-        tna_onnx.calibrate(model, small.calib, output=model, **FAST)
+        tna_onnx.calibrate(model, small.calib, output=model, **PLAIN)
     assert model.read_bytes() == small.model.read_bytes()
-    tna_onnx.calibrate(model, small.calib, output=model, overwrite=True, **FAST)
+    tna_onnx.calibrate(model, small.calib, output=model, overwrite=True, **PLAIN)
     assert tna_onnx.inspect(model).provenance["source_sha256"]
 
 
@@ -175,8 +174,8 @@ def test_a_model_with_a_fixed_batch_gives_the_same_file_contents(small: Small, t
     for value in (model.graph.input[0], model.graph.output[0]):
         value.type.tensor_type.shape.dim[0].dim_value = 7
     onnx.save(model, tmp_path / "fixed.onnx")
-    fixed = tna_onnx.calibrate(tmp_path / "fixed.onnx", small.calib, eval=small.test, **FAST)
-    free = tna_onnx.calibrate(small.model, small.calib, eval=small.test, output=tmp_path / "free.onnx", **FAST)
+    fixed = tna_onnx.calibrate(tmp_path / "fixed.onnx", small.calib, eval=small.test, **TILTED)
+    free = tna_onnx.calibrate(small.model, small.calib, eval=small.test, output=tmp_path / "free.onnx", **TILTED)
     assert fixed.angle == free.angle
     assert fixed.comparison.after.ece == pytest.approx(free.comparison.after.ece, abs=1e-6)
 
@@ -188,9 +187,9 @@ def test_models_that_end_in_probabilities_keep_doing_so(small: Small, tmp_path: 
     model.graph.node[-1].output[0] = "raw"
     model.graph.node.append(onnx.helper.make_node(tail, ["raw"], ["logits"], name="tail", axis=1))
     onnx.save(model, tmp_path / "p.onnx")
-    ended = tna_onnx.calibrate(tmp_path / "p.onnx", small.calib, eval=small.test, map=map_name, **FAST)
+    ended = tna_onnx.calibrate(tmp_path / "p.onnx", small.calib, eval=small.test, **TILTED | {"map": map_name})
     plain = tna_onnx.calibrate(
-        small.model, small.calib, eval=small.test, output=tmp_path / "l.onnx", map=map_name, **FAST
+        small.model, small.calib, eval=small.test, output=tmp_path / "l.onnx", **TILTED | {"map": map_name}
     )
     assert ended.comparison.after.ece == pytest.approx(plain.comparison.after.ece, abs=1e-5)
     output, _ = run(Path(ended.output), small.test, "x")
@@ -199,7 +198,7 @@ def test_models_that_end_in_probabilities_keep_doing_so(small: Small, tmp_path: 
 
 
 def test_json_holds_every_number_and_parses(small: Small, tmp_path: Path) -> None:
-    report = tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "o.onnx", **FAST)
+    report = tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "o.onnx", **TILTED)
     data = json.loads(to_json(report))
     assert data["kind"] == "report"
     assert data["comparison"]["after"]["ece"] == report.comparison.after.ece

@@ -16,11 +16,11 @@ from onnx.reference import ReferenceEvaluator
 import tna_onnx
 from tests.builders import small_model, tensor_info
 from tests.conftest import Demo, Small
+from tests.support import PLAIN, TILTED, WALKED
 from tna_onnx import maps
 from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.numerics.stats import SampleScores
 
-FAST = {"angle_step": 15.0, "max_ensemble_size": 40, "device": "cpu"}
 MAPS = ["none", "ts", "ets", "irova", "aar"]
 
 
@@ -39,13 +39,13 @@ def outputs(path: Path, x: np.ndarray) -> list[np.ndarray]:
 @pytest.mark.parametrize("map_name", MAPS)
 def test_all_fifteen_are_one_call_and_one_file(small: Small, tmp_path: Path, map_name: str, search: str) -> None:
     output = tmp_path / "o.onnx"
+    # one map draws its members, the others take the limit, which is quick
+    settings = (WALKED if map_name == "ts" else TILTED) | {"map": map_name, "search": search}
     if (map_name, search) == ("none", "none"):
         with pytest.raises(tna_onnx.UsageError, match="changes nothing"):
-            tna_onnx.calibrate(small.model, small.calib, output=output, map=map_name, search=search, **FAST)
+            tna_onnx.calibrate(small.model, small.calib, output=output, **settings)
         return
-    report = tna_onnx.calibrate(
-        small.model, small.calib, eval=small.test, output=output, map=map_name, search=search, **FAST
-    )
+    report = tna_onnx.calibrate(small.model, small.calib, eval=small.test, output=output, **settings)
     onnx.checker.check_model(str(output), full_check=True)
     data = np.load(small.test)
     (logits,) = outputs(output, data["x"])
@@ -65,13 +65,15 @@ def test_all_fifteen_are_one_call_and_one_file(small: Small, tmp_path: Path, map
 def test_cross_fitting_goes_with_every_map(small: Small, tmp_path: Path, map_name: str) -> None:
     for search in ("sparse", "complete"):
         output = tmp_path / f"{search}.onnx"
-        report = tna_onnx.calibrate(small.model, small.calib, output=output, map=map_name, search=search, **FAST)
+        settings = TILTED | {"map": map_name, "search": search}
+        report = tna_onnx.calibrate(small.model, small.calib, output=output, **settings)
         assert report.comparison.how == "cross-fitted"
         assert report.comparison.after.nll < report.comparison.before.nll
 
 
 def test_the_default_compares_everything_that_it_may_take_and_says_what_it_took(small: Small, tmp_path: Path) -> None:
-    report = tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "o.onnx", **FAST)
+    settings = {"ensemble_size": "inf", "angle_step": 15.0, "device": "cpu"}
+    report = tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "o.onnx", **settings)
     compared = {each.method for each in report.methods}
     # none of them can be told from the rest at once on so few samples
     assert compared >= {"none", "ts", "ets", "bias", "svs", "irova", "aar", "refit 1", "tna", "tna + ts", "tna + ets"}
@@ -94,15 +96,15 @@ def test_the_limit_of_many_members_is_the_scaled_weight(small: Small, tmp_path: 
 
 
 def test_a_number_of_members_is_taken_as_given(small: Small, tmp_path: Path) -> None:
-    settings = {"ensemble_size": 7, "device": "cpu", "max_accuracy_drop": 100.0}  # seven are few for 32 features
+    settings = WALKED | {"ensemble_size": 7, "max_accuracy_drop": 100.0}  # seven are few for 32 features
     report = tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "o.onnx", **settings)
     assert {c.ensemble_size for c in report.curve} <= {1, 7}
 
 
 def test_antithetic_members_are_pairs_and_reproducible(small: Small, tmp_path: Path) -> None:
     for name in ("a", "b"):
-        tna_onnx.calibrate(small.model, small.calib, eval=small.test, output=tmp_path / name, antithetic=True, **FAST)
-    tna_onnx.calibrate(small.model, small.calib, eval=small.test, output=tmp_path / "plain", **FAST)
+        tna_onnx.calibrate(small.model, small.calib, eval=small.test, output=tmp_path / name, antithetic=True, **WALKED)
+    tna_onnx.calibrate(small.model, small.calib, eval=small.test, output=tmp_path / "plain", **WALKED)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
     assert (tmp_path / "a").read_bytes() != (tmp_path / "plain").read_bytes()
 
@@ -143,7 +145,7 @@ def test_binary_heads(tmp_path: Path, form: str, map_name: str) -> None:
     model, calib, test = binary(tmp_path, form)
     # 32 features need hundreds of members; one case walks them, the others take the limit
     members: Any = "auto" if (form, map_name) == ("sigmoid (N, 1)", "ts") else "inf"
-    settings = tna_onnx.Settings(map=map_name, ensemble_size=members, angle_step=10.0)  # type: ignore[arg-type]
+    settings = tna_onnx.Settings(search="sparse", map=map_name, ensemble_size=members, angle_step=10.0)  # type: ignore[arg-type]
     report = tna_onnx.calibrate(
         model, calib, eval=test, output=tmp_path / "o.onnx", settings=settings, max_accuracy_drop=2.0, device="cpu"
     )
@@ -169,7 +171,7 @@ def test_multi_label_heads_are_refused(tmp_path: Path) -> None:
     proto.graph.node[-1].CopyFrom(helper.make_node("Sigmoid", ["s"], ["y"]))
     onnx.save(proto, model)
     with pytest.raises(tna_onnx.UnsupportedModel, match="2 logits with a Sigmoid: multi-label"):
-        tna_onnx.calibrate(model, calib, **FAST)
+        tna_onnx.calibrate(model, calib, **PLAIN)
 
 
 @pytest.mark.parametrize("opset", [7, 9, 10, 11, 13, 18, 21])
@@ -213,9 +215,8 @@ def test_other_outputs_stay_and_stay_consistent(small: Small, tmp_path: Path) ->
     x = np.load(small.test)["x"]
     before = outputs(tmp_path / "m.onnx", x)
     for map_name in ("ts", "ets", "irova", "aar"):
-        report = tna_onnx.calibrate(
-            tmp_path / "m.onnx", small.calib, eval=small.test, map=map_name, overwrite=True, **FAST
-        )
+        settings = TILTED | {"map": map_name}
+        report = tna_onnx.calibrate(tmp_path / "m.onnx", small.calib, eval=small.test, overwrite=True, **settings)
         logits, label, p, features = outputs(Path(report.output), x)
         np.testing.assert_array_equal(features, before[3])
         np.testing.assert_array_equal(label, logits.argmax(axis=1))
@@ -233,8 +234,9 @@ def test_float16_heads_take_every_map(small: Small, tmp_path: Path) -> None:
         arrays = dict(np.load(small.calib if name == "calib" else small.test))
         np.savez(tmp_path / f"{name}.npz", x=arrays["x"].astype(np.float16), labels=arrays["labels"])
     for map_name in MAPS:
+        settings = TILTED | {"map": map_name}
         report = tna_onnx.calibrate(
-            tmp_path / "half.onnx", tmp_path / "calib.npz", eval=tmp_path / "test.npz", map=map_name, **FAST
+            tmp_path / "half.onnx", tmp_path / "calib.npz", eval=tmp_path / "test.npz", **settings
         )
         assert report.comparison.after.nll <= report.comparison.before.nll + 0.01
         assert json.loads(json.dumps(report.parameters)) == report.parameters
@@ -253,9 +255,9 @@ def test_a_label_read_in_front_of_the_logits_would_miss_the_map(small: Small, tm
     onnx.save(proto, tmp_path / "m.onnx")
     output = tmp_path / "o.onnx"
     with pytest.raises(tna_onnx.UnsupportedModel, match=r"'raw'.* is read "):
-        tna_onnx.calibrate(tmp_path / "m.onnx", small.calib, map="irova", search="none", output=output, **FAST)
+        tna_onnx.calibrate(tmp_path / "m.onnx", small.calib, output=output, **PLAIN | {"map": "irova"})
     assert not output.exists()
-    tna_onnx.calibrate(tmp_path / "m.onnx", small.calib, output=output, **FAST)  # folded: every reader sees it
+    tna_onnx.calibrate(tmp_path / "m.onnx", small.calib, output=output, **PLAIN)  # folded: every reader sees it
     logits, label = outputs(output, np.load(small.test)["x"])
     np.testing.assert_array_equal(label, logits.argmax(axis=1))
 
@@ -273,7 +275,7 @@ def test_a_significant_loss_of_accuracy_is_not_written(demo: Demo, tmp_path: Pat
 
 
 def test_an_appended_softmax_is_read_from_the_graph_not_from_the_metadata(small: Small, tmp_path: Path) -> None:
-    tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "o.onnx", map="ets", **FAST)
+    tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "o.onnx", **PLAIN | {"map": "ets"})
     before = tna_onnx.evaluate(tmp_path / "o.onnx", small.test)
     proto = onnx.load(tmp_path / "o.onnx")
     proto.graph.node[-1].output[0] = "raw"
@@ -286,9 +288,7 @@ def test_an_appended_softmax_is_read_from_the_graph_not_from_the_metadata(small:
 
 def test_ets_weights_by_nll_have_no_higher_nll(small: Small, tmp_path: Path) -> None:
     reports = [
-        tna_onnx.calibrate(
-            small.model, small.calib, output=tmp_path / loss, map="ets", search="none", ets_loss=loss, **FAST
-        )
+        tna_onnx.calibrate(small.model, small.calib, output=tmp_path / loss, ets_loss=loss, **PLAIN | {"map": "ets"})
         for loss in ("squared", "nll")
     ]
     assert reports[1].calibration.after.nll <= reports[0].calibration.after.nll + 1e-9

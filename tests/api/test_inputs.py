@@ -17,12 +17,11 @@ from onnx import helper
 import tna_onnx
 from tests.builders import small_model, tensor_info
 from tests.conftest import Small
+from tests.support import PLAIN, TILTED
 from tna_onnx.graph.load import load_model
 from tna_onnx.results.as_json import to_json
 
-FAST = {"search": "none", "device": "cpu"}
-SEARCHED = {"search": "sparse", "angle_step": 15.0, "max_ensemble_size": 40, "device": "cpu"}
-SETTINGS = [SEARCHED, {**SEARCHED, "map": "ets"}, {**FAST, "fold": False}, {**FAST, "map": "irova"}]
+SETTINGS = [TILTED, TILTED | {"map": "ets"}, PLAIN | {"fold": False}, PLAIN | {"map": "irova"}]
 
 
 def _path(path: Path) -> Any:
@@ -63,6 +62,15 @@ FORMS: list[Callable[[Path], Any]] = [_path, _text, _bytes, _bytearray, _memoryv
 IN_MEMORY = [form for form in FORMS if form not in (_path, _text)]
 
 
+@pytest.fixture(scope="module")
+def through_file(small: Small, tmp_path_factory: pytest.TempPathFactory) -> tna_onnx.Report:
+    """Calibrate the file into a file, which is what every other way must come to."""
+    output = tmp_path_factory.mktemp("file") / "o.onnx"
+    report = tna_onnx.calibrate(small.model, small.calib, eval=small.test, output=output, **PLAIN)
+    assert report.recalibrated is None
+    return report
+
+
 def form_name(form: Callable[[Path], Any]) -> str:
     return form.__name__.strip("_")
 
@@ -92,19 +100,21 @@ def test_bytes_are_the_file(form: Callable[[Path], Any], small: Small) -> None:
 
 @pytest.mark.parametrize("form", IN_MEMORY, ids=form_name)
 def test_without_an_output_the_report_has_the_model(
-    form: Callable[[Path], Any], small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    form: Callable[[Path], Any],
+    small: Small,
+    through_file: tna_onnx.Report,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     source = form(small.model)
-    report = tna_onnx.calibrate(source, small.calib, eval=small.test, **FAST)
+    report = tna_onnx.calibrate(source, small.calib, eval=small.test, **PLAIN)
     assert list(tmp_path.iterdir()) == []
     assert (report.output, report.model) == ("", "the model in memory")
     assert isinstance(report.recalibrated, onnx.ModelProto)
     onnx.checker.check_model(report.recalibrated, full_check=True)
 
-    through_file = tna_onnx.calibrate(small.model, small.calib, eval=small.test, output=tmp_path / "o.onnx", **FAST)
-    assert through_file.recalibrated is None
-    expected = classify(tmp_path / "o.onnx", small.test)
+    expected = classify(Path(through_file.output), small.test)
     np.testing.assert_array_equal(classify(report.recalibrated, small.test), expected)
     assert report.comparison == through_file.comparison
     assert not np.array_equal(expected, classify(small.model, small.test))
@@ -120,25 +130,27 @@ def test_settings_give_the_same_through_memory_and_file(settings: dict[str, Any]
 
 
 @pytest.mark.parametrize("form", IN_MEMORY, ids=form_name)
-def test_with_an_output_a_file_is_written(form: Callable[[Path], Any], small: Small, tmp_path: Path) -> None:
-    report = tna_onnx.calibrate(form(small.model), small.calib, output=tmp_path / "o.onnx", **FAST)
+def test_with_an_output_a_file_is_written(
+    form: Callable[[Path], Any], small: Small, through_file: tna_onnx.Report, tmp_path: Path
+) -> None:
+    report = tna_onnx.calibrate(form(small.model), small.calib, output=tmp_path / "o.onnx", **PLAIN)
     assert report.recalibrated is None
     assert report.output == str(tmp_path / "o.onnx")
     assert [p.name for p in tmp_path.iterdir()] == ["o.onnx"]
-    tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "p.onnx", **FAST)
-    np.testing.assert_array_equal(classify(tmp_path / "o.onnx", small.test), classify(tmp_path / "p.onnx", small.test))
+    expected = classify(Path(through_file.output), small.test)
+    np.testing.assert_array_equal(classify(tmp_path / "o.onnx", small.test), expected)
 
 
 def test_bytes_and_their_file_give_the_same_bytes(small: Small, tmp_path: Path) -> None:
     for name, source in (("one.onnx", small.model), ("two.onnx", small.model.read_bytes())):
-        tna_onnx.calibrate(source, small.calib, output=tmp_path / name, **FAST)
+        tna_onnx.calibrate(source, small.calib, output=tmp_path / name, **PLAIN)
     assert (tmp_path / "one.onnx").read_bytes() == (tmp_path / "two.onnx").read_bytes()
 
 
 def test_the_model_in_memory_is_not_changed(small: Small) -> None:
     proto = onnx.load(small.model)
     before = proto.SerializeToString(deterministic=True)
-    report = tna_onnx.calibrate(proto, small.calib, map="ets", **FAST)
+    report = tna_onnx.calibrate(proto, small.calib, **PLAIN | {"map": "ets"})
     assert proto.SerializeToString(deterministic=True) == before
     assert report.recalibrated is not proto
 
@@ -147,7 +159,7 @@ def test_an_ir_model_is_not_changed(small: Small) -> None:
     ir = pytest.importorskip("onnx_ir")
     model = ir.load(small.model)
     before = ir.to_proto(model).SerializeToString(deterministic=True)
-    tna_onnx.calibrate(model, small.calib, map="ets", **FAST)
+    tna_onnx.calibrate(model, small.calib, **PLAIN | {"map": "ets"})
     assert ir.to_proto(model).SerializeToString(deterministic=True) == before
 
 
@@ -162,13 +174,13 @@ def test_a_graphsurgeon_graph_is_not_changed(small: Small) -> None:
 
 
 def test_what_came_out_goes_in_again(small: Small) -> None:
-    first = tna_onnx.calibrate(onnx.load(small.model), small.calib, map="none", **SEARCHED)
+    first = tna_onnx.calibrate(onnx.load(small.model), small.calib, **TILTED | {"map": "none"})
     assert first.recalibrated is not None
     with pytest.raises(tna_onnx.UsageError, match="was recalibrated on these data"):
-        tna_onnx.calibrate(first.recalibrated, small.calib, map="ts", **FAST)
+        tna_onnx.calibrate(first.recalibrated, small.calib, **PLAIN)
     with pytest.raises(tna_onnx.UsageError, match="was recalibrated on these data"):
-        tna_onnx.calibrate(first.recalibrated, small.test, eval=small.calib, map="ts", **FAST)
-    second = tna_onnx.calibrate(first.recalibrated, small.test, map="ts", **FAST)
+        tna_onnx.calibrate(first.recalibrated, small.test, eval=small.calib, **PLAIN)
+    second = tna_onnx.calibrate(first.recalibrated, small.test, **PLAIN)
     assert second.recalibrated is not None
     found = tna_onnx.evaluate(second.recalibrated, small.test, device="cpu")
     logits, labels = classify(second.recalibrated, small.test), np.load(small.test)["labels"]
@@ -182,7 +194,7 @@ def test_evaluate(form: Callable[[Path], Any], small: Small) -> None:
 
 
 def test_the_report_as_json_has_no_model_in_it(small: Small) -> None:
-    report = tna_onnx.calibrate(onnx.load(small.model), small.calib, **FAST)
+    report = tna_onnx.calibrate(onnx.load(small.model), small.calib, **PLAIN)
     assert "recalibrated" not in to_json(report)
 
 
@@ -218,7 +230,7 @@ def test_a_proto_whose_data_lie_elsewhere(small: Small, tmp_path: Path) -> None:
     """Nothing in it says where; guessing the working folder could read another model's weights."""
     proto = onnx.load(external(tmp_path, small), load_external_data=False)
     with pytest.raises(tna_onnx.UsageError, match="refers to external data without saying where they lie"):
-        tna_onnx.calibrate(proto, small.calib, **FAST)
+        tna_onnx.calibrate(proto, small.calib, **PLAIN)
 
 
 @pytest.mark.parametrize("there", [False, True])
@@ -230,32 +242,32 @@ def test_bytes_whose_data_lie_elsewhere(
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path if there else tmp_path / "empty")
     with pytest.raises(tna_onnx.TnaError, match=r"external data|weights\.bin"):
-        tna_onnx.calibrate(data, small.calib, **FAST)
+        tna_onnx.calibrate(data, small.calib, **PLAIN)
 
 
-def test_an_ir_model_brings_its_data(small: Small, tmp_path: Path) -> None:
+def test_an_ir_model_brings_its_data(small: Small, through_file: tna_onnx.Report, tmp_path: Path) -> None:
     """It knows the folder that it was read from."""
     ir = pytest.importorskip("onnx_ir")
     model = ir.load(external(tmp_path, small))
-    report = tna_onnx.calibrate(model, small.calib, **FAST)
-    tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "o.onnx", **FAST)
+    report = tna_onnx.calibrate(model, small.calib, **PLAIN)
     assert report.recalibrated is not None
     assert not [t for t in report.recalibrated.graph.initializer if t.data_location == onnx.TensorProto.EXTERNAL]
-    np.testing.assert_array_equal(classify(report.recalibrated, small.test), classify(tmp_path / "o.onnx", small.test))
+    expected = classify(Path(through_file.output), small.test)
+    np.testing.assert_array_equal(classify(report.recalibrated, small.test), expected)
 
 
-def test_a_file_with_external_data_and_one_without_give_the_same(small: Small, tmp_path: Path) -> None:
+def test_a_file_with_external_data_and_one_without_give_the_same(
+    small: Small, through_file: tna_onnx.Report, tmp_path: Path
+) -> None:
     path = external(tmp_path, small)
     (tmp_path / "out").mkdir()
-    tna_onnx.calibrate(path, small.calib, output=tmp_path / "out" / "e.onnx", **FAST)
-    tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "o.onnx", **FAST)
-    np.testing.assert_array_equal(
-        classify(tmp_path / "out" / "e.onnx", small.test), classify(tmp_path / "o.onnx", small.test)
-    )
+    tna_onnx.calibrate(path, small.calib, output=tmp_path / "out" / "e.onnx", **PLAIN)
+    expected = classify(Path(through_file.output), small.test)
+    np.testing.assert_array_equal(classify(tmp_path / "out" / "e.onnx", small.test), expected)
     assert sorted(os.listdir(tmp_path / "out")) == ["e.onnx", "e.onnx.data"]  # noqa: PTH208 - names are what counts
 
 
-def test_a_model_with_functions_and_hidden_outputs(small: Small, tmp_path: Path) -> None:
+def test_a_model_with_functions_and_hidden_outputs(small: Small, through_file: tna_onnx.Report) -> None:
     """Both at once, end to end: the head lies in a function, and a hidden layer is an output too."""
     source = onnx.load(small.model)
     body = [helper.make_node("Gemm", ["z", "w", "b"], ["s"], transB=1)]
@@ -273,11 +285,11 @@ def test_a_model_with_functions_and_hidden_outputs(small: Small, tmp_path: Path)
         domains={"local": 1},
         functions=[function],
     )
-    report = tna_onnx.calibrate(proto, small.calib, **FAST)
+    report = tna_onnx.calibrate(proto, small.calib, eval=small.test, **PLAIN)
     assert report.recalibrated is not None
-    expected = tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "o.onnx", **FAST)
-    assert report.comparison == expected.comparison
-    np.testing.assert_array_equal(classify(report.recalibrated, small.test), classify(tmp_path / "o.onnx", small.test))
+    assert report.comparison == through_file.comparison
+    expected = classify(Path(through_file.output), small.test)
+    np.testing.assert_array_equal(classify(report.recalibrated, small.test), expected)
     assert any("Classify" in note or "function" in note for note in report.notes)
 
 
@@ -294,7 +306,7 @@ def test_a_model_that_is_a_link_into_a_download_cache(small: Small, tmp_path: Pa
         (shown / name).rename(blobs / blob)
         (shown / name).symlink_to(Path("../blobs") / blob)
     before = {path.name: path.read_bytes() for path in blobs.iterdir()}
-    report = tna_onnx.calibrate(shown / "model.onnx", small.calib, output=tmp_path / "o.onnx", **FAST)
+    report = tna_onnx.calibrate(shown / "model.onnx", small.calib, output=tmp_path / "o.onnx", **PLAIN)
     assert {path.name: path.read_bytes() for path in blobs.iterdir()} == before
     assert (tmp_path / "o.onnx.data").is_file()
     assert report.verification.max_difference <= report.verification.bound

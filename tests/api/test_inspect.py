@@ -13,6 +13,7 @@ import tna_onnx
 from tests.builders import tensor_info
 from tests.conftest import Small
 from tests.extraction.samples import dense
+from tests.support import PLAIN
 from tna_onnx.runtime import opening
 
 
@@ -59,7 +60,7 @@ def test_a_model_without_a_head_has_reasons(monkeypatch: pytest.MonkeyPatch) -> 
 def test_what_was_written_is_read_back(small: Small) -> None:
     with np.load(small.calib) as arrays:
         data = {name: values[:200] for name, values in arrays.items()}
-    report = tna_onnx.calibrate(onnx.load(small.model), data, search="none", device="cpu")
+    report = tna_onnx.calibrate(onnx.load(small.model), data, **PLAIN)
     found = tna_onnx.inspect(report.recalibrated)
     assert (found.provenance["map"], found.provenance["search"]) == ("ts", "none")
     assert float(found.provenance["temperature"]) == report.parameters["temperature"]

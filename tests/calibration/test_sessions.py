@@ -11,10 +11,9 @@ import pytest
 
 import tna_onnx
 from tests.conftest import Small
+from tests.support import PLAIN, TILTED
 from tna_onnx.extraction import given, sessions
 from tna_onnx.runtime import Session
-
-FAST: dict[str, Any] = {"device": "cpu", "angle_step": 15.0, "max_ensemble_size": 10, "overwrite": True}
 
 
 class Sessions:
@@ -45,7 +44,7 @@ class Sessions:
 @pytest.mark.parametrize("details", [False, True])
 def test_with_held_out_data(small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, details: bool) -> None:
     count = Sessions(monkeypatch)
-    tna_onnx.calibrate(small.model, small.calib, eval=small.test, output=tmp_path / "o.onnx", details=details, **FAST)
+    tna_onnx.calibrate(small.model, small.calib, eval=small.test, output=tmp_path / "o.onnx", details=details, **TILTED)
     assert count.opened == ["source", "written"]
     # a batch for the head check; then both data sets, once
     assert count.samples == {"source": 64 + 1500 + 1500, "written": 512}
@@ -53,14 +52,14 @@ def test_with_held_out_data(small: Small, tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_cross_fitted(small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     count = Sessions(monkeypatch)
-    tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "o.onnx", search="none", **FAST)
+    tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "o.onnx", **PLAIN)
     assert count.opened == ["source", "written"]
     assert count.samples == {"source": 64 + 1500, "written": 512}
 
 
 def test_held_out_numbers_are_those_of_the_files(small: Small, tmp_path: Path) -> None:
     """Both heads score the same features; running the files gives the same numbers."""
-    report = tna_onnx.calibrate(small.model, small.calib, eval=small.test, output=tmp_path / "o.onnx", **FAST)
+    report = tna_onnx.calibrate(small.model, small.calib, eval=small.test, output=tmp_path / "o.onnx", **TILTED)
     for file, metrics in ((small.model, report.comparison.before), (tmp_path / "o.onnx", report.comparison.after)):
         run = tna_onnx.evaluate(file, small.test, device="cpu").metrics
         assert run.accuracy == metrics.accuracy
@@ -71,6 +70,6 @@ def test_held_out_numbers_are_those_of_the_files(small: Small, tmp_path: Path) -
 def test_few_held_out_samples_are_checked_on_calibration_data(small: Small, tmp_path: Path) -> None:
     with np.load(small.test) as arrays:
         few = {name: values[:100] for name, values in arrays.items()}
-    report = tna_onnx.calibrate(small.model, small.calib, eval=few, output=tmp_path / "o.onnx", **FAST)
+    report = tna_onnx.calibrate(small.model, small.calib, eval=few, output=tmp_path / "o.onnx", **TILTED)
     assert report.comparison.before.n == 100
     assert report.verification.samples == 512

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Small
-from tests.support import cli, run
+from tests.support import PLAIN, cli, run, words_of
 from tna_onnx.cli import main
 
-FAST = ["--search", "none", "--device", "cpu"]
+FAST = words_of(PLAIN)
 posix = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX pipes, devices and signals")
 needs_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 

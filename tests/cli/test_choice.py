@@ -20,7 +20,8 @@ from tests.support import cli
 
 Array = NDArray[Any]
 
-FAST = ("--angle-step", "15", "--device", "cpu")
+# Nothing is said of search and map; the members are never drawn, which is quick.
+FAST = ("--ensemble-size", "inf", "--angle-step", "15", "--device", "cpu")
 
 
 @pytest.fixture(scope="module")

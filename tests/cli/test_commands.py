@@ -18,10 +18,11 @@ from onnx import helper, numpy_helper
 import tna_onnx
 from tests.builders import small_model, tensor_info
 from tests.conftest import ROOT, Demo, Small
-from tests.support import arguments_of, cli, run
+from tests.support import PLAIN, TILTED, arguments_of, cli, run, words_of
 from tna_onnx.cli.group import group
 
-FAST = ["--angle-step", "6", "--max-ensemble-size", "40", "--device", "cpu"]
+FAST = words_of(PLAIN)
+SEARCHED = words_of(TILTED)
 
 
 def save(path: Path, nodes: list[onnx.NodeProto], tensors: dict[str, np.ndarray], **shapes: list[object]) -> Path:
@@ -58,9 +59,8 @@ def test_every_option_of_calibrate_is_an_argument_of_the_function() -> None:
 
 def test_main_job_prints_the_table_and_writes_json(small: Small, tmp_path: Path) -> None:
     output, json_file = tmp_path / "o.onnx", tmp_path / "r.json"
-    result = cli(
-        "calibrate", small.model, "--calib", small.calib, "--eval", small.test, "-o", output, "--json", json_file, *FAST
-    )
+    data = ["--calib", small.calib, "--eval", small.test]
+    result = cli("calibrate", small.model, *data, "-o", output, "--json", json_file, *SEARCHED)
     assert result.exit_code == 0, result.output
     for word in ("accuracy, %", "ECE, %", "AdaECE, %", "NLL, nats", "Brier", "held-out: N = 1,500, 15 bins"):
         assert word in result.output
@@ -73,7 +73,7 @@ def test_main_job_prints_the_table_and_writes_json(small: Small, tmp_path: Path)
 
 
 def test_progress_stays_off_a_pipe_and_quiet_is_quiet(small: Small, tmp_path: Path) -> None:
-    done = run("calibrate", small.model, "--calib", small.calib, *FAST, "-q", "-o", tmp_path / "o.onnx")
+    done = run("calibrate", small.model, "--calib", small.calib, *SEARCHED, "-q", "-o", tmp_path / "o.onnx")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
@@ -257,7 +257,7 @@ def test_data_that_the_model_has_mastered_gives_advice(small: Small, tmp_path: P
     tensors = {t.name: numpy_helper.to_array(t) for t in onnx.load(small.model).graph.initializer}
     logits = np.maximum(arrays["x"] @ tensors["hidden"], 0) @ tensors["weight"].T + tensors["bias"]
     data = data_with(tmp_path, small, labels=logits.argmax(axis=1))
-    result = cli("calibrate", small.model, "--calib", data, "-o", tmp_path / "o.onnx", "--search", "none", *FAST)
+    result = cli("calibrate", small.model, "--calib", data, "-o", tmp_path / "o.onnx", *FAST)
     assert (result.exit_code, "every calibration sample is classified right" in result.output) == (4, True)
     assert not (tmp_path / "o.onnx").exists()
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import ROOT, Small
-from tests.support import cli, run
+from tests.support import PLAIN, cli, run, words_of
 from tna_onnx.cli.group import group
 
 CONFIGURABLE = {n: c for n, c in group.commands.items() if any(p.name == "config" for p in c.params)}
@@ -92,7 +92,7 @@ def test_calibrate_with_everything_in_a_file(small: Small, folder: Path) -> None
 
 
 def test_gates_from_the_environment(small: Small, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    command = ["calibrate", small.model, "--calib", small.calib, "--search", "none", "-o", "o.onnx"]
+    command = ["calibrate", small.model, "--calib", small.calib, *words_of(PLAIN), "-o", "o.onnx"]
     monkeypatch.setenv("TNA_ONNX_CALIBRATE_MAX_ECE", "0.01")
     monkeypatch.setenv("TNA_ONNX_DRY_RUN", "yes")
     result = cli(*command)
@@ -106,7 +106,7 @@ def test_gates_from_the_environment(small: Small, folder: Path, monkeypatch: pyt
 
 def test_a_switch_in_a_file_gives_way_to_the_flag(small: Small, folder: Path) -> None:
     (folder / "tna.toml").write_text("require-improvement = true\n")
-    command = ["calibrate", small.model, "--calib", small.calib, "--search", "none", "-o", "o.onnx", "-v"]
+    command = ["calibrate", small.model, "--calib", small.calib, *words_of(PLAIN), "-o", "o.onnx", "-v"]
     result = cli(*command, "--config", "tna.toml")
     assert "setting  require-improvement = True  (tna.toml)" in result.stderr
     result = cli(*command, "--config", "tna.toml", "--no-require-improvement")
@@ -414,7 +414,7 @@ def test_the_file_in_the_readme(folder: Path) -> None:
     text = (root / "README.md").read_text(encoding="utf-8")
     (folder / "tna.toml").write_text(re.findall(r"^```toml\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)[0])
     shutil.copytree(root / "models/digits", folder / "models/digits", ignore=shutil.ignore_patterns("*.tna.onnx"))
-    result = cli("calibrate", "models/digits/model.onnx", "--config", "tna.toml", "-v", "--dry-run", "--search", "none")
+    result = cli("calibrate", "models/digits/model.onnx", "--config", "tna.toml", "-v", "--dry-run", *words_of(PLAIN))
     assert result.exit_code == 0, result.output
     assert "setting  max-ece = 2  (tna.toml [calibrate])" in result.stderr
 

@@ -29,7 +29,7 @@ Image = pytest.importorskip("PIL.Image")
 
 N, SIDE = 120, 8
 NAMES = ("pig", "cat", "dog", "cow")  # the model's order is not the alphabet's
-FIT = ["--search", "none"]
+FIT = support.words_of(support.PLAIN)
 
 
 def cli(*words: object) -> Result:
@@ -455,7 +455,7 @@ OBJECTS: dict[str, Callable[[Animals], tuple[Any, Any]]] = {
 def test_objects(animals: Animals, reference: tuple[dict[str, Any], dict[str, Any]], tmp_path: Path, form: str) -> None:
     data, labels = OBJECTS[form](animals)
     report = tna_onnx.calibrate(
-        animals.model, data, labels=labels, classes=NAMES, search="none", device="cpu", output=tmp_path / "o.onnx"
+        animals.model, data, labels=labels, classes=NAMES, output=tmp_path / "o.onnx", **support.PLAIN
     )
     assert report.parameters["temperature"] == pytest.approx(reference[1]["parameters"]["temperature"], rel=1e-6)
     if form != "features":
@@ -587,7 +587,7 @@ def test_labels_in_another_order(permuted: tuple[Path, Path], tmp_path: Path) ->
     assert "with the classes in another order" in result.output
     assert "samples labelled 1 (cat) are predicted as 0 (pig)" in result.output
     assert "give the model's class names in its order (--classes FILE), or correct the indices" in result.output
-    report = cli("calibrate", model, "--calib", data, "--search", "none", "-o", tmp_path / "o.onnx")
+    report = cli("calibrate", model, "--calib", data, *FIT, "-o", tmp_path / "o.onnx")
     assert "in another order" in report.output
     right = cli("evaluate", model, "--data", tmp_path / "right.npz")
     assert "note" not in right.output

@@ -25,20 +25,12 @@ import tna_onnx
 from tests.builders import small_model, tensor_info
 from tests.conftest import Small
 from tests.corpus.forms import CASES
-from tests.support import cli, program
+from tests.support import PLAIN, TILTED, cli, program, words_of
 from tna_onnx.api.features import features
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.runtime import Session
 
-FAST = ["--search", "none", "--device", "cpu"]
-ARGUMENTS: dict[str, Any] = {"search": "none", "device": "cpu"}
-TILTED: dict[str, Any] = {
-    "method": "tna",
-    "objective": "ece",
-    "angle_step": 6,
-    "max_ensemble_size": 40,
-    "device": "cpu",
-}
+FAST = words_of(PLAIN)
 
 
 @dataclass
@@ -102,9 +94,7 @@ def test_calibrate_fills_the_cache_and_takes_it(small: Small, tmp_path: Path, ru
     cache, seen, reports = tmp_path / "cache", [], []
     for name in ("a", "b"):
         run_samples.samples = 0
-        report = tna_onnx.calibrate(
-            small.model, small.calib, output=tmp_path / f"{name}.onnx", cache=cache, **ARGUMENTS
-        )
+        report = tna_onnx.calibrate(small.model, small.calib, output=tmp_path / f"{name}.onnx", cache=cache, **PLAIN)
         seen.append(run_samples.samples)
         reports.append(report)
     assert seen[0] - seen[1] == 1500 - 64
@@ -132,7 +122,7 @@ def test_whatever_changes_the_features_makes_another_store(small: Small, tmp_pat
     folders = [features(m, d, tmp_path, device="cpu", **flags).folder for m, d, flags in runs]
     assert len(set(folders)) == len(folders)
     with pytest.raises(DataError, match=r"expected one feature store, found .*; give the folder of one"):
-        tna_onnx.calibrate(small.model, tmp_path, output=tmp_path / "o.onnx", **ARGUMENTS)
+        tna_onnx.calibrate(small.model, tmp_path, output=tmp_path / "o.onnx", **PLAIN)
 
 
 def test_held_out_data_may_be_a_store_too(small: Small, tmp_path: Path) -> None:
@@ -218,9 +208,7 @@ def test_a_store_of_another_head(small: Small, tmp_path: Path) -> None:
     features(model, {"x": x, "labels": labels}, tmp_path / "cache", head="head_a", device="cpu")
     message = refuse(model, tmp_path / "cache", tmp_path, "--head", "head_b")
     assert "holds the tensor 'h', but the features are 'g'; choose the same --head" in message
-    report = tna_onnx.calibrate(
-        model, tmp_path / "cache", head="head_a", output=tmp_path / "o.onnx", search="none", device="cpu"
-    )
+    report = tna_onnx.calibrate(model, tmp_path / "cache", head="head_a", output=tmp_path / "o.onnx", **PLAIN)
     assert report.head == "head_a"
 
 
@@ -236,7 +224,7 @@ def test_a_damaged_store(small: Small, stored: Path, tmp_path: Path, name: str) 
     if name != "manifest.json":
         assert "collect the features again" in refuse(small.model, stored, tmp_path)
     again = features(small.model, small.calib, stored.parent, device="cpu")
-    assert tna_onnx.calibrate(small.model, again.folder, output=tmp_path / "o.onnx", **ARGUMENTS).output
+    assert tna_onnx.calibrate(small.model, again.folder, output=tmp_path / "o.onnx", **PLAIN).output
 
 
 def test_what_goes_ill_with_a_store(small: Small, stored: Path, tmp_path: Path) -> None:
@@ -311,7 +299,7 @@ def case_data(name: str, folder: Path, n: int = 300) -> tuple[Path, dict[str, np
 @pytest.mark.parametrize("name", AS_DATA)
 def test_heads_of_other_forms(name: str, tmp_path: Path) -> None:
     model, data = case_data(name, tmp_path)
-    arguments = {**ARGUMENTS, "max_accuracy_drop": 100}
+    arguments = {**PLAIN, "max_accuracy_drop": 100}
     expected = tna_onnx.calibrate(model, data, output=tmp_path / "a.onnx", **arguments)
     cached = tna_onnx.calibrate(model, data, output=tmp_path / "b.onnx", cache=tmp_path / "cache", **arguments)
     features(model, data, tmp_path / "cache", device="cpu")
@@ -329,7 +317,7 @@ def test_heads_of_other_forms(name: str, tmp_path: Path) -> None:
 def test_heads_that_depend_on_the_place_in_the_batch(name: str, tmp_path: Path) -> None:
     """`--cache` works, because the batches are the same; alone, the rows would mean other samples."""
     model, data = case_data(name, tmp_path)
-    arguments = {**ARGUMENTS, "max_accuracy_drop": 100}
+    arguments = {**PLAIN, "max_accuracy_drop": 100}
     expected = tna_onnx.calibrate(model, data, output=tmp_path / "a.onnx", **arguments)
     for _ in range(2):
         cached = tna_onnx.calibrate(model, data, output=tmp_path / "b.onnx", cache=tmp_path / "cache", **arguments)
@@ -344,7 +332,7 @@ def test_heads_that_depend_on_the_place_in_the_batch(name: str, tmp_path: Path) 
 )
 def test_models_without_a_head_keep_their_logits(name: str, kind: str, tmp_path: Path) -> None:
     model, data = case_data(name, tmp_path)
-    arguments: dict[str, Any] = {"search": "none", "output_kind": kind, "device": "cpu"}
+    arguments = PLAIN | {"output_kind": kind}
     expected = tna_onnx.calibrate(model, data, output=tmp_path / "a.onnx", **arguments)
     for _ in range(2):
         found = features(model, data, tmp_path / "cache", output_kind=kind, device="cpu")

@@ -19,7 +19,7 @@ from onnx import numpy_helper
 
 import tna_onnx
 from tests.conftest import Small
-from tests.support import cli, run
+from tests.support import PLAIN, TILTED, WALKED, cli, run, words_of
 from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.metric import METRICS, OBJECTIVES
 from tna_onnx.numerics.metrics import Interval, Metrics
@@ -27,9 +27,10 @@ from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.results.gates import GateMissed, Gates
 from tna_onnx.results.standing import Standing
 
-FAST = ["--method", "tna", "--objective", "ece", "--angle-step", "6", "--ensemble-size", "64", "--device", "cpu"]
-TNA: dict[str, Any] = {"method": "tna", "objective": "ece", "ensemble_size": 64}
-TS = ["--search", "none", "--map", "ts", "--objective", "ece", "--device", "cpu"]
+TS = words_of(PLAIN | {"objective": "ece"})
+SEARCHED = words_of(TILTED | {"objective": "ece"})
+# Members, other than their limit, change predictions.
+WITH_MEMBERS: dict[str, Any] = WALKED | {"objective": "ece", "ensemble_size": 64}
 
 
 def logits_of(model: Path, x: np.ndarray) -> np.ndarray:
@@ -60,7 +61,7 @@ def data(small: Small, tmp_path_factory: pytest.TempPathFactory) -> Data:
         x = rng.standard_normal((1500, 8)).astype(np.float32)
         logits = logits_of(small.model, x)
         np.savez(folder / f"{name}.npz", x=x, labels=np.argmax(logits + rng.gumbel(size=logits.shape), axis=1))
-    tna_onnx.calibrate(small.model, small.calib, output=folder / "o.onnx", angle_step=6.0, **TNA)
+    tna_onnx.calibrate(small.model, small.calib, eval=small.test, output=folder / "o.onnx", **WITH_MEMBERS)
     x = rng.standard_normal((20000, 8)).astype(np.float32)
     before, after = (logits_of(file, x).argmax(axis=1) for file in (small.model, folder / "o.onnx"))
     other = np.flatnonzero(before != after)[:100]  # right before, wrong after
@@ -114,7 +115,8 @@ def test_a_limit_on_a_metric(small: Small, after: Metrics, tmp_path: Path, flag:
 
 
 def test_max_accuracy_drop(small: Small, data: Data, tmp_path: Path) -> None:
-    command = ["calibrate", small.model, "--calib", small.calib, "--eval", data.drop, "-o", tmp_path / "o.onnx", *FAST]
+    command = ["calibrate", small.model, "--calib", small.calib, "--eval", data.drop, "-o", tmp_path / "o.onnx"]
+    command += words_of(WITH_MEMBERS)
     missed = cli(*command, "--no-fail-if-worse")  # a gate of its own; 0.3 points by default
     assert missed.exit_code == 1, missed.output
     assert missed.stderr.startswith("Error: --max-accuracy-drop 0.3 missed: accuracy changes by -")
@@ -127,7 +129,7 @@ def test_max_accuracy_drop(small: Small, data: Data, tmp_path: Path) -> None:
 
 
 def test_a_calibrated_model_is_a_normal_outcome(small: Small, data: Data, tmp_path: Path) -> None:
-    command = ["calibrate", small.model, "--calib", data.own, "--eval", data.own_test, *FAST]
+    command = ["calibrate", small.model, "--calib", data.own, "--eval", data.own_test, *SEARCHED]
     result = cli(*command, "-o", tmp_path / "o.onnx")
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout.splitlines()[-1].startswith("no significant change: NLL")
@@ -154,17 +156,8 @@ def verdict(result: Result) -> str:
 
 def test_fail_if_worse_and_its_opposite(small: Small, data: Data, tmp_path: Path) -> None:
     # fitted where the model is overconfident, measured where it is calibrated
-    command = [
-        "calibrate",
-        small.model,
-        "--calib",
-        small.calib,
-        "--eval",
-        data.own_test,
-        *TS,
-        "-o",
-        tmp_path / "o.onnx",
-    ]
+    command = ["calibrate", small.model, "--calib", small.calib, "--eval", data.own_test]
+    command += [*TS, "-o", tmp_path / "o.onnx"]
     missed = cli(*command)
     assert missed.exit_code == 1
     assert missed.stderr.startswith(
@@ -205,13 +198,14 @@ def test_without_held_out_data_gates_read_the_cross_fitted_numbers(small: Small,
 
 def test_a_model_that_nothing_improves_meets_and_misses_gates_too(small: Small, data: Data, tmp_path: Path) -> None:
     # no accuracy may be lost and no map is fitted: only the original weight remains
-    command = ["calibrate", small.model, "--calib", data.own, "--map", "none", "--max-accuracy-drop", "0", *FAST]
-    found = cli(*command, "-o", tmp_path / "o.onnx", "--objective", "nll", "--json", tmp_path / "r.json")
+    settings = words_of(WALKED | {"map": "none", "max_accuracy_drop": 0})
+    command = ["calibrate", small.model, "--calib", data.own, *settings]
+    found = cli(*command, "-o", tmp_path / "o.onnx", "--json", tmp_path / "r.json")
     assert found.exit_code == 0, found.output
     assert json.loads((tmp_path / "r.json").read_text())["comparison"]["how"] == "unchanged"
     assert verdict(found).startswith("no significant change: NLL")
     (tmp_path / "o.onnx").unlink()
-    missed = cli(*command, "-o", tmp_path / "o.onnx", "--objective", "nll", "--max-ece", "0.01")
+    missed = cli(*command, "-o", tmp_path / "o.onnx", "--max-ece", "0.01")
     assert missed.exit_code == 1
     assert missed.stderr.startswith("Error: --max-ece 0.01 missed: ECE is ")
     assert missed.stderr.endswith("on 1,500 calibration samples; no file was written\n")
@@ -254,7 +248,7 @@ def test_a_missed_gate_says_that_an_earlier_file_is_unchanged(small: Small, tmp_
 def test_a_dry_run_says_what_a_run_writes_and_writes_nothing(small: Small, tmp_path: Path, flags: list[str]) -> None:
     model, output = tmp_path / "m.onnx", tmp_path / "m.tna.onnx"
     model.write_bytes(small.model.read_bytes())
-    command = ["calibrate", model, "--calib", small.calib, *FAST, *flags, "--json", tmp_path / "r.json"]
+    command = ["calibrate", model, "--calib", small.calib, *SEARCHED, *flags, "--json", tmp_path / "r.json"]
     dry = cli(*command, "--dry-run")
     assert (dry.exit_code, dry.stderr) == (0, "")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["m.onnx", "r.json"]
@@ -295,7 +289,7 @@ def test_a_dry_run_verifies(small: Small, tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(
         writing, "rewrite", lambda model, head, weight, **rest: real(model, head, weight * 1.01, **rest)
     )
-    result = cli("calibrate", small.model, "--calib", small.calib, "-o", tmp_path / "o.onnx", *FAST, "--dry-run")
+    result = cli("calibrate", small.model, "--calib", small.calib, "-o", tmp_path / "o.onnx", *TS, "--dry-run")
     assert (result.exit_code, "verification: " in result.stderr) == (1, True)
 
 
@@ -324,7 +318,7 @@ def test_gates_of_evaluate(small: Small, tmp_path: Path) -> None:
 
 def test_the_error_carries_the_report(small: Small, tmp_path: Path) -> None:
     with pytest.raises(tna_onnx.CheckFailed) as caught:
-        tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "o.onnx", search="none", max_ece=0.0)
+        tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "o.onnx", max_ece=0.0, **PLAIN)
     assert isinstance(caught.value, GateMissed)
     report = caught.value.result
     assert isinstance(report, tna_onnx.Report)
@@ -339,9 +333,9 @@ def test_the_error_carries_the_report(small: Small, tmp_path: Path) -> None:
 def test_a_model_in_memory_is_held_back_too(small: Small) -> None:
     model = small.model.read_bytes()
     with pytest.raises(GateMissed) as caught:
-        tna_onnx.calibrate(model, small.calib, search="none", max_nll=0.0)
+        tna_onnx.calibrate(model, small.calib, max_nll=0.0, **PLAIN)
     assert caught.value.result.recalibrated is None
-    report = tna_onnx.calibrate(model, small.calib, search="none", dry_run=True)
+    report = tna_onnx.calibrate(model, small.calib, dry_run=True, **PLAIN)
     assert report.recalibrated is None
     assert report.changes is not None
     assert (report.changes.target, report.changes.tensors) == ("", ("bias", "weight"))

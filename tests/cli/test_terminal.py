@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from tests.conftest import Small
-from tests.support import cli, program, run
+from tests.support import PLAIN, cli, program, run, words_of
 from tna_onnx.render.plot import ReliabilityPlot
 from tna_onnx.results.details import Bins
 
-FAST = ["--search", "none", "--device", "cpu"]
+FAST = words_of(PLAIN)
 ESCAPE = re.compile(r"\x1b\[([0-9;]*)m")
 
 

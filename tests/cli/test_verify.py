@@ -23,7 +23,7 @@ import tna_onnx
 from tests.builders import small_model, tensor_info
 from tests.conftest import Demo, Small
 from tests.graph.samples import CASES
-from tests.support import arguments_of, cli
+from tests.support import PLAIN, TILTED, WALKED, arguments_of, cli, words_of
 from tna_onnx.cli.group import group
 from tna_onnx.graph.difference import differences
 from tna_onnx.graph.difference.parts import moved as moved_names
@@ -33,7 +33,7 @@ from tna_onnx.graph.requantize import requantized
 from tna_onnx.graph.rewrite import rewrite
 from tna_onnx.graph.save import pending
 
-FAST = ["--method", "tna", "--objective", "ece", "--angle-step", "6", "--max-ensemble-size", "40", "--device", "cpu"]
+SEARCHED = words_of(TILTED)
 
 
 def verified(original: Path, recalibrated: Path, folder: Path, *flags: object) -> tuple[Result, dict[str, Any]]:
@@ -73,7 +73,7 @@ def written(small: Small, tmp_path_factory: pytest.TempPathFactory) -> Callable[
     def file(mode: str) -> Path:
         if mode not in made:
             made[mode] = folder / f"{mode}.onnx"
-            result = cli("calibrate", small.model, "--calib", small.calib, "-o", made[mode], *MODES[mode][0], *FAST)
+            result = cli("calibrate", small.model, "--calib", small.calib, "-o", made[mode], *SEARCHED, *MODES[mode][0])
             assert result.exit_code == 0, result.output
         return made[mode]
 
@@ -136,20 +136,7 @@ def test_size_of_the_change(small: Small, written: Callable[[str], Path], tmp_pa
 
 def test_the_demo(demo: Demo, tmp_path: Path) -> None:
     output = tmp_path / "o.onnx"
-    cli(
-        "calibrate",
-        demo.model,
-        "--calib",
-        demo.calib,
-        "-o",
-        output,
-        "--search",
-        "none",
-        "--map",
-        "ts",
-        "--device",
-        "cpu",
-    )
+    cli("calibrate", demo.model, "--calib", demo.calib, "-o", output, *words_of(PLAIN))
     result, found = verified(demo.model, output, tmp_path, "--data", demo.test)
     assert result.exit_code == 0, result.output
     assert "the same 10 of 10 nodes, 6 of 8 tensors" in result.output
@@ -232,7 +219,10 @@ def quantised(small: Small, folder: Path, axis: int | None) -> Path:
 @pytest.mark.parametrize("axis", [None, 0])
 def test_quantised_heads(small: Small, axis: int | None, flags: list[str], tmp_path: Path) -> None:
     model, output = quantised(small, tmp_path, axis), tmp_path / "o.onnx"
-    made = cli("calibrate", model, "--calib", small.calib, "-o", output, *FAST, "--ensemble-size", 64, *flags)
+    # the limit of many members would move the scale alone
+    searched = words_of(WALKED | {"ensemble_size": 64})
+    data = ["--calib", small.calib, "--eval", small.test]
+    made = cli("calibrate", model, *data, "-o", output, *searched, *flags)
     assert made.exit_code == 0, made.output
     result, found = verified(model, output, tmp_path, "--data", small.test)
     assert result.exit_code == 0, result.output
@@ -278,7 +268,7 @@ def test_functions_that_calibrate_inlined(small: Small, tmp_path: Path) -> None:
     model.opset_import.append(helper.make_opsetid("local", 1))
     model.graph.node[1].CopyFrom(helper.make_node("Act", ["h"], ["features"], name="act", domain="local"))
     onnx.save(model, tmp_path / "m.onnx")
-    made = cli("calibrate", tmp_path / "m.onnx", "--calib", small.calib, "-o", output, *FAST)
+    made = cli("calibrate", tmp_path / "m.onnx", "--calib", small.calib, "-o", output, *SEARCHED)
     assert made.exit_code == 0, made.output
     result, found = verified(tmp_path / "m.onnx", output, tmp_path, "--data", small.test)
     assert result.exit_code == 0, result.output
@@ -293,7 +283,7 @@ def test_a_batch_size_that_the_model_insists_on(small: Small, tmp_path: Path) ->
     for info in (*model.graph.input, *model.graph.output):
         info.type.tensor_type.shape.dim[0].dim_value = 7  # 1,500 is no multiple
     onnx.save(model, tmp_path / "m.onnx")
-    made = cli("calibrate", tmp_path / "m.onnx", "--calib", small.calib, "-o", output, *FAST)
+    made = cli("calibrate", tmp_path / "m.onnx", "--calib", small.calib, "-o", output, *SEARCHED)
     assert made.exit_code == 0, made.output
     result, found = verified(tmp_path / "m.onnx", output, tmp_path, "--data", small.test)
     assert result.exit_code == 0, result.output
@@ -315,7 +305,7 @@ def several_outputs(small: Small, folder: Path) -> Path:
 @pytest.mark.parametrize("flags", [[], ["--map", "ets"], ["--map", "aar"]])
 def test_outputs_in_front_of_the_head_do_not_move(small: Small, flags: list[str], tmp_path: Path) -> None:
     model, output = several_outputs(small, tmp_path), tmp_path / "o.onnx"
-    made = cli("calibrate", model, "--calib", small.calib, "-o", output, *FAST, *flags)
+    made = cli("calibrate", model, "--calib", small.calib, "-o", output, *SEARCHED, *flags)
     assert made.exit_code == 0, made.output
     result, found = verified(model, output, tmp_path, "--data", small.test)
     assert result.exit_code == 0, result.output
@@ -632,7 +622,7 @@ def two_heads(small: Small, folder: Path) -> Path:
 def test_the_file_says_which_head(small: Small, tmp_path: Path) -> None:
     model, output = two_heads(small, tmp_path), tmp_path / "o.onnx"
     made = cli(
-        "calibrate", model, "--calib", small.calib, "-o", output, "--output-name", "second", "--map", "ets", *FAST
+        "calibrate", model, "--calib", small.calib, "-o", output, "--output-name", "second", *SEARCHED, "--map", "ets"
     )
     assert made.exit_code == 0, made.output
     result, found = verified(model, output, tmp_path, "--data", small.test)
@@ -658,7 +648,7 @@ def test_a_map_behind_a_model_without_a_head(small: Small, tmp_path: Path) -> No
     ]
     model, output = save(tmp_path / "m.onnx", nodes, {"w": weight}), tmp_path / "o.onnx"
     flags = ["--search", "none", "--map", "ets", "--output-kind", "logits"]
-    made = cli("calibrate", model, "--calib", small.calib, "-o", output, *flags, *FAST)
+    made = cli("calibrate", model, "--calib", small.calib, "-o", output, *SEARCHED, *flags)
     assert made.exit_code == 0, made.output
     result, found = verified(model, output, tmp_path, "--data", small.test)
     assert (result.exit_code, found["head"]) == (0, ""), result.output
@@ -711,7 +701,7 @@ def test_external_data(
 
 def test_calibrate_with_external_data(small: Small, tmp_path: Path) -> None:
     model, output = scattered(small.model, tmp_path, "a.bin", "b.bin", "c.bin"), tmp_path / "o.onnx"
-    assert cli("calibrate", model, "--calib", small.calib, "-o", output, *FAST).exit_code == 0
+    assert cli("calibrate", model, "--calib", small.calib, "-o", output, *SEARCHED).exit_code == 0
     result, _ = verified(model, output, tmp_path, "--data", small.test)
     assert result.exit_code == 0, result.output
     (tmp_path / "a.bin").write_bytes((tmp_path / "a.bin").read_bytes()[:100])

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 import tna_onnx
 from tests.corpus import ALL
 from tests.corpus.case import Case, Unavailable, quiet
+from tests.support import WALKED
 from tna_onnx.errors import CheckFailed, DataError
 from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import load_model
@@ -60,8 +61,8 @@ def _recalibrate(case: Case, folder: Path) -> tuple[Path, Path, tna_onnx.Report]
     np.savez(folder / "calib.npz", labels=_labels(_probabilities(path, case, feeds)), **feeds)
     choose = {"head": case.choose.get("node"), "output_name": case.choose.get("output")}
     report = tna_onnx.calibrate(
-        path, folder / "calib.npz", output=folder / "new.onnx", device="cpu", map="ts", angle_step=15, ensemble_size=4,
-        max_accuracy_drop=20, **choose,
+        path, folder / "calib.npz", output=folder / "new.onnx", max_accuracy_drop=20, **choose,
+        **WALKED | {"ensemble_size": 4},
     )  # fmt: skip
     return path, folder / "new.onnx", report
 

@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from onnx import helper, numpy_helper
 
 import tna_onnx
+from tests.support import PLAIN, TILTED
 from tna_onnx.cli.group import group
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction import batch_size as batching
@@ -207,9 +208,7 @@ def test_the_result_is_that_of_the_number(task: SimpleNamespace, monkeypatch: py
     files, reports = [], []
     for size in ("auto", 32):
         output = task.folder / f"{size}.onnx"
-        reports.append(
-            tna_onnx.calibrate(task.model, task.data, output=output, batch_size=size, angle_step=30, ensemble_size=10)
-        )
+        reports.append(tna_onnx.calibrate(task.model, task.data, output=output, batch_size=size, **TILTED))
         files.append(output.read_bytes())
     assert files[0] == files[1]
     auto, number = reports
@@ -225,7 +224,7 @@ def test_a_store_is_continued_with_its_size(task: SimpleNamespace, monkeypatch: 
     fix_probe(monkeypatch, 16)
     again = tna_onnx.features(task.model, task.data, cache, batch_size="auto")
     assert again.folder == first.folder
-    words = {"output": task.folder / "a.onnx", "cache": cache, "batch_size": "auto", "search": "none"}
+    words = {"output": task.folder / "a.onnx", "cache": cache, "batch_size": "auto", **PLAIN}
     report = tna_onnx.calibrate(task.model, task.data, **words)
     assert report.settings["batch_size"] == 32
     other = np.load(task.data)
@@ -237,9 +236,7 @@ def test_a_store_is_continued_with_its_size(task: SimpleNamespace, monkeypatch: 
 def test_features_that_are_there_need_no_probe(task: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     store = tna_onnx.features(task.model, task.data, task.folder / "cache")
     monkeypatch.setattr(batching, "_probe", lambda run, source: pytest.fail("probed"))
-    report = tna_onnx.calibrate(
-        task.model, store.folder, output=task.folder / "a.onnx", batch_size="auto", search="none"
-    )
+    report = tna_onnx.calibrate(task.model, store.folder, output=task.folder / "a.onnx", batch_size="auto", **PLAIN)
     assert report.settings["batch_size"] == 64
 
 

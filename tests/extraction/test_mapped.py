@@ -12,6 +12,7 @@ import pytest
 import tna_onnx
 import tna_onnx.extraction.collect
 from tests.conftest import Small
+from tests.support import PLAIN
 from tna_onnx.data.digest import arrays_sha256
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction import mapped as mapped_module
@@ -133,9 +134,9 @@ def test_a_store_is_not_copied(small: Small, tmp_path: Path, monkeypatch: pytest
 
     with monkeypatch.context() as patch:
         patch.setattr(tna_onnx.extraction.collect.TemporaryRows, "array", copied)
-        tna_onnx.calibrate(small.model, stored.folder, output=outputs[0], search="none")
+        tna_onnx.calibrate(small.model, stored.folder, output=outputs[0], **PLAIN)
     monkeypatch.setattr(tna_onnx.extraction.collect, "_stored_column", lambda _: None)
-    tna_onnx.calibrate(small.model, stored.folder, output=outputs[1], search="none")
+    tna_onnx.calibrate(small.model, stored.folder, output=outputs[1], **PLAIN)
     assert outputs[0].read_bytes() == outputs[1].read_bytes()
 
 

@@ -14,6 +14,7 @@ import pytest
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from tests.graph.rewriting import assert_computes, differences, sizes, write
 from tests.graph.samples import (
     CASES,
     CLASSES,
@@ -30,9 +31,9 @@ from tests.graph.samples import (
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.difference import unexpected_differences
 from tna_onnx.graph.head import Head, choose_head
-from tna_onnx.graph.load import Model, load_model
+from tna_onnx.graph.load import load_model
 from tna_onnx.graph.outputs import ClassOutput, class_output
-from tna_onnx.graph.rewrite import Rewritten, provenance, rewrite
+from tna_onnx.graph.rewrite import provenance, rewrite
 from tna_onnx.maps.ensemble_temperature import EnsembleTemperature
 from tna_onnx.maps.temperature import Temperature
 
@@ -53,21 +54,6 @@ def new_weight(head: Head) -> Array:
     return np.random.default_rng(11).standard_normal((head.n_classes, head.n_features)).astype(head.working_type)
 
 
-def write(model: Model, rewritten: Rewritten) -> Path:
-    """Write the result beside its source, where external data are found."""
-    path = model.path.with_name("result.onnx")
-    path.write_bytes(rewritten.proto.SerializeToString())
-    return path
-
-
-def differences(model: Model, rewritten: Rewritten, path: Path) -> list[str]:
-    return unexpected_differences(model, rewritten, onnx.load_model(path, load_external_data=False))
-
-
-def sizes(z: Array, weight: Array, bias: Array) -> Array:
-    return np.abs(z) @ np.abs(weight.astype(np.float64)).T + np.abs(bias)
-
-
 # --- a new weight, every model of the table
 
 
@@ -86,13 +72,7 @@ def test_new_weight_and_bias_factor(build: Callable[[], Sample], tmp_path: Path)
     assert not rewritten.added
     assert not rewritten.nodes
 
-    z, bias = features_of(sample, model, x), FACTOR * sample.bias
-    logits, size = z @ weight.astype(np.float64).T + bias, sizes(z, weight, bias)
-    names = list(sample.outputs)
-    evaluator = ReferenceEvaluator(onnx.load(path))
-    for found in (run(path, names, x), evaluator.run(names, {"x": x})):
-        for array, kind in zip(found, sample.outputs.values(), strict=True):
-            assert_gives(np.asarray(array), kind, logits, size, sample.coarsest)
+    assert_computes(path, sample, x, features_of(sample, model, x), weight, FACTOR * sample.bias)
 
 
 @pytest.mark.parametrize("build", CASES.values(), ids=CASES)

@@ -24,7 +24,7 @@ import pytest
 import tna_onnx
 from tests.conftest import ROOT
 from tests.pages.documents import PAGES, SHELL, Block, blocks, commands, joined, name_of
-from tests.pages.worlds import QUICK, WORLDS, World
+from tests.pages.worlds import WORLDS, World, quick
 from tests.support import cli
 from tna_onnx.cli.group import group
 
@@ -189,7 +189,7 @@ def follow(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, *, as_writ
     monkeypatch.chdir(folder)
     prepare: Callable[[], World] = WORLDS.get(name_of(page), World)
     run = Run(prepare(), as_written=as_written)
-    monkeypatch.setattr(tna_onnx, "calibrate", functools.partial(tna_onnx.calibrate, **QUICK))
+    monkeypatch.setattr(tna_onnx, "calibrate", quickly(tna_onnx.calibrate))
     found = [block for block in blocks(page) if not block.remark.startswith(("not run:", "adding "))]
     twin = SAME_OUTPUT.get(name_of(page))
     for block, after in itertools.zip_longest(found, found[1:]):
@@ -197,6 +197,16 @@ def follow(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, *, as_writ
             assert block.text in [other.text for other in blocks(ROOT / twin)], f"{block.where}: {twin} shows another"
             continue
         run.block(block, shown=twin is None and after is not None and after.remark.startswith("output"))
+
+
+def quickly(calibrate: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function with quick settings where a call says nothing else."""
+
+    @functools.wraps(calibrate)
+    def changed(*values: Any, **words: Any) -> Any:
+        return calibrate(*values, **quick(words) | words)
+
+    return changed
 
 
 def test_what_is_not_run_is_listed() -> None:

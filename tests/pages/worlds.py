@@ -10,7 +10,7 @@ import io
 import json
 import shutil
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,15 @@ from onnx import TensorProto, helper
 
 from tests.builders import small_model, tensor_info
 from tests.conftest import ROOT
+from tests.support import PLAIN, words_of
 
-__all__ = ["QUICK", "WORLDS", "World"]
+__all__ = ["WORLDS", "World", "quick"]
 
 # Where the data are stand-ins, the search is not what is tested: the limit of many members needs no draws.
 QUICK = {"angle_step": 15.0, "ensemble_size": "inf", "device": "cpu"}
+
+# Nor is the choice of a method, where a page says nothing of it: what it shows is run as it is shown.
+CHOOSING = {"method", "search", "map", "predictions", "settings"}
 
 N = 60
 MEAN, STD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
@@ -39,7 +43,9 @@ class World:
 
     def adapt(self, arguments: list[str]) -> list[str]:
         """Return the words of a command, whose output the page does not show, as they are to be run."""
-        return arguments + (_quick_flags() if "calibrate" in arguments else [])
+        if "calibrate" not in arguments:
+            return arguments
+        return arguments + words_of(quick(word.removeprefix("--").partition("=")[0] for word in arguments))
 
     def names_for(self, text: str) -> dict[str, Any]:
         """Return the names that a Python block takes for granted."""
@@ -49,8 +55,9 @@ class World:
         """Assert what is known of the output of a command."""
 
 
-def _quick_flags() -> list[str]:
-    return [f"--{name.replace('_', '-')}={value}" for name, value in QUICK.items()]
+def quick(said: Iterable[str]) -> dict[str, Any]:
+    """Return settings that make a run quick and leave what was said, by its names, as it is."""
+    return QUICK | ({} if CHOOSING & set(said) else PLAIN)
 
 
 class StandIns(World):

@@ -18,31 +18,13 @@ from click.testing import Result
 
 import tna_onnx
 from tests.conftest import Demo, Small
-from tests.support import cli
+from tests.support import PLAIN, TILTED, WALKED, cli, words_of
 from tna_onnx.render import figures
 from tna_onnx.render.figures import write_figures
 from tna_onnx.results.report import Report
 
-FAST: dict[str, Any] = {
-    "method": "tna",
-    "objective": "ece",
-    "angle_step": 9.0,
-    "ensemble_size": 64,
-    "device": "cpu",
-}
-FLAGS = [
-    "--method",
-    "tna",
-    "--objective",
-    "ece",
-    "--angle-step",
-    "9",
-    "--ensemble-size",
-    "64",
-    "--device",
-    "cpu",
-    "--quiet",
-]
+# A search whose steps and members there is something to draw of.
+SEARCHED: dict[str, Any] = WALKED | {"objective": "ece", "angle_step": 9.0, "ensemble_size": 64}
 ALL = {"reliability", "confidence", "risk-coverage", "search", "members", "angles"}
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -54,11 +36,21 @@ needs_matplotlib = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def report(small: Small, tmp_path_factory: pytest.TempPathFactory) -> Report:
     output = tmp_path_factory.mktemp("figures") / "o.onnx"
-    return tna_onnx.calibrate(small.model, small.calib, eval=small.test, output=output, details=True, **FAST)
+    return tna_onnx.calibrate(small.model, small.calib, eval=small.test, output=output, details=True, **SEARCHED)
 
 
 def calibrate(small: Small, folder: Path, *flags: object) -> Result:
-    return cli("calibrate", small.model, "--calib", small.calib, "-o", folder / "o.onnx", *FLAGS, *flags)
+    data = ["--calib", small.calib, "--eval", small.test]
+    return cli("calibrate", small.model, *data, "-o", folder / "o.onnx", *words_of(SEARCHED), "--quiet", *flags)
+
+
+@pytest.fixture(scope="module")
+def files(small: Small, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with all figures of the same run, in all formats, as the command writes them."""
+    folder = tmp_path_factory.mktemp("command")
+    result = calibrate(small, folder, "--figures", folder / "new" / "figures")
+    assert result.exit_code == 0, result.output
+    return folder / "new" / "figures"
 
 
 def texts(path: Path) -> list[str]:
@@ -70,20 +62,17 @@ def texts(path: Path) -> list[str]:
 
 
 @needs_matplotlib
-def test_the_command_writes_every_figure_in_every_format(small: Small, tmp_path: Path) -> None:
-    folder = tmp_path / "new" / "figures"
-    result = calibrate(small, tmp_path, "--figures", folder)
-    assert result.exit_code == 0, result.output
+def test_the_command_writes_every_figure_in_every_format(files: Path) -> None:
     endings = {".svg", ".png", ".pdf"}
-    assert {path.name for path in folder.iterdir()} == {f"{name}{ending}" for name in ALL for ending in endings}
-    for path in folder.iterdir():
+    assert {path.name for path in files.iterdir()} == {f"{name}{ending}" for name in ALL for ending in endings}
+    for path in files.iterdir():
         start = {".svg": b"<?xml", ".png": b"\x89PNG", ".pdf": b"%PDF"}[path.suffix]
         assert path.read_bytes().startswith(start)
 
 
 @needs_matplotlib
 def test_formats_can_be_chosen_and_what_was_written_is_said(small: Small, tmp_path: Path) -> None:
-    flags = ["--figures", tmp_path / "f", "--figure-format", "png", "--search", "none"]
+    flags = ["--figures", tmp_path / "f", "--figure-format", "png", *words_of(PLAIN)]
     result = cli("calibrate", small.model, "--calib", small.calib, "-o", tmp_path / "o.onnx", *flags)
     assert result.exit_code == 0, result.output
     assert "f: reliability, confidence, risk-coverage, angles (png)\n" in result.output
@@ -91,32 +80,30 @@ def test_formats_can_be_chosen_and_what_was_written_is_said(small: Small, tmp_pa
 
 
 @needs_matplotlib
-def test_text_is_text_and_says_the_numbers(report: Report, tmp_path: Path) -> None:
-    write_figures(report, tmp_path, ("svg", "pdf"))
+def test_text_is_text_and_says_the_numbers(report: Report, files: Path) -> None:
     details = report.details
     assert details is not None
-    words = texts(tmp_path / "reliability.svg")
+    words = texts(files / "reliability.svg")
     for bins, name in ((details.before, "before"), (details.after, "after")):
         assert f"{name}: ECE {100 * bins.ece:.2f} %" in words
         assert {str(count) for count in bins.count if count} <= set(words)
     assert {"confidence", "accuracy", "samples", "confidence too high"} <= set(words)
-    assert f"before: mean {100 * details.risk_before.area:.2f} %" in texts(tmp_path / "risk-coverage.svg")
-    assert f"chosen: {report.angle:g}°" in texts(tmp_path / "search.svg")
-    assert "held-out, 64 members" in texts(tmp_path / "search.svg")
-    assert "average of tilted weights" in texts(tmp_path / "angles.svg")
+    assert f"before: mean {100 * details.risk_before.area:.2f} %" in texts(files / "risk-coverage.svg")
+    assert f"chosen: {report.angle:g}°" in texts(files / "search.svg")
+    assert "held-out, 64 members" in texts(files / "search.svg")
+    assert "average of tilted weights" in texts(files / "angles.svg")
     for name in ALL:
-        assert b"/FontFile2" in (tmp_path / f"{name}.pdf").read_bytes()  # TrueType: text can be searched and copied
+        assert b"/FontFile2" in (files / f"{name}.pdf").read_bytes()  # TrueType: text can be searched and copied
 
 
 @needs_matplotlib
-def test_nothing_is_told_by_colour_alone(report: Report, tmp_path: Path) -> None:
-    write_figures(report, tmp_path, ("svg",))
+def test_nothing_is_told_by_colour_alone(files: Path) -> None:
     for name in ("risk-coverage", "search", "members", "angles"):
-        drawing = (tmp_path / f"{name}.svg").read_text("utf-8")
+        drawing = (files / f"{name}.svg").read_text("utf-8")
         lines = set(re.findall(r"stroke-dasharray: ?([0-9. ,]+)", drawing))
         assert lines, name  # dashes beside the solid lines
     for name in ("reliability", "confidence"):
-        assert "<pattern" in (tmp_path / f"{name}.svg").read_text("utf-8"), name  # hatches
+        assert "<pattern" in (files / f"{name}.svg").read_text("utf-8"), name  # hatches
 
 
 def drawn(report: Report, name: str) -> Any:
@@ -140,7 +127,9 @@ def looks_of(axes: Any) -> dict[str, tuple[str, str]]:
 
 @needs_matplotlib
 @pytest.mark.parametrize("chosen", [10, 40, 512])
-def test_many_numbers_of_members_are_told_apart(report: Report, tmp_path: Path, chosen: int) -> None:
+def test_many_numbers_of_members_are_told_apart(
+    report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chosen: int
+) -> None:
     details = report.details
     assert details is not None
     sizes = [10, 10, 10, 20, 40, 80, 160, 160, 320, 320, 512]
@@ -153,6 +142,8 @@ def test_many_numbers_of_members_are_told_apart(report: Report, tmp_path: Path, 
         assert len(found) == len(set(found.values())) == 5
         shown = [line for line in axes.lines if line.get_linestyle() == "--" and line.get_marker() != "None"]
         assert len(shown) == len(set(sizes))  # each number has a line, with a name or without
+    search = figures._figures(many, many.details)["search"]
+    monkeypatch.setattr(figures, "_figures", lambda *_: {"search": search})  # the others are as before
     write_figures(many, tmp_path, ("png",))
     image = pytest.importorskip("PIL.Image")
     with image.open(tmp_path / "search.png") as opened:
@@ -207,9 +198,9 @@ def test_before_and_after_have_the_same_colours_everywhere(report: Report) -> No
 
 
 @needs_matplotlib
-def test_pictures_are_not_blank_and_large_enough_for_print(report: Report, tmp_path: Path) -> None:
+def test_pictures_are_not_blank_and_large_enough_for_print(files: Path) -> None:
     image = pytest.importorskip("PIL.Image")
-    for path in write_figures(report, tmp_path, ("png",)):
+    for path in files.glob("*.png"):
         with image.open(path) as opened:
             pixels = np.asarray(opened.convert("L"))
         assert pixels.shape[1] >= 1300  # 6.6 inches
@@ -218,41 +209,38 @@ def test_pictures_are_not_blank_and_large_enough_for_print(report: Report, tmp_p
 
 
 @needs_matplotlib
-def test_the_same_report_gives_the_same_bytes(report: Report, tmp_path: Path) -> None:
-    first, second = (write_figures(report, tmp_path / name, ("svg", "pdf")) for name in "ab")
-    assert len(first) == 12
-    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
-
-
-@needs_matplotlib
-def test_matplotlib_is_left_as_it_was(report: Report, tmp_path: Path) -> None:
+def test_the_same_report_gives_the_same_bytes_and_matplotlib_is_left_as_it_was(
+    report: Report, files: Path, tmp_path: Path
+) -> None:
     import matplotlib
 
     before = dict(matplotlib.rcParams)
-    write_figures(report, tmp_path, ("svg",))
+    again = write_figures(report, tmp_path)
+    assert len(again) == 18
+    assert [path.read_bytes() for path in again] == [(files / path.name).read_bytes() for path in again]
     assert dict(matplotlib.rcParams) == before
 
 
 @needs_matplotlib
 @pytest.mark.parametrize(
-    "options",
+    ("options", "held_out"),
     [
-        {"search": "none"},
-        {"search": "complete", "max_accuracy_drop": 5.0, "map": "ets"},
-        {"ensemble_size": "inf", "map": "none"},
-        {"map": "irova", "objective": "nll"},
-        {"bins": 1},
-        {"bins": 60, "objective": "adaece"},
+        ({"search": "none"}, True),
+        ({"search": "none"}, False),
+        ({"search": "complete", "max_accuracy_drop": 5.0, "map": "ets"}, False),
+        ({"ensemble_size": 10, "map": "none", "max_accuracy_drop": 5.0}, True),
+        ({"map": "irova", "objective": "nll"}, False),
+        ({"bins": 1}, True),
+        ({"bins": 60, "objective": "adaece"}, False),
     ],
     ids=str,
 )
-@pytest.mark.parametrize("held_out", [True, False])
 def test_every_kind_of_run_has_figures(
     small: Small, tmp_path: Path, options: dict[str, object], held_out: bool
 ) -> None:
     data = small.test if held_out else None
     made = tna_onnx.calibrate(
-        small.model, small.calib, eval=data, output=tmp_path / "o", details=True, **{**FAST, **options}
+        small.model, small.calib, eval=data, output=tmp_path / "o", details=True, **TILTED | options
     )
     names = {path.stem for path in write_figures(made, tmp_path / "f", ("svg",))}
     assert names >= {"reliability", "confidence", "risk-coverage", "angles"}
@@ -298,7 +286,7 @@ def test_a_folder_that_cannot_be_is_refused_before_any_work(small: Small, tmp_pa
 
 
 def test_matplotlib_loads_only_for_figures(small: Small, tmp_path: Path) -> None:
-    command = ["calibrate", small.model, "--calib", small.calib, "-o", tmp_path / "o.onnx", "--search", "none", "-q"]
+    command = ["calibrate", small.model, "--calib", small.calib, "-o", tmp_path / "o.onnx", *words_of(PLAIN), "-q"]
     code = (
         "import sys; from tna_onnx.cli.group import group\n"
         "try: group(sys.argv[1:])\n"
@@ -312,5 +300,5 @@ def test_matplotlib_loads_only_for_figures(small: Small, tmp_path: Path) -> None
 
 def test_digits(demo: Demo, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    report = tna_onnx.calibrate(demo.model, demo.calib, output=tmp_path / "o.onnx", details=True, search="none")
+    report = tna_onnx.calibrate(demo.model, demo.calib, output=tmp_path / "o.onnx", details=True, **PLAIN)
     assert len(write_figures(report, tmp_path, ("svg",))) == 4

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 import tna_onnx
+from tests.calibration.samples import few
 from tests.conftest import Demo, Small
-from tests.support import cli
+from tests.support import PLAIN, TILTED, cli, words_of
 from tna_onnx.data.images.preprocess import ResolvedRecipe
 from tna_onnx.graph.difference import Difference
 from tna_onnx.graph.readout import Refusal
@@ -39,7 +40,8 @@ from tna_onnx.search.settings import SearchSettings
 
 jsonschema = pytest.importorskip("jsonschema")
 
-FAST = ["--angle-step", "18", "--max-ensemble-size", "40", "--device", "cpu", "--quiet"]
+FAST = [*words_of(PLAIN), "--quiet"]
+SEARCHED = [*words_of(TILTED), "--quiet"]
 KINDS = ["report", "evaluation", "collection", "inspection", "modeldifference", "modelcomparison"]
 
 
@@ -194,7 +196,7 @@ def test_a_validator_can_fail(small: Small, change: dict[str, Any], message: str
 def test_calibrate(small: Small, tmp_path: Path, flags: list[str], held_out: bool) -> None:
     data = ["--eval", small.test] if held_out else []
     command = ["calibrate", small.model, "--calib", small.calib, *data, "-o", tmp_path / "o.onnx"]
-    report = written(tmp_path, *command, *FAST, *flags)
+    report = written(tmp_path, *command, *SEARCHED, *flags)
     assert report["kind"] == "report"
     for side in ("before", "after"):
         bins, metrics = report["reliability"][side], report["comparison"][side]
@@ -228,8 +230,10 @@ def test_calibrate(small: Small, tmp_path: Path, flags: list[str], held_out: boo
 def test_settings_are_those_asked_for(
     small: Small, tmp_path: Path, flags: list[str], expected: dict[str, object]
 ) -> None:
-    data = ["--calib", small.calib, "--eval", small.test]  # held-out data spare the cross-fitting
-    command = ["calibrate", small.model, *data, "-o", tmp_path / "o.onnx", *FAST, *flags]
+    np.savez(tmp_path / "calib.npz", **few(small.calib))
+    np.savez(tmp_path / "test.npz", **few(small.test))
+    data = ["--calib", tmp_path / "calib.npz", "--eval", tmp_path / "test.npz"]  # which spare the cross-fitting
+    command = ["calibrate", small.model, *data, "-o", tmp_path / "o.onnx", "--device", "cpu", "--quiet", *flags]
     settings = written(tmp_path, *command)["settings"]
     expected = {"device": "cpu", "computed_on": "NumPy on the CPU", **expected}
     assert {key: settings[key] for key in expected} == expected
@@ -237,7 +241,7 @@ def test_settings_are_those_asked_for(
 
 def test_calibrate_with_details(small: Small, tmp_path: Path) -> None:
     command = ["calibrate", small.model, "--calib", small.calib, "--eval", small.test, "-o", tmp_path / "o.onnx"]
-    report = written(tmp_path, *command, *FAST, "--report", tmp_path / "r.html")
+    report = written(tmp_path, *command, *SEARCHED, "--report", tmp_path / "r.html")
     assert report["details"]["steps"][report["details"]["chosen"]]["angle"] == report["angle"]
     assert len(report["details"]["classes"]) == 5
 
@@ -283,7 +287,7 @@ def test_images_and_their_preprocessing(demo: Demo, tmp_path: Path) -> None:
 def test_verify(small: Small, tmp_path: Path) -> None:
     output = tmp_path / "o.onnx"
     data = ["--calib", small.calib, "--eval", small.test]
-    written(tmp_path, "calibrate", small.model, *data, "-o", output, *FAST, "--no-fold")
+    written(tmp_path, "calibrate", small.model, *data, "-o", output, *SEARCHED, "--no-fold")
     flags = ["--quiet", "--device", "cpu"]
     found = written(tmp_path, "verify", small.model, output, "--data", small.test, *flags)
     assert found["recalibrated"].endswith("o.onnx")

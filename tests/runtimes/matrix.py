@@ -200,7 +200,7 @@ class Matrix:
         """Return the path of a file of `FILES`, written on first use."""
         source, path = self.source(name), self.folder / f"{name.replace(' ', '-')}.onnx"
         if not path.exists():
-            settings = {"angle_step": 10.0, "max_ensemble_size": 160, "device": "cpu", **FILES[name]}
+            settings = {"angle_step": 10.0, "max_ensemble_size": 40, "device": "cpu", **FILES[name]}
             tna_onnx.calibrate(source.model, source.calib, eval=source.test, output=path, **settings)
         return path
 

@@ -211,7 +211,7 @@ def test_a_smooth_curve_has_its_minimum_found(temperature: float) -> None:
 @pytest.mark.parametrize("max_accuracy_drop", [0.0, 0.003, 0.5])
 def test_the_choice_is_better_and_keeps_the_constraint(n: int, objective: Objective, max_accuracy_drop: float) -> None:
     settings = SearchSettings(
-        angle_step=6.0, objective=objective, max_accuracy_drop=max_accuracy_drop, max_ensemble_size=160, seed=2
+        angle_step=6.0, objective=objective, max_accuracy_drop=max_accuracy_drop, max_ensemble_size=40, seed=2
     )
     _, candidates, _ = searched(n, settings)
     chosen = candidates[choose(candidates, settings)]

@@ -48,7 +48,7 @@ def page(demo: Demo, tmp_path_factory: pytest.TempPathFactory) -> Path:
         eval=demo.test,
         output=folder / "o.onnx",
         angle_step=10.0,
-        max_ensemble_size=40,
+        ensemble_size=10,
         device="cpu",
         details=True,
     )

@@ -25,6 +25,7 @@ from onnx import numpy_helper
 import tna_onnx
 from tests.calibration.samples import scores_of
 from tests.conftest import Demo, Small
+from tests.support import PLAIN, TILTED
 from tna_onnx.cli.group import group
 from tna_onnx.numerics.averages import kept_part
 from tna_onnx.numerics.metrics import ece
@@ -35,7 +36,8 @@ from tna_onnx.results.report import Report
 from tna_onnx.search.candidates import Candidate, candidate_weight
 from tna_onnx.search.settings import SearchSettings
 
-FAST: dict[str, Any] = {
+# A search whose steps and members there is something to say of.
+SEARCHED: dict[str, Any] = {
     "method": "tna",
     "objective": "ece",
     "angle_step": 9.0,
@@ -47,7 +49,7 @@ FAST: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def report(small: Small, tmp_path_factory: pytest.TempPathFactory) -> Report:
     output = tmp_path_factory.mktemp("report") / "o.onnx"
-    return tna_onnx.calibrate(small.model, small.calib, eval=small.test, output=output, details=True, **FAST)
+    return tna_onnx.calibrate(small.model, small.calib, eval=small.test, output=output, details=True, **SEARCHED)
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +127,12 @@ def test_details_agree_with_the_report(report: Report) -> None:
 
 def test_held_out_steps_are_those_of_a_run_on_the_file(small: Small, tmp_path: Path) -> None:
     report = tna_onnx.calibrate(
-        small.model, small.calib, eval=small.test, output=tmp_path / "o", map="none", details=True, **FAST
+        small.model,
+        small.calib,
+        eval=small.test,
+        output=tmp_path / "o",
+        details=True,
+        **SEARCHED | {"map": "none"},
     )
     details = details_of(report)
     assert details.steps[details.chosen].shown.accuracy == pytest.approx(report.comparison.after.accuracy, abs=1e-3)
@@ -141,7 +148,7 @@ def test_samples_are_what_their_lists_say(report: Report, small: Small) -> None:
 
 
 def test_details_change_nothing_else(report: Report, small: Small, tmp_path: Path) -> None:
-    plain = tna_onnx.calibrate(small.model, small.calib, eval=small.test, output=tmp_path / "o.onnx", **FAST)
+    plain = tna_onnx.calibrate(small.model, small.calib, eval=small.test, output=tmp_path / "o.onnx", **SEARCHED)
     assert plain.details is None
     assert replace(report, output=plain.output, changes=plain.changes) == plain
     assert Path(report.output).read_bytes() == (tmp_path / "o.onnx").read_bytes()
@@ -156,7 +163,7 @@ def test_details_change_nothing_else(report: Report, small: Small, tmp_path: Pat
         {"search": "complete", "max_accuracy_drop": 5.0},
         {"map": "aar"},
         {"map": "irova"},
-        {"ensemble_size": "inf"},
+        {"ensemble_size": 10, "max_accuracy_drop": 5.0},
         {"map": "none", "objective": "nll"},
     ],
     ids=str,
@@ -165,7 +172,7 @@ def test_details_change_nothing_else(report: Report, small: Small, tmp_path: Pat
 def test_every_kind_of_run_has_a_page(small: Small, tmp_path: Path, options: dict[str, object], held_out: bool) -> None:
     data = small.test if held_out else None
     report = tna_onnx.calibrate(
-        small.model, small.calib, eval=data, output=tmp_path / "o", details=True, **{**FAST, **options}
+        small.model, small.calib, eval=data, output=tmp_path / "o", details=True, **TILTED | options
     )
     page = to_html(report)
     check_page(page)
@@ -174,7 +181,7 @@ def test_every_kind_of_run_has_a_page(small: Small, tmp_path: Path, options: dic
 
 
 def test_the_model_in_memory_has_details(small: Small) -> None:
-    report = tna_onnx.calibrate(small.model.read_bytes(), small.calib, details=True, **FAST)
+    report = tna_onnx.calibrate(small.model.read_bytes(), small.calib, details=True, **TILTED)
     assert report.recalibrated is not None
     check_page(to_html(report))
 
@@ -506,7 +513,7 @@ def test_a_path_that_cannot_be_the_page_is_refused_before_the_work(small: Small,
 
 
 def test_digits_have_thumbnails(demo: Demo, tmp_path: Path) -> None:
-    report = tna_onnx.calibrate(demo.model, demo.calib, output=tmp_path / "o.onnx", details=True, **FAST)
+    report = tna_onnx.calibrate(demo.model, demo.calib, output=tmp_path / "o.onnx", details=True, **TILTED)
     samples = details_of(report).overconfident + details_of(report).underconfident
     assert samples
     assert all(s.thumbnail.startswith("data:image/png") for s in samples)
@@ -523,7 +530,7 @@ def test_classes_are_called_as_the_folders_of_their_images(demo: Demo, tmp_path:
         folder.mkdir(parents=True, exist_ok=True)
         image.fromarray(np.round(arrays["image"][k, 0] * 255).astype(np.uint8)).save(folder / f"{k}.png")
     output = tmp_path / "o.onnx"
-    report = tna_onnx.calibrate(demo.model, tmp_path / "images", output=output, search="none", details=True)
+    report = tna_onnx.calibrate(demo.model, tmp_path / "images", output=output, details=True, **PLAIN)
     assert [k.name for k in details_of(report).classes] == order
     assert all(s.file.startswith(f"{s.label}/") for s in details_of(report).overconfident)
 
@@ -536,7 +543,7 @@ def test_images_have_thumbnails_names_and_their_recipe(demo: Demo, tmp_path: Pat
         (tmp_path / "images" / str(label)).mkdir(parents=True, exist_ok=True)
         image.fromarray(pixels[k]).save(tmp_path / "images" / str(label) / f"<{k}>.png")
     report = tna_onnx.calibrate(
-        demo.model, demo.calib, eval=tmp_path / "images", output=tmp_path / "o.onnx", search="none", details=True
+        demo.model, demo.calib, eval=tmp_path / "images", output=tmp_path / "o.onnx", details=True, **PLAIN
     )
     details = details_of(report)
     assert [k.name for k in details.classes] == list(map(str, range(10)))
