@@ -21,7 +21,7 @@ class JoinedLogits(Logits):
     """
 
     def __init__(self, parts: Sequence[Logits]) -> None:
-        super().__init__(parts[0]._store, parts[0]._engine)
+        super().__init__(parts[0]._store, parts[0].engine)
         self._parts = parts
 
     def __len__(self) -> int:

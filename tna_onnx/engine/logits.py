@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.data import Batch
 from tna_onnx.engine import local
-from tna_onnx.engine.placement import Host, Placement, float32_products
+from tna_onnx.engine.placement import Host, LinearHead, Placement
 from tna_onnx.engine.protocol import Engine
 from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.maps.base import CalibrationMap, Reduce, apply_map
@@ -41,7 +41,7 @@ class Logits(ABC):
 
     def __init__(self, store: FeatureTable, engine: Engine = local) -> None:
         self._store = store
-        self._engine = engine
+        self.engine = engine
         self._kept: list[NDArray[Any]] | None = None
 
     def __len__(self) -> int:
@@ -52,7 +52,7 @@ class Logits(ABC):
         """Return the predicted class of every sample, (N,), after a calibration map."""
         features = fitted is not None and fitted.needs_features
         of = functools.partial(_predicted, fitted)
-        return np.concatenate(self._engine.collect_chunks(of, self._pieces(None, features, ())))
+        return np.concatenate(self.engine.collect_chunks(of, self.pieces(None, features, ())))
 
     def forget(self) -> None:
         """Give back the memory of logits that are kept; they are computed again if they are asked for."""
@@ -63,7 +63,7 @@ class Logits(ABC):
         # a mask keeps the order of the chunks
         mask = np.zeros(len(self), bool)
         mask[rows] = True
-        return np.concatenate(self._engine.collect_chunks(_on_host, self.chunks(mask)))
+        return np.concatenate(self.engine.collect_chunks(_on_host, self.chunks(mask)))
 
     @abstractmethod
     def _compute(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64], NDArray[Any]]]:
@@ -92,11 +92,7 @@ class Logits(ABC):
 
     def reduce(self, rows: NDArray[np.bool_] | None = None, *, features: bool = False) -> Reduce:
         """Return the `reduce` that a map's fit asks for; `rows` choose samples, from aligned arrays too."""
-
-        def run(of: Callable[..., Any], *aligned: NDArray[Any]) -> Any:
-            return self._engine.reduce_chunks(of, self._pieces(rows, features, aligned))
-
-        return run
+        return _Reduction(self, rows, features)
 
     def mapped_scores(self, fitted: CalibrationMap | None, rows: NDArray[np.bool_] | None = None) -> SampleScores:
         """Scores after a calibration map."""
@@ -108,12 +104,13 @@ class Logits(ABC):
         """Scores of all samples; logits are not kept."""
         # a candidate of a search is scored once: there is no second pass to keep its logits for
         chunks = ((logits, labels) for logits, labels, _ in self._compute())
-        scores: SampleScores = self._engine.reduce_chunks(Blocked(SampleScores.of_logits), chunks)
+        scores: SampleScores = self.engine.reduce_chunks(Blocked(SampleScores.of_logits), chunks)
         return scores
 
-    def _pieces(
+    def pieces(
         self, rows: NDArray[np.bool_] | None, features: bool, aligned: Sequence[NDArray[Any]]
     ) -> Iterator[tuple[Any, ...]]:
+        """Yield (logits, labels, features or None, *slices) of the samples chosen, with slices of (N,) arrays."""
         start = 0
         for logits, labels, z in self.chunks(rows, features=features):
             stop = start + len(labels)
@@ -137,19 +134,20 @@ class Logits(ABC):
 
 
 @dataclass(frozen=True, eq=False)
-class _Linear:
-    """A linear head: weight (C, n), bias (C,), where the products are computed."""
+class _Reduction:
+    """The `reduce` of some samples."""
 
-    weight: Any
-    bias: Any
+    logits: Logits
+    rows: NDArray[np.bool_] | None
+    features: bool
 
-    def __call__(self, features: Any) -> Any:
-        """Return the logits (B, C) of features (B, n)."""
-        # TF32 would move a logit by a thousandth of its terms
-        with float32_products(features):
-            logits = features @ self.weight.T
-        logits += self.bias
-        return logits
+    def __call__(self, of: Callable[..., Any], *aligned: NDArray[Any]) -> Any:
+        return self.logits.engine.reduce_chunks(of, self.logits.pieces(self.rows, self.features, aligned))
+
+    @property
+    def bare(self) -> Reduce:
+        """The same without features (`maps.base.without_features`)."""
+        return replace(self, features=False)
 
 
 class HeadLogits(Logits):
@@ -174,7 +172,7 @@ class HeadLogits(Logits):
         super().__init__(store, engine)
         self._placement = placement or Host()
         # moved once: every chunk is multiplied with them
-        self.head = _Linear(self._placement.put(weight), self._placement.put(bias))
+        self.head = LinearHead(self._placement.put(weight), self._placement.put(bias))
 
     def scaled_scores(self, scale: float, *, with_bias: bool = False) -> SampleScores:
         """Scores of all samples under `scale * weight`, from the logits that are there already.
@@ -262,7 +260,7 @@ def score_all(several: Sequence[Logits]) -> list[SampleScores]:
     if len(heads) < len(several) or not heads:
         return [logits.scores() for logits in several]
     of = functools.partial(_scores_of_heads, [logits.head for logits in heads])
-    chunks = heads[0]._engine.collect_chunks(of, heads[0]._blocks())
+    chunks = heads[0].engine.collect_chunks(of, heads[0]._blocks())
     return [SampleScores.concatenate([*scores]) for scores in zip(*chunks, strict=True)]
 
 
@@ -288,5 +286,5 @@ def _scaled(scale: float, shift: Any, logits: Any, labels: NDArray[np.int64], *_
     return SampleScores.of_logits(logits * scale + shift, labels)
 
 
-def _scores_of_heads(heads: Sequence[_Linear], features: Any, labels: NDArray[np.int64]) -> list[SampleScores]:
+def _scores_of_heads(heads: Sequence[LinearHead], features: Any, labels: NDArray[np.int64]) -> list[SampleScores]:
     return [Blocked(SampleScores.of_logits)(head(features), labels) for head in heads]

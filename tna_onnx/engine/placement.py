@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.runtime import Device
 
-__all__ = ["Host", "OnDevice", "Placement", "float32_products", "placement_of"]
+__all__ = ["Host", "LinearHead", "OnDevice", "Placement", "float32_products", "placement_of"]
 
 
 class Host:
@@ -106,3 +107,19 @@ def placement_of(provider: str, device: Device) -> Placement:
         if torch.cuda.is_available() and device.index < torch.cuda.device_count():
             return OnDevice(torch, f"cuda:{device.index}")
     return Host()
+
+
+@dataclass(frozen=True, eq=False)
+class LinearHead:
+    """A linear head: weight (C, n), bias (C,), where the products are computed."""
+
+    weight: Any
+    bias: Any
+
+    def __call__(self, features: Any) -> Any:
+        """Return the logits (B, C) of features (B, n)."""
+        # TF32 would move a logit by a thousandth of its terms
+        with float32_products(features):
+            logits = features @ self.weight.T
+        logits += self.bias
+        return logits

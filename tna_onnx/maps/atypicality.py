@@ -21,10 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.errors import DataError
-from tna_onnx.maps.base import Reduce
+from tna_onnx.maps.base import Reduce, without_features
 from tna_onnx.maps.feature_space import FeatureSpace
 from tna_onnx.numerics.fitting import convex_minimum
-from tna_onnx.numerics.ops import ArrayOps, Blocked, Ops, own_column, to_host
+from tna_onnx.numerics.ops import ArrayOps, Blocked, Ops, own_column, row_max, row_sum, to_host
 
 __all__ = ["AtypicalityAware"]
 
@@ -104,7 +104,7 @@ class AtypicalityAware:
         atypicality = space.measured
         if atypicality is None:
             atypicality = space.atypicalities(reduce)
-        objective = _Objective.of(reduce, atypicality)
+        objective = _Objective.of(without_features(reduce), atypicality)
         first = np.r_[start.polynomial, start.bias] if start else objective.plain
         # steps in x = theta / unit: one tolerance then fits p and v
         theta = convex_minimum(objective.loss, objective.product, first / objective.unit) * objective.unit
@@ -169,7 +169,7 @@ class _Objective:
 def _shape_sums(logits: Any, *_: Any) -> FloatArray:
     """Sums over samples of (1, C, mean over classes of (s - mean s)^2)."""
     xp = array_api_compat.array_namespace(logits)
-    centred = logits - xp.mean(logits, axis=1, keepdims=True)
+    centred = logits - row_sum(logits) / logits.shape[1]
     n, classes = logits.shape
     return np.array([n, n * classes, float(xp.sum(centred * centred, dtype=xp.float64)) / classes])
 
@@ -182,13 +182,13 @@ def _loss_sums(
     op = ArrayOps(logits)
     powers = _powers(op, atypicality)
     scores = _scores(op, theta, logits, powers)
-    top = xp.max(scores, axis=1, keepdims=True)
+    top = row_max(scores)
     q = xp.exp(scores - top)
-    total = xp.sum(q, axis=1, keepdims=True, dtype=xp.float64)
+    total = row_sum(q, double=True)
     nll = xp.log(total) + top - own_column(scores, labels)
     q = q / xp.astype(total, q.dtype)
     weighted = q * logits
-    mean = xp.sum(weighted, axis=1, keepdims=True)
+    mean = row_sum(weighted)
     spread = xp.vecdot(weighted, logits)[:, None] - mean * mean
     inner = mean - own_column(logits, labels)  # d NLL / d scores = q - onehot
     by_power = [[float(xp.sum(x, dtype=xp.float64)) for x in (inner * p, spread * p * p)] for p in powers]
@@ -214,7 +214,7 @@ def _hessian_sums(
     weighted = q * logits
     c = _factor(d, powers)[:, 0]
     w = op.const(d[3:])
-    mean = xp.sum(weighted, axis=1)
+    mean = row_sum(weighted)[:, 0]
     moved = c * mean + q @ w
     inner = c * xp.vecdot(weighted, logits) + weighted @ w - moved * mean  # r . s
     by_power = [float(xp.sum(inner * p[:, 0], dtype=xp.float64)) for p in powers]

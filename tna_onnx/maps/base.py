@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.numerics.ops import ArrayOps, Ops
 
-__all__ = ["CalibrationMap", "Folding", "Reduce", "apply_map"]
+__all__ = ["CalibrationMap", "Folding", "Reduce", "apply_map", "without_features"]
 
 FloatArray = NDArray[np.float64]
 
@@ -131,6 +131,12 @@ class CalibrationMap(Protocol):
         Raises:
             DataError: there is no such map.
         """
+
+
+def without_features(reduce: Reduce) -> Reduce:
+    """Return the same sums for functions that read no features: those of chosen samples need not be gathered then."""
+    bare: Reduce = getattr(reduce, "bare", reduce)
+    return bare
 
 
 def apply_map(fitted: CalibrationMap | None, logits: Any, features: Any = None) -> Any:

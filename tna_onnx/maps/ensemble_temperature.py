@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from tna_onnx.maps.base import Reduce
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.fitting import mixture_weights, simplex_weights
-from tna_onnx.numerics.ops import ArrayOps, Blocked, Ops, own_column, to_host
+from tna_onnx.numerics.ops import ArrayOps, Blocked, Ops, own_column, row_max, row_sum, to_host
 
 __all__ = ["EnsembleTemperature"]
 
@@ -116,10 +116,10 @@ def _quadratic(temperature: float, logits: Any, labels: NDArray[np.int64], *_: A
     """Sums over samples: G (9), t (3), 1, C. Products of exponentials are summed first, and normalised row by row."""
     xp = array_api_compat.array_namespace(logits)
     n, classes = logits.shape
-    shifted = logits - xp.max(logits, axis=1, keepdims=True)
+    shifted = logits - row_max(logits)
     # from the largest logit: no exponential overflows, for any T
     parts = [xp.exp(shifted * (1 / temperature)), xp.exp(shifted)]
-    totals = [xp.sum(a, axis=1, dtype=xp.float64) for a in parts]
+    totals = [row_sum(a, double=True)[:, 0] for a in parts]
 
     def inner(k: int, m: int) -> float:
         return float(xp.sum(xp.astype(xp.vecdot(parts[k], parts[m]), xp.float64) / (totals[k] * totals[m])))

@@ -167,8 +167,10 @@ class _Moments:
         origin = z.mean(axis=0)
         z = z - origin
         total = np.zeros((classes, z.shape[1]))
-        # add.at: a label occurs many times in a chunk, and += would count it once
-        np.add.at(total, labels, z)
+        # runs of one label are summed at once
+        order = np.argsort(labels, kind="stable")
+        present, first = np.unique(labels[order], return_index=True)
+        total[present] = np.add.reduceat(z[order], first, axis=0)
         return cls(origin, np.bincount(labels, minlength=classes).astype(np.float64), total, z.T @ z)
 
     def __add__(self, other: _Moments) -> _Moments:

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.errors import DataError
-from tna_onnx.maps.base import Folding, Reduce
+from tna_onnx.maps.base import Folding, Reduce, without_features
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.ops import Ops, to_host
 from tna_onnx.numerics.softmax_regression import principal_axes, ridge_path
@@ -104,7 +104,7 @@ class Refit:
 
     @classmethod
     def _along(cls, reduce: Reduce, strengths: tuple[float, ...]) -> Iterator[Refit]:
-        temperature = Temperature.fit(reduce).temperature
+        temperature = Temperature.fit(without_features(reduce)).temperature
         samples = _samples(reduce)
         x, scale = samples.scaled()
         if not x[:, :-1].any():

@@ -27,7 +27,7 @@ from tna_onnx.maps.base import Folding, Reduce
 from tna_onnx.numerics.fitting import increasing_root
 from tna_onnx.numerics.metric import OBJECTIVES, Objective
 from tna_onnx.numerics.metrics import objective_value
-from tna_onnx.numerics.ops import Blocked, Ops, own_column
+from tna_onnx.numerics.ops import Blocked, Ops, own_column, row_max, row_sum
 from tna_onnx.numerics.stats import SampleScores
 
 __all__ = ["Temperature"]
@@ -152,13 +152,13 @@ def _moments(beta: float, logits: Any, labels: NDArray[np.int64], *_: Any) -> ND
     The last is the limit of the first for beta -> infinity.
     """
     xp = array_api_compat.array_namespace(logits)
-    shifted = logits - xp.max(logits, axis=1, keepdims=True)  # all moments are those of s - max s
+    shifted = logits - row_max(logits)  # all moments are those of s - max s
     weights = xp.exp(beta * shifted)
     weighted = weights * shifted
     total, first, second, third = (
         xp.astype(row, xp.float64)
         for row in (
-            xp.sum(weights, axis=1),
+            row_sum(weights)[:, 0],
             xp.vecdot(weights, shifted),
             xp.vecdot(weighted, shifted),
             xp.vecdot(weighted * shifted, shifted),

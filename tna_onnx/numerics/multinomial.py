@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.numerics.fitting import convex_minimum
-from tna_onnx.numerics.ops import ArrayOps, Blocked, own_column, to_host
+from tna_onnx.numerics.ops import ArrayOps, Blocked, own_column, row_max, row_sum, to_host
 
 __all__ = ["Diagonal", "Form", "Matrix", "Scalar", "Shape", "fit_scores", "shape_of"]
 
@@ -210,8 +210,8 @@ def _shape_sums(logits: Any, labels: NDArray[np.int64], *_: Any) -> FloatArray:
     """Sums over samples of (1, C, |P s|^2, max s - s_y)."""
     xp = array_api_compat.array_namespace(logits)
     n, classes = logits.shape
-    centred = logits - xp.mean(logits, axis=1, keepdims=True)
-    gap = xp.max(logits, axis=1, keepdims=True) - own_column(logits, labels)
+    centred = logits - row_sum(logits) / logits.shape[1]
+    gap = row_max(logits) - own_column(logits, labels)
     sums = (xp.sum(values, dtype=xp.float64) for values in (centred * centred, gap))
     return np.array([n, n * classes, *map(float, sums)])
 
@@ -224,9 +224,9 @@ def _loss_sums(
     op = ArrayOps(logits)
     x = _tempered(op, logits, temperature)
     scores = _scores(op, form, d, c, x)
-    top = xp.max(scores, axis=1, keepdims=True)
+    top = row_max(scores)
     weights = xp.exp(scores - top)
-    total = xp.sum(weights, axis=1, keepdims=True, dtype=xp.float64)
+    total = row_sum(weights, double=True)
     # own score and top first: where a row is saturated, their difference is exact
     nll = xp.log(total) + (top - own_column(scores, labels))
     q = weights / xp.astype(total, weights.dtype)

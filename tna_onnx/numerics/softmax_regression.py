@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.numerics.ops import own_column
+from tna_onnx.numerics.ops import own_column, row_max, row_sum
 
 __all__ = ["Axes", "principal_axes", "ridge_path"]
 
@@ -131,10 +131,10 @@ class _Problem:
         s = self._u @ at.T
         s += self._scores
         own = own_column(s, self._labels)[:, 0].astype(np.float64)
-        top: FloatArray = s.max(axis=1, keepdims=True)
+        top: FloatArray = row_max(s)
         s -= top
         np.exp(s, out=s)
-        total: FloatArray = s.sum(axis=1, keepdims=True)
+        total: FloatArray = row_sum(s)
         losses = np.log(total.astype(np.float64))[:, 0] + top[:, 0] - own
         s /= total
         return float(losses.mean() + strength * np.vdot(at, at)), s
@@ -149,7 +149,7 @@ class _Problem:
         """Return the Hessian times d: mean_i (diag q - q q') (d u) u' + 2 lambda d."""
         moved = self._u @ d.T
         moved *= q
-        moved -= q * moved.sum(axis=1, keepdims=True)
+        moved -= q * row_sum(moved)
         product: FloatArray = moved.T @ self._u / np.float32(len(q)) + 2 * strength * d
         return product
 

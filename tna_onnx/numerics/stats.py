@@ -18,7 +18,7 @@ import array_api_compat
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.numerics.ops import own_column, to_host
+from tna_onnx.numerics.ops import own_column, row_max, row_sum, to_host
 
 __all__ = ["SampleScores"]
 
@@ -55,12 +55,12 @@ class SampleScores:
         # exponentials of float16 would have three digits
         if logits.dtype == xp.float16:
             logits = xp.astype(logits, xp.float32)
-        top = xp.max(logits, axis=1, keepdims=True)
+        top = row_max(logits)
         own = own_column(logits, labels) - top
         # the largest exponential is 1: none overflows, and the sum cannot vanish
         weights = xp.exp(logits - top)
-        total = xp.sum(weights, axis=1, keepdims=True, dtype=xp.float64)
-        squares = xp.sum(weights * weights, axis=1, keepdims=True, dtype=xp.float64)
+        total = row_sum(weights, double=True)
+        squares = row_sum(weights * weights, double=True)
         return cls(
             # the exponential of the largest logit is 1
             confidence=_host(xp.squeeze(1 / total, axis=1), np.float32),
@@ -78,10 +78,10 @@ class SampleScores:
         p = xp.astype(probabilities, xp.float64)
         own = xp.squeeze(own_column(p, labels), axis=1)
         return cls(
-            confidence=_host(xp.max(p, axis=1), np.float32),
+            confidence=_host(row_max(p)[:, 0], np.float32),
             hit=_hits(xp.argmax(p, axis=1), labels),
             nll=_host(-xp.log(xp.clip(own, _TINY, None)), np.float32),
-            brier=_host(xp.sum(p * p, axis=1) - 2 * own + 1, np.float32),
+            brier=_host(row_sum(p * p)[:, 0] - 2 * own + 1, np.float32),
         )
 
     def __add__(self, other: SampleScores) -> SampleScores:
