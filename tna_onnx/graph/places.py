@@ -11,6 +11,11 @@ from tna_onnx.graph.dtypes import byte_count
 
 __all__ = ["Place", "is_external", "place_of", "placeless"]
 
+# Of the largest file that any system has; its double is still a 64-bit number for ONNX Runtime.
+_MAX_DIGITS = 18
+# Characters of what stands in the place of a number, in a message.
+_MAX_SHOWN = 40
+
 
 @dataclass(frozen=True)
 class Place:
@@ -68,6 +73,8 @@ def placeless(tensor: TensorProto) -> TensorProto:
 
 def _number(tensor: TensorProto, key: str, text: str) -> int:
     # `int` would take a sign, spaces and underscores, too, and a negative offset would be read from somewhere.
-    if not text.isdecimal():
-        raise UnsupportedModel(f"tensor '{tensor.name}' has external data with the {key} '{text}'; expected a number")
+    if not (text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS):
+        raise UnsupportedModel(
+            f"tensor '{tensor.name}' has external data with the {key} '{text[:_MAX_SHOWN]}'; expected a number of bytes"
+        )
     return int(text)
