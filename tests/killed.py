@@ -4,8 +4,8 @@
     python -m tests.killed result FOLDER       a result in one file does
 
 Each call (rename, fsync, unlink, ...) and each write of a data file is the last thing that one child process does; a
-second one dies just before it. One line of JSON a kill: the call, what the name opens as (`old`, `new` or what is wrong), and
-what the folder holds after the next run that is not killed.
+second one dies just before it. One line of JSON a kill: the call, what the name opens as (`old`, `new` or what is
+wrong), and what the folder holds after the next run that is not killed.
 """
 
 from __future__ import annotations

@@ -23,7 +23,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["alone_in", "keep_mode", "open_regular", "sync_folder", "temporary_folder", "write_file", "write_new"]
+__all__ = [
+    "alone_in",
+    "is_replaced",
+    "keep_mode",
+    "open_regular",
+    "remove_leftovers",
+    "sync_folder",
+    "temporary_folder",
+    "write_file",
+    "write_new",
+]
 
 _TEMPORARY = re.compile(r"\.tna-onnx-[0-9a-f]{16}\.tmp")
 
@@ -65,7 +75,7 @@ def write_file(path: Path, content: bytes) -> None:
     Raises:
         OSError: the file cannot be written.
     """
-    if path.exists() and not path.is_file():
+    if not is_replaced(path):
         path.write_bytes(content)
         return
     target = path.resolve()
@@ -81,6 +91,14 @@ def write_file(path: Path, content: bytes) -> None:
         temporary.unlink(missing_ok=True)
         raise
     sync_folder(target.parent)
+
+
+def is_replaced(path: Path) -> bool:
+    """Whether `write_file` puts a new file in the place of an old one, for which it needs the right to the folder.
+
+    Pipes and devices stay, and so does what /dev/stdout and /dev/fd/3 stand for: a file that someone has open.
+    """
+    return (path.is_file() or not path.exists()) and path.absolute().parts[1:2] not in (("dev",), ("proc",))
 
 
 def write_new(path: Path, content: bytes) -> None:

@@ -17,6 +17,7 @@ from rich.text import Text
 from tna_onnx.cli.channels import standard_output
 from tna_onnx.cli.signals import loaded
 from tna_onnx.errors import DeviceError, ResultError, TnaError
+from tna_onnx.files import write_file
 from tna_onnx.progress import Progress as Callback
 from tna_onnx.render.mlflow import TrackingError
 from tna_onnx.render.text import show
@@ -138,7 +139,7 @@ def _write(path: str, text: str) -> None:
         sys.stdout.buffer.write(text.encode())
         sys.stdout.flush()
     else:
-        Path(path).write_text(text, encoding="utf-8")
+        write_file(Path(path), text.encode())
 
 
 def _is_standard_output(path: str) -> bool:
