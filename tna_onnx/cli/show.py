@@ -18,6 +18,7 @@ from tna_onnx.cli.channels import standard_output
 from tna_onnx.cli.signals import loaded
 from tna_onnx.errors import DeviceError, ResultError, TnaError
 from tna_onnx.files import write_file
+from tna_onnx.printable import printable
 from tna_onnx.progress import Progress as Callback
 from tna_onnx.render.mlflow import TrackingError
 from tna_onnx.render.text import show
@@ -84,7 +85,7 @@ def finish(text: RenderableType, steps: Iterable[Step], quiet: bool, output: str
             failures.append(f"{error}{ending}")
 
     def print_text() -> Sequence[str]:
-        say(Group(text, *map(Text, lines)))
+        say(Group(text, *(Text(printable(line)) for line in lines)))
         return ()
 
     # files first: a reader who closes the pipe must not cost one

@@ -20,6 +20,7 @@ from google.protobuf.message import DecodeError, EncodeError
 from numpy.typing import NDArray
 
 from tna_onnx.errors import UnsupportedModel, UsageError
+from tna_onnx.graph.bounds import MAX_BYTES, check_bounds
 from tna_onnx.graph.datafiles import check_places, data_path, open_data, require_bytes
 from tna_onnx.graph.functions import inlined
 from tna_onnx.graph.places import is_external, place_of
@@ -234,7 +235,10 @@ def _read(path: Path) -> Model:
     if path.is_dir():
         raise UsageError(f"{path}: is a directory; expected an ONNX model file")
     if not path.is_file():
-        raise UsageError(f"{path}: no such file; expected an ONNX model file")
+        what = "is not a regular file" if path.exists() else "no such file"
+        raise UsageError(f"{path}: {what}; expected an ONNX model file")
+    if path.stat().st_size > MAX_BYTES:
+        raise UnsupportedModel(f"{path}: has {path.stat().st_size:,} bytes; an ONNX file has at most {MAX_BYTES:,}")
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -254,7 +258,8 @@ def _parsed(data: bytes, file: Path | None) -> Model:
         ) from error
     if not proto.graph.node or not proto.graph.output or not proto.opset_import:
         raise UnsupportedModel(f"{name}: no graph in it ({len(data):,} bytes); expected an ONNX model file")
-    flat, functions = inlined(proto)
+    check_bounds(str(name), proto)
+    flat, functions = inlined(proto, str(name))
     return Model(flat, hashlib.sha256(data).hexdigest(), file, functions)
 
 

@@ -13,14 +13,12 @@ import onnx
 
 from tna_onnx.errors import UnsupportedModel, UsageError
 from tna_onnx.files import temporary_folder, write_new
+from tna_onnx.graph.bounds import MAX_BYTES
 from tna_onnx.graph.commit import commit
 from tna_onnx.graph.external import write_external
 from tna_onnx.graph.load import Model
 
 __all__ = ["check_output", "pending"]
-
-# Protobuf counts bytes in a signed 32-bit number.
-_PROTOBUF_LIMIT = 2**31 - 1
 
 
 def check_output(model: Model, output: Path, *, overwrite: bool = False) -> None:
@@ -119,7 +117,7 @@ def _same_bytes(model: Model, path: Path) -> bytes:
 
 
 def _serialized(proto: onnx.ModelProto, path: Path) -> bytes:
-    if proto.ByteSize() > _PROTOBUF_LIMIT:
+    if proto.ByteSize() > MAX_BYTES:
         raise UnsupportedModel(
             f"{path.name}: the model without its external data is above 2 GB, which ONNX does not allow"
         )
