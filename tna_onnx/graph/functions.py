@@ -75,8 +75,8 @@ def _check_calls(model: onnx.ModelProto, name: str) -> None:
     deepest = max(depth.values())  # called or not: the inliner looks at each
     if total > _MAX_NODES or total_size > limit or deepest > _MAX_DEPTH:
         raise UnsupportedModel(
-            f"{name}: its functions stand for {total:,} nodes in {total_size:,} bytes, {deepest} calls deep; expected at "
-            f"most {_MAX_NODES:,} nodes in {limit:,} bytes, {_MAX_DEPTH} deep"
+            f"{name}: its functions stand for {total:,} nodes in {total_size:,} bytes, {deepest} calls deep; expected "
+            f"at most {_MAX_NODES:,} nodes in {limit:,} bytes, {_MAX_DEPTH} deep"
         )
 
 
