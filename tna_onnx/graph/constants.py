@@ -28,6 +28,8 @@ _LOOPS = {"Loop", "Scan", "SequenceMap"}
 # computed.
 _GROWING = {"ConstantOfShape", "EyeLike", "Expand", "OneHot", "Pad", "Range", "Resize", "Tile", "Upsample"}
 _MAX_ELEMENTS = 2**29
+# Numbers in a constant that may say something of a shape: no tensor has more axes.
+_MAX_SHAPE = 64
 
 
 class NotConstant(Exception):
@@ -82,7 +84,7 @@ def _require_size(closed: onnx.ModelProto, tensor: str) -> None:
         NotConstant: a result is too large, or nobody can tell before it is computed.
     """
     try:
-        graph = onnx.shape_inference.infer_shapes(closed, data_prop=True).graph
+        graph = onnx.shape_inference.infer_shapes(_without_weights(closed), data_prop=True).graph
     except onnx.shape_inference.InferenceError as error:
         raise NotConstant(f"'{tensor}' is computed by nodes that do not fit together: {error}") from error
     sizes: dict[str, int | None] = {}
@@ -99,6 +101,21 @@ def _require_size(closed: onnx.ModelProto, tensor: str) -> None:
                     f"'{tensor}' is computed by a {node.op_type} node with a result of {found} elements; expected at "
                     f"most {_MAX_ELEMENTS:,}"
                 )
+
+
+def _without_weights(closed: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with inputs in the place of large constants: a shape does not depend on those."""
+    bare = onnx.ModelProto(ir_version=closed.ir_version, opset_import=closed.opset_import)
+    bare.graph.name = closed.graph.name
+    bare.graph.node.extend(closed.graph.node)
+    bare.graph.output.extend(closed.graph.output)
+    for tensor in closed.graph.initializer:
+        if math.prod(tensor.dims) > _MAX_SHAPE:
+            info = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+            bare.graph.input.append(info)
+        else:
+            bare.graph.initializer.append(tensor)
+    return bare
 
 
 def _read(node: onnx.NodeProto) -> list[str]:

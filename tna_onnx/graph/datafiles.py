@@ -73,7 +73,10 @@ def check_places(model: Path, tensors: Iterable[TensorProto]) -> None:
     """
     sizes: dict[str, int] = {}
     for tensor in tensors:
-        place = place_of(tensor)
+        try:
+            place = place_of(tensor)
+        except UnsupportedModel as error:
+            raise UnsupportedModel(f"{model}: {error}") from error
         if place.location not in sizes:
             with open_data(model, place.location) as stream:
                 sizes[place.location] = stream.seek(0, 2)
