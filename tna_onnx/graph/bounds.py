@@ -17,6 +17,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator
+from functools import cache
+from typing import Any, cast
 
 import onnx
 from onnx import AttributeProto
@@ -118,12 +120,16 @@ def _attribute_types(node: onnx.NodeProto, opsets: dict[str, int]) -> dict[str, 
     domain = node.domain
     if domain in ("ai.onnx", "com.microsoft"):
         domain = ""
-    version = opsets.get(domain, opsets.get("ai.onnx", 0))
+    return _defined_types(_LIKE.get(node.op_type, node.op_type), opsets.get(domain, opsets.get("ai.onnx", 0)), domain)
+
+
+@cache
+def _defined_types(op_type: str, version: int, domain: str) -> dict[str, int]:
     try:
-        schema = onnx.defs.get_schema(_LIKE.get(node.op_type, node.op_type), version, domain)
+        schema = onnx.defs.get_schema(op_type, version, domain)
     except onnx.defs.SchemaError:
         return {}
-    return {name: int(definition.type.value) for name, definition in schema.attributes.items()}
+    return {name: int(cast("Any", definition.type)) for name, definition in schema.attributes.items()}
 
 
 def _type_name(kind: int) -> str:
