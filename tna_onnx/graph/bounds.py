@@ -1,7 +1,7 @@
 """What a model may hold, checked once, before anything is computed from it.
 
     1. A file of at most 2 GB, which is what protobuf can hold.
-    2. Names of at most 10,000 characters, in one line.
+    2. Names of at most 10,000 characters, in one line; these and metadata in UTF-8.
     3. Tensors of at most 64 axes, none of negative length: NumPy's limit.
     4. Sparse tensors of at most 2 GB when they are filled up.
     5. Attributes of the type that the operator's definition gives them.
@@ -50,7 +50,11 @@ def check_bounds(name: str, model: onnx.ModelProto) -> None:
     Raises:
         UnsupportedModel: one of the rules.
     """
-    _check_names(name, list(_names(model.graph)))
+    try:
+        _check_names(name, _names(model.graph))
+        _check_text(name, _texts(model))
+    except UnicodeDecodeError as error:  # which protobuf raises, or gives bytes: that differs by version
+        raise UnsupportedModel(f"{name}: damaged: a name is not UTF-8 text ({error})") from error
     for tensor in all_tensors(model.graph):
         _check_axes(name, tensor.name, tensor.dims)
     for sparse in model.graph.sparse_initializer:
@@ -73,13 +77,28 @@ def _names(graph: onnx.GraphProto) -> Iterator[str]:
 
 
 def _check_names(model: str, names: Iterable[str]) -> None:
-    # Text that is not UTF-8 comes as bytes; whoever needs it refuses it.
     for name in names:
-        if isinstance(name, str) and (len(name) > _MAX_NAME or _BREAKS.search(name)):
+        _check_text(model, (name,))
+        if len(name) > _MAX_NAME or _BREAKS.search(name):
             raise UnsupportedModel(
                 f"{model}: damaged: a name of {len(name):,} characters begins with {name[:40]!r}; expected one line of "
                 f"at most {_MAX_NAME:,}"
             )
+
+
+def _texts(model: onnx.ModelProto) -> Iterator[str]:
+    """Yield the texts of any length that are read, besides names."""
+    for entry in model.metadata_props:
+        yield from (entry.key, entry.value)
+    yield from (opset.domain for opset in model.opset_import)
+    for function in model.functions:
+        yield from (function.name, function.domain)
+
+
+def _check_text(model: str, texts: Iterable[str | bytes]) -> None:
+    for text in texts:
+        if isinstance(text, bytes):
+            raise UnsupportedModel(f"{model}: damaged: the name {text[:40]!r} is not UTF-8 text")
 
 
 def _check_axes(model: str, name: str, dims: Iterable[int]) -> None:
@@ -127,7 +146,7 @@ def _attribute_types(node: onnx.NodeProto, opsets: dict[str, int]) -> dict[str, 
 def _defined_types(op_type: str, version: int, domain: str) -> dict[str, int]:
     try:
         schema = onnx.defs.get_schema(op_type, version, domain)
-    except onnx.defs.SchemaError:
+    except (onnx.defs.SchemaError, TypeError):  # no such operator, or a version or name that is none
         return {}
     return {name: int(cast("Any", definition.type)) for name, definition in schema.attributes.items()}
 
