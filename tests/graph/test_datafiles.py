@@ -117,6 +117,12 @@ def test_a_download_cache(folder: Path, tmp_path: Path) -> None:
     assert "behind a link" in refused(folder / "model.onnx")
 
 
+def test_a_location_that_is_no_text(folder: Path) -> None:
+    path = hostile(folder, location="weights!bin")
+    path.write_bytes(path.read_bytes().replace(b"weights!bin", b"weights\xffbin"))
+    assert "tensor 'weight' has external data in a place that is not UTF-8 text" in refused(path)
+
+
 # --- kinds of files
 
 
