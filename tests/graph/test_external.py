@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import os
 from collections.abc import Callable
@@ -28,7 +29,7 @@ from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.places import placeless
 from tna_onnx.graph.rewrite import Rewritten, rewrite
-from tna_onnx.graph.save import check_output, data_file, pending
+from tna_onnx.graph.save import check_output, pending
 from tna_onnx.graph.traverse import all_tensors
 from tna_onnx.maps.ensemble_temperature import EnsembleTemperature
 
@@ -115,6 +116,14 @@ def state(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
+def data_name(written: Model) -> str:
+    """Return the name of the one data file, which says what the file holds."""
+    (name,) = written.external_files
+    digest = hashlib.sha256((written.folder / name).read_bytes()).hexdigest()
+    assert name == f"{written.path.name}.{digest[:16]}.data"
+    return name
+
+
 def values(model: Model) -> dict[str, Array]:
     return {name: model.array(tensor) for name, tensor in model.initializers.items()}
 
@@ -138,8 +147,7 @@ def test_new_values_and_all_others_as_they_were(place: Place, bias_factor: float
     weight, rewritten = new_head(model, bias_factor=bias_factor)
     written = save(model, rewritten, other / "new.onnx")
     assert state(source) == before
-    assert sorted(state(other)) == ["new.onnx", "new.onnx.data"]
-    assert written.external_files == ("new.onnx.data",)
+    assert sorted(state(other)) == ["new.onnx", data_name(written)]
     old, new = values(model), values(written)
     np.testing.assert_array_equal(new["trunk"], old["trunk"])
     np.testing.assert_array_equal(new["weight"], weight)
@@ -154,27 +162,26 @@ def test_new_values_and_all_others_as_they_were(place: Place, bias_factor: float
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_every_byte_but_the_new_values_is_the_same(place: Place, tmp_path: Path) -> None:
-    """Each file of the source is in the new one whole, with what lies between tensors."""
+def test_every_byte_of_a_tensor_but_the_new_values_is_the_same(place: Place, tmp_path: Path) -> None:
+    """Ranges that tensors name keep their alignment; what lies between them belongs to no tensor, and is zeros."""
     source, other = tmp_path / "source", tmp_path / "other"
     source.mkdir()
     other.mkdir()
     model = model_of(source, place)
     weight, rewritten = new_head(model)
     written = save(model, rewritten, other / "new.onnx")
-    data = (other / "new.onnx.data").read_bytes()
-    starts = {placed(model.initializers[n])[0]: placed(t)[1] - placed(model.initializers[n])[1]
-              for n, t in written.initializers.items()}  # fmt: skip
-    assert sorted(starts) == list(model.external_files)
-    assert all(start % 2**16 == 0 for start in starts.values())
-    for location, start in starts.items():
-        expected = bytearray((source / location).read_bytes())
-        file, offset, _ = placed(model.initializers["weight"])
-        if file == location:
-            expected[offset : offset + weight.nbytes] = weight.tobytes()
-        assert data[start : start + len(expected)] == bytes(expected)
+    data = bytearray((other / data_name(written)).read_bytes())
     for name, tensor in written.initializers.items():
-        assert placed(tensor)[2] == placed(model.initializers[name])[2]
+        location, before, length = placed(model.initializers[name])
+        _, after, new_length = placed(tensor)
+        assert new_length == length
+        assert (after - before) % 2**16 == 0
+        expected = (source / location).read_bytes()[before : before + length]
+        if name == "weight":
+            expected = weight.tobytes()
+        assert data[after : after + length] == expected
+        data[after : after + length] = bytes(length)
+    assert not any(data)
 
 
 def test_a_model_that_has_them_without_offset_and_length(tmp_path: Path) -> None:
@@ -260,7 +267,7 @@ def test_a_value_of_a_constant_node_lies_outside_too(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     weight, rewritten = new_head(model)
     written = save(model, rewritten, tmp_path / "other" / "new.onnx")
-    assert written.external_files == ("new.onnx.data",)
+    assert written.external_files == (data_name(written),)
     z = np.maximum(X @ numpy_helper.to_array(written.initializers["trunk"]), 0)
     head = choose_head(written)
     np.testing.assert_array_equal(head.weight, weight)
@@ -281,7 +288,7 @@ def test_a_tensor_of_a_branch_lies_outside_too(tmp_path: Path) -> None:
     model = load_model(tmp_path / "model.onnx")
     (tmp_path / "other").mkdir()
     written = save(model, new_head(model)[1], tmp_path / "other" / "new.onnx")
-    assert written.external_files == ("new.onnx.data",)
+    assert written.external_files == (data_name(written),)
     np.testing.assert_array_equal(run(onnx.load(written.path), ["other"], X)[0], [-3, -4, -5])
 
 
@@ -305,11 +312,12 @@ def test_a_model_may_replace_itself(place: Place, tmp_path: Path) -> None:
     check_output(model, model.path, overwrite=True)
     weight, rewritten = new_head(model)
     written = save(model, rewritten, model.path)
-    assert written.external_files == ("model.onnx.data",)
+    assert written.external_files == (data_name(written),)
     np.testing.assert_array_equal(values(written)["weight"], weight)
     np.testing.assert_array_equal(values(written)["trunk"], old["trunk"])
     for _ in range(2):  # and again: the data file is its own by now
         written = save(written, new_head(written)[1], written.path)
+        assert len(list(tmp_path.glob("model.onnx.*.data"))) == 1  # that of the model before is gone
     np.testing.assert_array_equal(values(written)["trunk"], old["trunk"])
     assert run(written.path, ["y"], X)[0].shape == (5, CLASSES)
 
@@ -322,42 +330,36 @@ def test_beside_the_model(tmp_path: Path) -> None:
     written = save(model, new_head(model)[1], tmp_path / "new.onnx")
     after = state(tmp_path)
     assert {name: after[name] for name in before} == before
-    assert sorted(set(after) - set(before)) == ["new.onnx", "new.onnx.data"]
+    assert sorted(set(after) - set(before)) == ["new.onnx", data_name(written)]
     for name in before:  # nor needs it them
         (tmp_path / name).unlink()
     assert run(written.path, ["y"], X)[0].shape == (5, CLASSES)
 
 
-def test_data_that_would_replace_the_inputs(tmp_path: Path) -> None:
-    model = model_of(tmp_path, lambda name: ("new.onnx.data", 4096 * TENSORS.index(name)))
-    with pytest.raises(UsageError, match=r"external data would go into .*new\.onnx\.data, which holds those of the"):
-        check_output(model, tmp_path / "new.onnx")
-    with pytest.raises(UsageError, match="external data would go into"):
-        check_output(model, tmp_path / "new.onnx", overwrite=True)
-    check_output(model, tmp_path / "other.onnx")
-
-
-def test_data_that_would_replace_the_inputs_under_another_name(tmp_path: Path) -> None:
-    model = model_of(tmp_path, lambda name: ("new.onnx.data", 4096 * TENSORS.index(name)))
-    (tmp_path / "link").symlink_to(tmp_path, target_is_directory=True)
-    for output in (tmp_path / "link" / "new.onnx", tmp_path / "folder" / ".." / "new.onnx"):
-        (tmp_path / "folder").mkdir(exist_ok=True)
-        with pytest.raises(UsageError, match="external data would go into"):
-            check_output(model, output)
-        with pytest.raises(UsageError, match="is the external data of the input model"):
-            check_output(model, output.with_name("new.onnx.data"))
-
-
-def test_a_folder_where_the_data_would_go(tmp_path: Path) -> None:
+def test_something_else_under_the_name_of_the_new_data(tmp_path: Path) -> None:
+    """It is not ours, and stays; the old model does too."""
     model = model_of(tmp_path, one_file)
-    (tmp_path / "new.onnx.data").mkdir()
-    with pytest.raises(UsageError, match=r"new\.onnx\.data"):
-        check_output(model, tmp_path / "new.onnx")
+    (tmp_path / "other").mkdir()
+    rewritten = new_head(model)[1]
+    name = data_name(save(model, rewritten, tmp_path / "other" / "new.onnx"))
+    (tmp_path / name).write_bytes(b"of someone else")
+    before = state(tmp_path)
+    with (
+        pytest.raises(UsageError, match=f"{name}: is the name of the new model's external data, and holds somethi"),
+        pending(model, new_head(model)[1].proto, tmp_path / "new.onnx"),
+    ):
+        pass
+    assert state(tmp_path) == before
 
 
-def test_data_file() -> None:
-    assert data_file(Path("a/b.onnx")) == Path("a/b.onnx.data")
-    assert data_file(Path("b")) == Path("b.data")
+def test_only_bytes_that_tensors_name_are_copied(tmp_path: Path) -> None:
+    """A file may hold more than the model does."""
+    model = model_of(tmp_path, one_file)
+    with (tmp_path / "weights.bin").open("ab") as file:
+        file.write(b"a secret" * 2**16)
+    (tmp_path / "other").mkdir()
+    written = save(model, new_head(model)[1], tmp_path / "other" / "new.onnx")
+    assert b"a secret" not in (written.folder / data_name(written)).read_bytes()
 
 
 # --- damage
@@ -408,7 +410,7 @@ DAMAGES = {
     _absolute: "lie outside the model's folder",
     _short: "'weights.bin' has 8,203 bytes, but tensor 'bias' ends at 8,204",
     _short_of_an_untouched_tensor: "but tensor 'trunk' ends at 100,144",
-    _a_folder: "'weights.bin' cannot be read: Is a directory",
+    _a_folder: "'weights.bin' cannot be read: not a regular file",
 }
 
 
@@ -444,7 +446,7 @@ def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
 
     def fail() -> None:
         with pending(model, rewritten.proto, tmp_path / "new.onnx") as path:
-            assert path.with_name(f"{path.name}.data").exists()
+            assert list(path.parent.glob("new.onnx.*.data"))
             raise KeyboardInterrupt("stopped")
 
     with pytest.raises(KeyboardInterrupt, match="stopped"):
@@ -485,7 +487,7 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("tna_onnx.graph.external.shutil.copyfileobj", fail)
+    monkeypatch.setattr("tna_onnx.graph.external._copy_bytes", fail)
     with (
         pytest.raises(UsageError, match="cannot be written: No space left on device"),
         pending(model, new_head(model)[1].proto, tmp_path / "new.onnx"),
@@ -551,7 +553,8 @@ def test_calibrate_and_evaluate(place: Place, options: dict[str, object], tmp_pa
     report = tna_onnx.calibrate(model.path, data, output=tmp_path / "out" / "new.onnx", **options)
     after = state(tmp_path)
     assert {name: after[name] for name in before} == before
-    assert sorted(set(after) - set(before)) == ["out/new.onnx", "out/new.onnx.data"]
+    name = data_name(load_model(tmp_path / "out" / "new.onnx"))
+    assert sorted(set(after) - set(before)) == ["out/new.onnx", f"out/{name}"]
     assert report.verification.max_difference <= report.verification.bound
     found = tna_onnx.evaluate(tmp_path / "out" / "new.onnx", data, device="cpu")
     assert found.metrics.nll < tna_onnx.evaluate(model.path, data, device="cpu").metrics.nll
@@ -560,8 +563,12 @@ def test_calibrate_and_evaluate(place: Place, options: dict[str, object], tmp_pa
 def test_calibrate_in_place(tmp_path: Path) -> None:
     model = model_of(tmp_path, own_name)
     data = labelled(tmp_path, logits_of(model), FEATURES)
+    before = state(tmp_path)
     tna_onnx.calibrate(model.path, data, output=model.path, overwrite=True, **QUICK)
-    assert sorted(state(tmp_path)) == ["data.npz", "model.onnx", "model.onnx.data"]
+    # The data of the source may be someone else's too: they stay.
+    name = data_name(load_model(model.path))
+    assert sorted(state(tmp_path)) == ["data.npz", "model.onnx", name, "model.onnx.data"]
+    assert state(tmp_path)["model.onnx.data"] == before["model.onnx.data"]
     tna_onnx.evaluate(model.path, data, device="cpu")
 
 
@@ -570,7 +577,7 @@ def test_calibrate_with_data_that_are_too_short(tmp_path: Path) -> None:
     data = labelled(tmp_path, logits_of(model), FEATURES)
     os.truncate(tmp_path / "weights.bin", 4096)
     before = state(tmp_path)
-    with pytest.raises(UnsupportedModel, match=r"cannot read tensor '(weight|bias)'"):
+    with pytest.raises(UnsupportedModel, match=r"has 4,096 bytes, but tensor 'weight' ends at 4,168"):
         tna_onnx.calibrate(model.path, data, **QUICK)
     assert state(tmp_path) == before
 
@@ -610,7 +617,8 @@ def test_more_than_two_gigabytes(tmp_path: Path) -> None:
     report = tna_onnx.calibrate(model.path, data, output=tmp_path / "new.onnx", angle_step=30.0, map="ts", device="cpu")
     written = load_model(tmp_path / "new.onnx")
     try:
-        assert (tmp_path / "new.onnx.data").stat().st_size == (tmp_path / "weights.bin").stat().st_size
+        (name,) = written.external_files
+        assert (tmp_path / name).stat().st_size == (tmp_path / "weights.bin").stat().st_size
         session = onnxruntime.InferenceSession(str(written.path), providers=["CPUExecutionProvider"])
         y = session.run(["y"], {"x": X})[0]
         head = choose_head(written)
@@ -619,5 +627,5 @@ def test_more_than_two_gigabytes(tmp_path: Path) -> None:
         np.testing.assert_allclose(y, expected, rtol=0, atol=1e-5)
         assert report.verification.max_difference <= report.verification.bound
     finally:
-        for name in ("weights.bin", "new.onnx.data"):
-            (tmp_path / name).unlink()
+        for file in ("weights.bin", *written.external_files):
+            (tmp_path / file).unlink()

@@ -60,7 +60,12 @@ def test_damaged_external_data(damage: str, tmp_path: Path) -> None:
     else:
         entry = next(e for e in model.initializers["weight"].external_data if e.key == "location")
         entry.value = "../weights.bin"
-    with pytest.raises(UnsupportedModel, match=r"cannot read tensor 'weight'|outside the model's folder") as caught:
+    messages = {
+        "missing": "is missing in",
+        "short": "has 0 bytes, but tensor 'weight' ends",
+        "elsewhere": "lie outside",
+    }
+    with pytest.raises(UnsupportedModel, match=messages[damage]) as caught:
         model.array(model.initializers["weight"])
     assert str(caught.value).startswith(f"{model.path}: ")
 

@@ -214,7 +214,7 @@ def test_a_folder_that_is_gone(model: Model, tmp_path: Path) -> None:
 
 
 def test_a_model_that_protobuf_cannot_hold(model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(save, "_PROTOBUF_LIMIT", model.proto.ByteSize() - 1)
+    monkeypatch.setattr(save, "MAX_BYTES", model.proto.ByteSize() - 1)
     state = files(tmp_path)
     with pytest.raises(UnsupportedModel, match="above 2 GB"), pending(model, model.proto, tmp_path / "new.onnx"):
         pytest.fail("the block must not run")

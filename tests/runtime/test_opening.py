@@ -210,6 +210,34 @@ def test_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
             assert fragment in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        None,
+        "",
+        "from onnxruntime.capi import nothing",
+        "raise AttributeError('partially initialized')",
+        "raise RuntimeError('lib of another version')",
+        "raise ImportError('libonnxruntime.so.1: cannot open shared object file')",
+    ],
+)
+def test_installed_in_part(content: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Removing one of two wheels leaves a folder, or files that do not fit together."""
+    (tmp_path / "onnxruntime").mkdir()
+    if content is not None:
+        (tmp_path / "onnxruntime" / "__init__.py").write_text(content)
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])  # a folder without a file counts only where no package does
+    for name in [name for name in sys.modules if name.partition(".")[0] == "onnxruntime"]:
+        monkeypatch.delitem(sys.modules, name)
+    for call in (runtime_version, lambda: open_session(b"", "model.onnx", Device("auto"))):
+        with pytest.raises(DeviceError) as caught:
+            call()
+        for fragment in ("in part only", "pip uninstall -y onnxruntime onnxruntime-gpu", "tna-onnx[cpu]"):
+            assert fragment in str(caught.value)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "onnxruntime"]:
+        monkeypatch.delitem(sys.modules, name)
+
+
 def test_version() -> None:
     assert runtime_version() == onnxruntime.__version__
 

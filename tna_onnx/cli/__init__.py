@@ -6,9 +6,11 @@ import sys
 import traceback
 
 from tna_onnx.cli.signals import loaded, loading
-from tna_onnx.errors import INTERNAL_ERROR, INTERRUPTED, ResultError
+from tna_onnx.errors import INTERNAL_ERROR, INTERRUPTED, DeviceError, ResultError
 
 __all__ = ["main"]
+
+_LESS_MEMORY = "choose a smaller --batch-size, or use fewer samples or a machine with more memory"
 
 
 def main() -> None:
@@ -25,6 +27,9 @@ def main() -> None:
         drop(sys.stdout)
         complain(f"Error: standard output: cannot be written: {error.strerror}")
         sys.exit(ResultError.exit_code)
+    except MemoryError as error:  # not a bug: this machine is too small for what was asked
+        complain(f"Error: not enough memory ({str(error) or 'no more could be allocated'}); {_LESS_MEMORY}")
+        sys.exit(DeviceError.exit_code)
     except Exception:  # noqa: BLE001 - a bug must not end with the exit code of a documented error
         complain(f"{traceback.format_exc()}Error: this is a bug in tna-onnx, please report it")
         sys.exit(INTERNAL_ERROR)

@@ -11,6 +11,7 @@ from typing import TextIO
 import click
 
 from tna_onnx.errors import ResultError
+from tna_onnx.printable import printable
 
 __all__ = ["complain", "drop", "standard_output"]
 
@@ -35,9 +36,9 @@ def standard_output() -> Iterator[None]:
 
 
 def complain(message: str) -> None:
-    """Print a message on standard error. Where that is closed, only the exit code is left to tell."""
+    """Print a message on standard error, escaped. Where that is closed, only the exit code is left to tell."""
     try:
-        click.echo(message, err=True)
+        click.echo(printable(message, lines=True), err=True)
     except OSError:
         drop(sys.stderr)
 

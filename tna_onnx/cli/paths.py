@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from tna_onnx.errors import UsageError
+from tna_onnx.files import is_replaced
 
 __all__ = ["check_figure_folder", "check_result_file", "default_output"]
 
@@ -35,9 +36,11 @@ def check_result_file(path: str | None, *others: str | None, kind: str = "JSON")
     file = Path(path).absolute()
     if not file.parent.is_dir():
         raise UsageError(f"{path}: folder {file.parent} does not exist; create it or choose another")
-    # A file that does not exist yet needs a folder that can be written.
-    if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
+    if file.is_dir() or (file.exists() and not os.access(file, os.W_OK)):
         raise UsageError(f"{path}: cannot be written; expected the name of a file for the {kind}")
+    # A regular file is written beside the old one, behind a link too, and then renamed.
+    if is_replaced(file) and not os.access(file.resolve().parent, os.W_OK):
+        raise UsageError(f"{path}: cannot be written: the folder {file.resolve().parent} is not writable")
     # Pipes and character devices are fine: --json /dev/stdout is common in scripts.
     if file.is_socket() or file.is_block_device():
         raise UsageError(f"{path}: is not a regular file; expected the name of a file for the {kind}")

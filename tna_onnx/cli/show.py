@@ -17,6 +17,8 @@ from rich.text import Text
 from tna_onnx.cli.channels import standard_output
 from tna_onnx.cli.signals import loaded
 from tna_onnx.errors import DeviceError, ResultError, TnaError
+from tna_onnx.files import write_file
+from tna_onnx.printable import printable
 from tna_onnx.progress import Progress as Callback
 from tna_onnx.render.mlflow import TrackingError
 from tna_onnx.render.text import show
@@ -83,7 +85,7 @@ def finish(text: RenderableType, steps: Iterable[Step], quiet: bool, output: str
             failures.append(f"{error}{ending}")
 
     def print_text() -> Sequence[str]:
-        say(Group(text, *map(Text, lines)))
+        say(Group(text, *(Text(printable(line)) for line in lines)))
         return ()
 
     # files first: a reader who closes the pipe must not cost one
@@ -138,7 +140,7 @@ def _write(path: str, text: str) -> None:
         sys.stdout.buffer.write(text.encode())
         sys.stdout.flush()
     else:
-        Path(path).write_text(text, encoding="utf-8")
+        write_file(Path(path), text.encode())
 
 
 def _is_standard_output(path: str) -> bool:

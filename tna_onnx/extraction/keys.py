@@ -23,7 +23,7 @@ def model_key(model: Model) -> dict[str, Any]:
     try:
         # the weights may lie there, and not in the file
         for location in model.external_files:
-            with model.data_path(location).open("rb") as stream:
+            with model.open_data(location) as stream:
                 digests[location] = stream_sha256(stream).hex()
     except OSError as error:
         raise UnsupportedModel(f"{model.name}: external data cannot be read: {error}") from error

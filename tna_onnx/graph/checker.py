@@ -17,4 +17,7 @@ def checker_complaint(model: Path | onnx.ModelProto) -> str:
         onnx.checker.check_model(checked, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         return str(error)
+    # Of some damaged files it says so in other ways.
+    except (MemoryError, RuntimeError, TypeError, ValueError) as error:
+        return f"{type(error).__name__}: {error}"
     return ""

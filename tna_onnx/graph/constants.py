@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, cast
 
 import numpy as np
@@ -19,8 +20,16 @@ __all__ = ["NotConstant", "constant_value", "made_from_constants"]
 # A constant weight is a few nodes away from its initializer. A long chain of them is no weight.
 _MAX_NODES = 50
 
-# Their results differ from run to run, whatever goes in.
+# Their results differ from run to run, whatever goes in; or they may never end.
 _RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"}
+_LOOPS = {"Loop", "Scan", "SequenceMap"}
+
+# Operators whose result may be larger than all that goes in, by the numbers that go in; and the largest result that is
+# computed.
+_GROWING = {"ConstantOfShape", "EyeLike", "Expand", "OneHot", "Pad", "Range", "Resize", "Tile", "Upsample"}
+_MAX_ELEMENTS = 2**29
+# Numbers in a constant that may say something of a shape: no tensor has more axes.
+_MAX_SHAPE = 64
 
 
 class NotConstant(Exception):
@@ -36,7 +45,7 @@ def made_from_constants(model: Model, tensor: str) -> list[int] | None:
         if not name or name in model.initializers or name in model.sparse:
             continue  # an empty name is an input that is left out
         index = model.producers.get(name)
-        if index is None or model.proto.graph.node[index].op_type in _RANDOM:
+        if index is None or model.proto.graph.node[index].op_type in _RANDOM | _LOOPS:
             return None
         if index not in nodes:
             nodes.add(index)
@@ -60,11 +69,53 @@ def constant_value(model: Model, tensor: str, reader: int) -> NDArray[Any]:
     if len(nodes) > _MAX_NODES or any(k >= reader for k in nodes):
         raise NotConstant(f"'{tensor}' is computed by {len(nodes)} nodes, not a constant")
     closed = _closed(model, nodes, tensor)
+    _require_size(closed, tensor)
     try:
         values = cast("list[Any]", ReferenceEvaluator(closed).run(None, {}))
     except Exception as error:  # whatever an operator of the evaluator raises
         raise NotConstant(f"'{tensor}' is computed by nodes that cannot be evaluated: {error}") from error
     return np.asarray(values[0])
+
+
+def _require_size(closed: onnx.ModelProto, tensor: str) -> None:
+    """Refuse to compute what would not fit into memory: a few bytes can ask for any size.
+
+    Raises:
+        NotConstant: a result is too large, or nobody can tell before it is computed.
+    """
+    try:
+        graph = onnx.shape_inference.infer_shapes(_without_weights(closed), data_prop=True).graph
+    except onnx.shape_inference.InferenceError as error:
+        raise NotConstant(f"'{tensor}' is computed by nodes that do not fit together: {error}") from error
+    sizes: dict[str, int | None] = {}
+    for info in (*graph.value_info, *graph.output):
+        shape = info.type.tensor_type
+        known = shape.HasField("shape") and all(d.HasField("dim_value") for d in shape.shape.dim)
+        sizes[info.name] = math.prod(d.dim_value for d in shape.shape.dim) if known else None
+    for node in closed.graph.node:
+        for name in filter(None, node.output):
+            size = sizes.get(name)
+            if (size is None and node.op_type in _GROWING) or (size or 0) > _MAX_ELEMENTS:
+                found = "unknown" if size is None else f"{size:,}"
+                raise NotConstant(
+                    f"'{tensor}' is computed by a {node.op_type} node with a result of {found} elements; expected at "
+                    f"most {_MAX_ELEMENTS:,}"
+                )
+
+
+def _without_weights(closed: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with inputs in the place of large constants: a shape does not depend on those."""
+    bare = onnx.ModelProto(ir_version=closed.ir_version, opset_import=closed.opset_import)
+    bare.graph.name = closed.graph.name
+    bare.graph.node.extend(closed.graph.node)
+    bare.graph.output.extend(closed.graph.output)
+    for tensor in closed.graph.initializer:
+        if math.prod(tensor.dims) > _MAX_SHAPE:
+            info = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+            bare.graph.input.append(info)
+        else:
+            bare.graph.initializer.append(tensor)
+    return bare
 
 
 def _read(node: onnx.NodeProto) -> list[str]:

@@ -1,28 +1,39 @@
 """External tensor data: one file of its own for a written model, with every byte that was not changed.
 
-Each file that the source keeps data in is copied whole, one behind the other, so that tensors keep their order and
-alignment; a new value of the same size is written over the old one, unless another tensor has the same bytes. The
-source's files are only read.
+Of each file that the source keeps data in, the ranges that tensors name are copied and nothing else, in order. A range
+keeps its position modulo 64 KB, so that alignment stays as it was; what lies between two ranges is zeros. A new value
+of the same size takes the place of the old one, unless another tensor has some of the same bytes.
+
+The file is called by what it holds: `NAME.onnx.DIGEST.data`. So a new file never has the name of an older one with
+other content, and a model and its data cannot be mixed up. The source's files are only read.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
-import shutil
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
 import onnx
 
-from tna_onnx.errors import UnsupportedModel
+from tna_onnx.graph.datafiles import require_bytes
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.places import is_external, place_of
+from tna_onnx.graph.places import Place, is_external, place_of
 from tna_onnx.graph.traverse import all_tensors
 
-__all__ = ["real_places", "write_external"]
+__all__ = ["DIGITS", "real_places", "write_external"]
+
+DIGITS = 16
+"""Hexadecimal digits of the SHA-256 of a data file in its name."""
 
 # Runtimes map tensors straight from the file; 64 KB is the coarsest granularity of the systems they run on.
 _ALIGNMENT = 2**16
+
+# Bytes copied at a time: files may be larger than memory.
+_BLOCK = 2**22
 
 
 def real_places(model: Model, proto: onnx.ModelProto) -> Path | None:
@@ -42,8 +53,8 @@ def real_places(model: Model, proto: onnx.ModelProto) -> Path | None:
     if not tensors:
         return None
     locations = {place_of(tensor).location for tensor in tensors}
-    real = {location: model.data_path(location).resolve() for location in locations}
-    # Links, as download caches have them, may lead to several folders; ONNX Runtime takes places below one.
+    real = {location: model.data_path(location) for location in locations}
+    # Links, as download caches have them, may lead to two folders; ONNX Runtime takes places below one.
     folder = Path(os.path.commonpath([path.parent for path in real.values()]))
     for tensor in tensors:
         for entry in tensor.external_data:
@@ -52,35 +63,87 @@ def real_places(model: Model, proto: onnx.ModelProto) -> Path | None:
     return folder
 
 
-def write_external(model: Model, proto: onnx.ModelProto, target: Path) -> None:
-    """Copy the source's external data into `target`, with new values in their places, and let `proto` refer to it.
+def write_external(model: Model, proto: onnx.ModelProto, output: Path) -> Path:
+    """Copy the source's external data into a file beside `output`, with new values in their places.
 
     Args:
         model: the source.
         proto: the new model, edited here: places of external data, and new values that move out of it.
-        target: file to write; the model that is written beside it refers to it by its name.
+        output: path of the model that will be written, in a folder of its own.
+
+    Returns:
+        The data file.
 
     Raises:
         UnsupportedModel: a file is missing, unreadable, outside the model's folder, or shorter than its tensors say.
         OSError: the target cannot be written.
     """
-    with target.open("xb") as out:  # in a folder of its own: nothing may be there
-        starts = {location: _append(model, location, out) for location in model.external_files}
-        for before, after in zip(model.proto.graph.initializer, proto.graph.initializer, strict=False):
-            if not is_external(before) or is_external(after):
-                continue
-            place = place_of(before)
-            if len(after.raw_data) != place.length or _overlapped(model, before):
-                continue  # the new value stays inside the model
-            out.seek(starts[place.location] + place.offset)
-            out.write(after.raw_data)
-            # Back to where it was: the model stays small enough for one protobuf.
-            after.ClearField("raw_data")
-            after.data_location = onnx.TensorProto.EXTERNAL
-            after.external_data.extend(before.external_data)
+    replaced = _moved_out(model, proto)
+    tensors = [tensor for tensor in all_tensors(proto.graph) if is_external(tensor)]
+    ranges = _ranges(map(place_of, tensors))
+    draft = output.with_name("data")
+    with draft.open("xb") as stream:
+        out = _Output(stream)
+        for location, parts in ranges.items():
+            _check_lengths(model, location, tensors)
+            with model.open_data(location) as source:
+                for part in parts:
+                    part.copied_to = out.align(part.start)
+                    _copy(source, part, replaced.get(location, {}), out)
+        stream.flush()
+        os.fsync(stream.fileno())  # a rename may reach the disk before the data do
+    data = output.with_name(f"{output.name}.{out.digest.hexdigest()[:DIGITS]}.data")
+    draft.rename(data)
     # Last: above, places are still those of the source.
-    for tensor in filter(is_external, all_tensors(proto.graph)):
-        _move(tensor, starts, target.name)
+    for tensor in tensors:
+        _move(tensor, ranges, data.name)
+    return data
+
+
+class _Range:
+    """Bytes of a source file that belong together, and where they are in the new one."""
+
+    def __init__(self, start: int, end: int) -> None:
+        self.start = start
+        self.end = end
+        self.copied_to = 0
+
+
+class _Output:
+    """The new file, which is written from front to end, and its digest."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._end = 0
+        self.digest = hashlib.sha256()
+
+    def align(self, offset: int) -> int:
+        """Fill up with zeros to a position that is equal to `offset` modulo the alignment, and return it."""
+        self.write(bytes((offset - self._end) % _ALIGNMENT))
+        return self._end
+
+    def write(self, data: bytes) -> None:
+        """Write at the end."""
+        self._stream.write(data)
+        self.digest.update(data)
+        self._end += len(data)
+
+
+def _moved_out(model: Model, proto: onnx.ModelProto) -> dict[str, dict[int, bytes]]:
+    """Let new values of the old size refer to the place of the old ones; returns location -> offset -> value."""
+    replaced: dict[str, dict[int, bytes]] = {}
+    for before, after in zip(model.proto.graph.initializer, proto.graph.initializer, strict=False):
+        if not is_external(before) or is_external(after):
+            continue
+        place = place_of(before)
+        if len(after.raw_data) != place.length or _overlapped(model, before):
+            continue  # the new value stays inside the model
+        replaced.setdefault(place.location, {})[place.offset] = after.raw_data
+        # Back to where it was: the model stays small enough for one protobuf.
+        after.ClearField("raw_data")
+        after.data_location = onnx.TensorProto.EXTERNAL
+        after.external_data.extend(before.external_data)
+    return replaced
 
 
 def _overlapped(model: Model, tensor: onnx.TensorProto) -> bool:
@@ -90,40 +153,57 @@ def _overlapped(model: Model, tensor: onnx.TensorProto) -> bool:
     return any(place_of(other).overlaps(place) for other in others)
 
 
-def _append(model: Model, location: str, out: BinaryIO) -> int:
-    """Copy one file to the end of another; returns where it starts."""
-    source = model.data_path(location)
-    start = -(-out.seek(0, 2) // _ALIGNMENT) * _ALIGNMENT  # the end, rounded up
-    out.seek(start)
-    try:
-        stream = source.open("rb")
-    except FileNotFoundError as error:
-        raise UnsupportedModel(f"{model.name}: external data '{location}' is missing in {model.folder}") from error
-    except OSError as error:
-        raise UnsupportedModel(f"{model.name}: external data '{location}' cannot be read: {error.strerror}") from error
-    with stream:
-        shutil.copyfileobj(stream, out, 2**22)  # 4 MiB at a time: files may be larger than memory
-    _check_length(model, location, out.tell() - start)
-    return start
+def _ranges(places: Iterable[Place]) -> dict[str, list[_Range]]:
+    """Join places that touch or overlap; returns location -> ranges, in order."""
+    ranges: dict[str, list[_Range]] = {}
+    for place in sorted(places, key=lambda p: (p.location, p.offset)):
+        known = ranges.setdefault(place.location, [])
+        if known and place.offset <= known[-1].end:
+            known[-1].end = max(known[-1].end, place.end)
+        else:
+            known.append(_Range(place.offset, place.end))
+    return ranges
 
 
-def _check_length(model: Model, location: str, length: int) -> None:
-    for tensor in filter(is_external, all_tensors(model.proto.graph)):
+def _check_lengths(model: Model, location: str, tensors: Iterable[onnx.TensorProto]) -> None:
+    """Refuse a file that ends too early before anything is copied."""
+    with model.open_data(location) as stream:
+        size = stream.seek(0, 2)
+    for tensor in tensors:
         place = place_of(tensor)
-        if place.location == location and place.end > length:
-            raise UnsupportedModel(
-                f"{model.name}: external data '{location}' has {length:,} bytes, but tensor '{tensor.name}' ends at "
-                f"{place.end:,}"
-            )
+        if place.location == location:
+            require_bytes(model.path or Path(), tensor, place, size)
 
 
-def _move(tensor: onnx.TensorProto, starts: dict[str, int], name: str) -> None:
+def _copy(source: BinaryIO, part: _Range, replaced: Mapping[int, bytes], out: _Output) -> None:
+    """Copy a range, with new values in the places of the old ones."""
+    position = part.start
+    for offset in sorted(offset for offset in replaced if part.start <= offset < part.end):
+        _copy_bytes(source, position, offset, out)
+        out.write(replaced[offset])
+        position = offset + len(replaced[offset])
+    _copy_bytes(source, position, part.end, out)
+
+
+def _copy_bytes(source: BinaryIO, start: int, end: int, out: _Output) -> None:
+    source.seek(start)
+    while start < end:
+        block = source.read(min(end - start, _BLOCK))
+        if not block:  # it was checked: someone else is at work on it
+            raise OSError(0, "a file with external data became shorter while it was read")
+        out.write(block)
+        start += len(block)
+
+
+def _move(tensor: onnx.TensorProto, ranges: Mapping[str, list[_Range]], name: str) -> None:
     """Refer to the new file, which may go on behind the tensor where the old one ended."""
     place = place_of(tensor)
+    parts = ranges[place.location]
+    part = parts[bisect_right(parts, place.offset, key=lambda r: r.start) - 1]
     entries = {entry.key: entry.value for entry in tensor.external_data}
     entries.pop("checksum", None)  # of the old file as a whole
     entries["location"] = name
-    entries["offset"] = str(starts.get(place.location, 0) + place.offset)
+    entries["offset"] = str(part.copied_to + place.offset - part.start)
     entries["length"] = str(place.length)
     del tensor.external_data[:]
     for key, value in entries.items():

@@ -1,20 +1,108 @@
-"""Model-local functions, inlined: a head inside one could not be seen otherwise."""
+"""Model-local functions, inlined: a head inside one could not be seen otherwise.
+
+A function may call others twice, and these others twice: a small file can stand for more nodes than any memory holds.
+So what comes out is counted before anything is inlined.
+"""
 
 from __future__ import annotations
+
+import graphlib
+from collections.abc import Iterator
+from typing import TypeAlias
 
 import onnx
 import onnx.inliner
 
+from tna_onnx.errors import UnsupportedModel
+from tna_onnx.graph.traverse import subgraphs
+
 __all__ = ["inlined"]
 
+# Rule 6 of `graph.bounds`.
+_MAX_NODES = 1_000_000
+_MAX_BYTES = 2**28
+_MAX_GROWTH = 20
 
-def inlined(model: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[str, ...]]:
-    """Return a model with its own functions inlined, and their names; one that cannot be inlined as it is."""
+# Calls inside calls; the inliner calls itself for each.
+_MAX_DEPTH = 200
+
+_Key: TypeAlias = tuple[str, str, str]
+
+
+def inlined(model: onnx.ModelProto, name: str = "the model") -> tuple[onnx.ModelProto, tuple[str, ...]]:
+    """Return a model with its own functions inlined, and their names; one that cannot be inlined as it is.
+
+    Args:
+        model: as parsed.
+        name: what messages call it.
+
+    Raises:
+        UnsupportedModel: a function is there twice, calls itself, or stands for too many nodes.
+    """
     if not model.functions:
         return model, ()
+    _check_calls(model, name)
     try:
         flat = onnx.inliner.inline_local_functions(model)
+    except onnx.checker.ValidationError as error:
+        raise UnsupportedModel(f"{name}: damaged: its functions cannot be inlined: {error}") from error
     except (RuntimeError, ValueError):
         # The walk then stops at the call of the function, and says so.
         return model, ()
     return flat, tuple(sorted(function.name for function in model.functions))
+
+
+def _check_calls(model: onnx.ModelProto, name: str) -> None:
+    """Check rule 6 of `graph.bounds`, and that no function is there twice."""
+    functions = _by_key(model, name)
+    calls = {key: [k for k in map(_called, _nodes(f)) if k in functions] for key, f in functions.items()}
+    try:
+        order = list(graphlib.TopologicalSorter(calls).static_order())  # those that are called come first
+    except graphlib.CycleError as error:
+        names = " -> ".join(str(key[1]) for key in error.args[1][:5])
+        raise UnsupportedModel(f"{name}: damaged: functions call themselves: {names}") from error
+    nodes: dict[_Key, int] = {}
+    size: dict[_Key, int] = {}
+    depth: dict[_Key, int] = {}
+    for key in order:
+        nodes[key] = len(functions[key].node) + sum(nodes[k] for k in calls[key])
+        size[key] = functions[key].ByteSize() + sum(size[k] for k in calls[key])
+        depth[key] = 1 + max((depth[k] for k in calls[key]), default=0)
+    called = [k for k in map(_called, _nodes(model.graph)) if k in functions]
+    total = sum(nodes[k] for k in called)
+    total_size = sum(size[k] for k in called)
+    limit = max(_MAX_BYTES, _MAX_GROWTH * model.ByteSize())
+    deepest = max(depth.values())  # called or not: the inliner looks at each
+    if total > _MAX_NODES or total_size > limit or deepest > _MAX_DEPTH:
+        raise UnsupportedModel(
+            f"{name}: its functions stand for {total:,} nodes in {total_size:,} bytes, {deepest} calls deep; expected "
+            f"at most {_MAX_NODES:,} nodes in {limit:,} bytes, {_MAX_DEPTH} deep"
+        )
+
+
+def _by_key(model: onnx.ModelProto, name: str) -> dict[_Key, onnx.FunctionProto]:
+    functions: dict[_Key, onnx.FunctionProto] = {}
+    for function in model.functions:
+        key = _key(function.domain, function.name, function)
+        if key in functions:
+            raise UnsupportedModel(f"{name}: damaged: function '{function.name}' is there twice")
+        functions[key] = function
+    return functions
+
+
+def _key(domain: str, name: str, item: onnx.FunctionProto | onnx.NodeProto) -> _Key:
+    # Older versions of onnx have no overloads.
+    return domain, name, getattr(item, "overload", "")
+
+
+def _called(node: onnx.NodeProto) -> _Key:
+    return _key(node.domain, node.op_type, node)
+
+
+def _nodes(part: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.NodeProto]:
+    """Yield the nodes of a graph or function, those of sub-graphs included."""
+    for node in part.node:
+        yield node
+        for attribute in node.attribute:
+            for graph in subgraphs(attribute):
+                yield from _nodes(graph)

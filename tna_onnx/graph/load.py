@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 import onnx
@@ -20,6 +20,8 @@ from google.protobuf.message import DecodeError, EncodeError
 from numpy.typing import NDArray
 
 from tna_onnx.errors import UnsupportedModel, UsageError
+from tna_onnx.graph.bounds import MAX_BYTES, check_bounds
+from tna_onnx.graph.datafiles import check_places, data_path, open_data, require_bytes
 from tna_onnx.graph.functions import inlined
 from tna_onnx.graph.places import is_external, place_of
 from tna_onnx.graph.traverse import all_tensors, subgraph_inputs
@@ -159,23 +161,28 @@ class Model:
             raise UnsupportedModel(f"{self.name}: cannot read tensor '{tensor.name}': {error}") from error
 
     def data_path(self, location: str) -> Path:
-        """Return the path of a file with external data; a link, as download caches have them, may lead elsewhere.
+        """Return the path of a file with external data, behind all links.
 
         Raises:
-            UnsupportedModel: the model names a place outside its folder.
+            UnsupportedModel: it lies outside the model's folder (see `graph.datafiles`).
         """
-        if Path(location).is_absolute() or ".." in Path(location).parts:
-            raise UnsupportedModel(f"{self.name}: external data '{location}' lie outside the model's folder")
-        return self.folder / location
+        return data_path(self.path or Path(), location)
+
+    def open_data(self, location: str) -> BinaryIO:
+        """Open a file with external data.
+
+        Raises:
+            UnsupportedModel: it lies outside the model's folder, is missing, no regular file, or cannot be opened.
+        """
+        return open_data(self.path or Path(), location)
 
     def _with_data(self, tensor: onnx.TensorProto) -> onnx.TensorProto:
         """Return a tensor with its external data inside."""
         place = place_of(tensor)
-        with self.data_path(place.location).open("rb") as file:
+        with self.open_data(place.location) as file:
+            require_bytes(self.path or Path(), tensor, place, file.seek(0, 2))  # before that much is allocated
             file.seek(place.offset)
             data = file.read(place.length)
-        if len(data) < place.length:
-            raise ValueError(f"'{place.location}' ends {place.length - len(data):,} bytes too early")
         return onnx.TensorProto(name=tensor.name, dims=tensor.dims, data_type=tensor.data_type, raw_data=data)
 
     def floats(self, tensor: onnx.TensorProto) -> NDArray[Any]:
@@ -202,7 +209,10 @@ def load_model(source: ModelSource) -> Model:
         UnsupportedModel: not an ONNX file, or a damaged one.
     """
     if isinstance(source, (str, Path)):
-        return _read(Path(source))
+        model = _read(Path(source))
+        # Before anything opens the files: what is no part of the model must not become one.
+        check_places(Path(source), filter(is_external, all_tensors(model.proto.graph)))
+        return model
     if isinstance(source, (bytes, bytearray, memoryview)):
         return _complete(_parsed(bytes(source), None))
     package = type(source).__module__.partition(".")[0]
@@ -225,7 +235,10 @@ def _read(path: Path) -> Model:
     if path.is_dir():
         raise UsageError(f"{path}: is a directory; expected an ONNX model file")
     if not path.is_file():
-        raise UsageError(f"{path}: no such file; expected an ONNX model file")
+        what = "is not a regular file" if path.exists() else "no such file"
+        raise UsageError(f"{path}: {what}; expected an ONNX model file")
+    if path.stat().st_size > MAX_BYTES:
+        raise UnsupportedModel(f"{path}: has {path.stat().st_size:,} bytes; an ONNX file has at most {MAX_BYTES:,}")
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -245,7 +258,8 @@ def _parsed(data: bytes, file: Path | None) -> Model:
         ) from error
     if not proto.graph.node or not proto.graph.output or not proto.opset_import:
         raise UnsupportedModel(f"{name}: no graph in it ({len(data):,} bytes); expected an ONNX model file")
-    flat, functions = inlined(proto)
+    check_bounds(str(name), proto)
+    flat, functions = inlined(proto, str(name))
     return Model(flat, hashlib.sha256(data).hexdigest(), file, functions)
 
 

@@ -11,6 +11,11 @@ from tna_onnx.graph.dtypes import byte_count
 
 __all__ = ["Place", "is_external", "place_of", "placeless"]
 
+# Of the largest file that any system has; its double is still a 64-bit number for ONNX Runtime.
+_MAX_DIGITS = 18
+# Characters of what stands in the place of a number, in a message.
+_MAX_SHOWN = 40
+
 
 @dataclass(frozen=True)
 class Place:
@@ -45,9 +50,11 @@ def place_of(tensor: TensorProto) -> Place:
     """Return where the data of an external tensor lie.
 
     Raises:
-        UnsupportedModel: the offset or the length is not a number.
+        UnsupportedModel: the offset or the length is not a number, or a text is not UTF-8.
     """
     entries = {entry.key: entry.value for entry in tensor.external_data}
+    if any(isinstance(text, bytes) for entry in entries.items() for text in entry):
+        raise UnsupportedModel(f"tensor '{tensor.name}' has external data in a place that is not UTF-8 text")
     offset = _number(tensor, "offset", entries.get("offset", "0"))
     length = byte_count(tensor)
     if "length" in entries:
@@ -68,6 +75,8 @@ def placeless(tensor: TensorProto) -> TensorProto:
 
 def _number(tensor: TensorProto, key: str, text: str) -> int:
     # `int` would take a sign, spaces and underscores, too, and a negative offset would be read from somewhere.
-    if not text.isdecimal():
-        raise UnsupportedModel(f"tensor '{tensor.name}' has external data with the {key} '{text}'; expected a number")
+    if not (text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS):
+        raise UnsupportedModel(
+            f"tensor '{tensor.name}' has external data with the {key} '{text[:_MAX_SHOWN]}'; expected a number of bytes"
+        )
     return int(text)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,18 +12,13 @@ from pathlib import Path
 import onnx
 
 from tna_onnx.errors import UnsupportedModel, UsageError
+from tna_onnx.files import temporary_folder, write_new
+from tna_onnx.graph.bounds import MAX_BYTES
+from tna_onnx.graph.commit import commit
 from tna_onnx.graph.external import write_external
 from tna_onnx.graph.load import Model
 
-__all__ = ["check_output", "data_file", "pending"]
-
-# Protobuf counts bytes in a signed 32-bit number.
-_PROTOBUF_LIMIT = 2**31 - 1
-
-
-def data_file(output: Path) -> Path:
-    """Where the external data of a written model lie: `NAME.onnx.data` beside `NAME.onnx`."""
-    return output.with_name(f"{output.name}.data")
+__all__ = ["check_output", "pending"]
 
 
 def check_output(model: Model, output: Path, *, overwrite: bool = False) -> None:
@@ -48,21 +42,8 @@ def check_output(model: Model, output: Path, *, overwrite: bool = False) -> None
     same = model.path is not None and output.exists() and output.samefile(model.path)
     if same and not overwrite:
         raise UsageError(f"{output}: output is the input model; choose another --output, or pass --overwrite")
-    own = {place for name in model.external_files for place in _places(model.folder / name)}
-    if own & _places(output):
+    if any(_places(model.folder / name) & _places(output) for name in model.external_files):
         raise UsageError(f"{output}: is the external data of the input model; choose another --output")
-    if not same and own & _places(data_file(output)):
-        raise UsageError(
-            f"{output}: its external data would go into {data_file(output)}, which holds those of the input model; "
-            "choose another --output"
-        )
-    if own and data_file(output).is_dir():
-        raise UsageError(f"{output}: its external data would go into {data_file(output)}, which is a directory")
-    if own and _special(data_file(output)):
-        raise UsageError(
-            f"{output}: its external data would go into {data_file(output)}, which is not a regular file; "
-            "choose another --output"
-        )
     # Renaming over a file needs no right to write it; a file that is read-only is meant to stay.
     if not os.access(folder, os.W_OK) or (output.exists() and not os.access(output, os.W_OK)):
         raise UsageError(f"{output}: not writable")
@@ -100,53 +81,32 @@ def pending(model: Model, proto: onnx.ModelProto, output: Path | None, *, verbat
     if output is not None:
         name = output.name
         parent = output.absolute().parent
-    try:
-        folder = Path(tempfile.mkdtemp(prefix=f".{name}.", suffix=".tmp", dir=parent))
-    except OSError as error:
-        raise UsageError(f"{output or tempfile.gettempdir()}: cannot be written: {error.strerror}") from error
-    try:
+    with contextlib.ExitStack() as stack:
+        try:
+            folder = stack.enter_context(temporary_folder(parent))
+        except OSError as error:
+            raise UsageError(f"{output or tempfile.gettempdir()}: cannot be written: {error.strerror}") from error
         temporary = folder / name
         try:
-            if model.external_files:
-                write_external(model, proto, data_file(temporary))
-                _write(_serialized(proto, temporary), temporary)
-            elif verbatim and model.path is not None:
-                _write(_same_bytes(model, model.path), temporary)
-            else:
-                _write(_serialized(proto, temporary), temporary)
+            data = _write(model, proto, temporary, verbatim=verbatim)
         except OSError as error:
             raise UsageError(f"{output or name}: cannot be written: {error.strerror}") from error
         yield temporary
         if output is not None:
-            _move(temporary, output)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)  # an error here would hide the one that matters
+            commit(temporary, data, output)
 
 
-def _move(temporary: Path, output: Path) -> None:
-    """Move a model to its place, after its external data; if that fails, the earlier data come back.
-
-    Raises:
-        UsageError: the file cannot be written.
-    """
-    data = data_file(output)
-    earlier = temporary.with_name(f"{temporary.name}.earlier")
-    done = False
-    try:
-        if data_file(temporary).exists():
-            if data.exists():
-                data.replace(earlier)
-            data_file(temporary).replace(data)
-            done = True
-        temporary.replace(output)  # last: until here, the earlier model stands
-    except BaseException as error:  # an interrupt, too, must not leave a model beside the data of another
-        if done:
-            data.unlink()
-        if earlier.exists():
-            earlier.replace(data)
-        if isinstance(error, OSError):
-            raise UsageError(f"{output}: cannot be written: {error.strerror}") from error
-        raise
+def _write(model: Model, proto: onnx.ModelProto, path: Path, *, verbatim: bool) -> Path | None:
+    """Write a model, and return the file with its external data, if it has one."""
+    if model.external_files:
+        data = write_external(model, proto, path)
+        write_new(path, _serialized(proto, path))
+        return data
+    if verbatim and model.path is not None:
+        write_new(path, _same_bytes(model, model.path))
+    else:
+        write_new(path, _serialized(proto, path))
+    return None
 
 
 def _same_bytes(model: Model, path: Path) -> bytes:
@@ -157,16 +117,9 @@ def _same_bytes(model: Model, path: Path) -> bytes:
 
 
 def _serialized(proto: onnx.ModelProto, path: Path) -> bytes:
-    if proto.ByteSize() > _PROTOBUF_LIMIT:
+    if proto.ByteSize() > MAX_BYTES:
         raise UnsupportedModel(
             f"{path.name}: the model without its external data is above 2 GB, which ONNX does not allow"
         )
     data: bytes = proto.SerializeToString(deterministic=True)
     return data
-
-
-def _write(data: bytes, path: Path) -> None:
-    with path.open("xb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())  # a rename may reach the disk before the data do

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from rich.console import Group, RenderableType
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from tna_onnx.numerics.metric import METRICS
+from tna_onnx.printable import printable
 from tna_onnx.results.comparison import ComparedModel, ModelComparison
 
 __all__ = ["model_comparison_text"]
@@ -18,9 +20,9 @@ def model_comparison_text(comparison: ModelComparison) -> RenderableType:
     for model in comparison.others:
         blocks += [Text(), _difference_table(model, comparison)]
     blocks.append(Text())
-    blocks += [Text(f"note     {note}") for note in comparison.notes]
+    blocks += [Text(printable(f"note     {note}")) for note in comparison.notes]
     # last: where the reader of a terminal is when the command ends
-    verdicts = "\n".join(f"{model.name}: {model.verdict}" for model in comparison.others)
+    verdicts = "\n".join(printable(f"{model.name}: {model.verdict}") for model in comparison.others)
     return Group(*blocks, Text(verdicts, style="bold"))
 
 
@@ -36,7 +38,7 @@ def _metrics_table(comparison: ModelComparison) -> Table:
         agreement = f"{100 * model.agreement:.2f}"
         if model.name == comparison.baseline:
             agreement = "baseline"
-        table.add_row(model.name, *values, agreement)
+        table.add_row(Text(printable(model.name)), *values, agreement)
     return table
 
 
@@ -52,4 +54,5 @@ def _difference_table(model: ComparedModel, comparison: ModelComparison) -> Tabl
 
 
 def _table(title: str) -> Table:
-    return Table(title=title, title_justify="left", box=None, pad_edge=False)
+    # rich would take [brackets] in a name for markup
+    return Table(title=escape(printable(title)), title_justify="left", box=None, pad_edge=False)

@@ -8,12 +8,14 @@ same bytes.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from tna_onnx.data.optional import optional
 from tna_onnx.errors import UsageError
+from tna_onnx.files import write_file
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.render import candidates
 from tna_onnx.render.reliability import bars
@@ -106,9 +108,11 @@ def write_figures(report: Report, folder: Path, formats: Sequence[str] = ("svg",
 
 
 def _save(figure: Any, path: Path, metadata: dict[str, None] | None) -> None:
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format=path.suffix[1:], metadata=metadata)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, metadata=metadata)
+        write_file(path, drawn.getvalue())
     except OSError as error:
         raise UsageError(f"{path}: cannot be written: {error.strerror}") from error
 

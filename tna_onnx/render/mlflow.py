@@ -20,6 +20,7 @@ from typing import Any
 
 from tna_onnx.data.optional import optional
 from tna_onnx.errors import TnaError
+from tna_onnx.graph.load import load_model
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.results.as_json import to_json
 from tna_onnx.results.report import Comparison, Report
@@ -191,8 +192,10 @@ def _model_files(report: Report) -> list[Path]:
     if not report.output:
         return []
     path = Path(report.output)
+    if not path.is_file():
+        return []
     # a large model keeps its tensors in a file beside it, and does not load without that
-    return [file for file in (path, path.with_name(f"{path.name}.data")) if file.is_file()]
+    return [path, *(path.with_name(name) for name in load_model(path).external_files)]
 
 
 def _first_line(error: Exception) -> str:

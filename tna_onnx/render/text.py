@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from rich import box
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -11,6 +12,7 @@ from rich.text import Text
 
 from tna_onnx.graph.difference import Difference
 from tna_onnx.numerics.metric import METRICS
+from tna_onnx.printable import printable
 from tna_onnx.render.bin_free import bin_free_lines
 from tna_onnx.render.plot import ReliabilityPlot
 from tna_onnx.results.collection import Collection
@@ -34,11 +36,14 @@ _STYLES = {1: "green", 0: "", -1: "red"}
 
 
 def show(console: Console, content: RenderableType) -> None:
-    """Print without wrapping sentences at the width of a pipe; what the encoding cannot hold is escaped."""
+    """Print without wrapping sentences at the width of a pipe.
+
+    What the encoding cannot hold is escaped, and so is what would act on a terminal.
+    """
     # A name with letters that the terminal's encoding lacks must not end a run that has written its files.
     if hasattr(console.file, "reconfigure"):
         console.file.reconfigure(errors="backslashreplace")
-    console.print(content, soft_wrap=not console.is_terminal, highlight=False, crop=False)
+    console.print(_Escaped(content), soft_wrap=not console.is_terminal, highlight=False, crop=False)
 
 
 def report_text(report: Report, *, plot: bool = False) -> RenderableType:
@@ -59,13 +64,13 @@ def report_text(report: Report, *, plot: bool = False) -> RenderableType:
         f"wrote    {report.output or 'nothing'}",
     ]
     verdict = Text(report.verdict, style="bold")
-    return Group(*_comparison_table(report.comparison), *diagrams, Text(), Text("\n".join(lines)), verdict)
+    return Group(*_comparison_table(report.comparison), *diagrams, Text(), _lines(lines), verdict)
 
 
 def evaluation_text(evaluation: Evaluation, *, plot: bool = False) -> RenderableType:
     """Metrics of one model, and its reliability diagram if asked."""
     metrics = evaluation.metrics
-    title = Text(f"{evaluation.model} on {evaluation.data}: N = {metrics.n:,}, {metrics.bins} bins")
+    title = _lines([f"{evaluation.model} on {evaluation.data}: N = {metrics.n:,}, {metrics.bins} bins"])
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
@@ -75,7 +80,7 @@ def evaluation_text(evaluation: Evaluation, *, plot: bool = False) -> Renderable
     if plot:
         diagram = [Text(), ReliabilityPlot([("", evaluation.reliability)])]
     lines = [*bin_free_lines(evaluation.bin_free), *_note_lines(evaluation.notes)]
-    return Group(title, table, *diagram, *map(Text, lines))
+    return Group(title, table, *diagram, *([_lines(lines)] if lines else []))
 
 
 def collection_text(collection: Collection) -> RenderableType:
@@ -93,7 +98,7 @@ def collection_text(collection: Collection) -> RenderableType:
         *_note_lines(collection.notes),
         f"store    {collection.folder}",
     ]
-    return Text("\n".join(lines))
+    return _lines(lines)
 
 
 def inspection_text(inspection: Inspection) -> RenderableType:
@@ -109,7 +114,7 @@ def inspection_text(inspection: Inspection) -> RenderableType:
         lines += ["", f"refused  output '{refusal.output}', at {refusal.node}: {refusal.reason}"]
     if inspection.provenance:
         lines += ["", "recalibrated by tna-onnx:", *(f"  {k}: {v}" for k, v in inspection.provenance.items())]
-    return Text("\n".join(lines))
+    return _lines(lines)
 
 
 def difference_text(result: ModelDifference) -> RenderableType:
@@ -125,7 +130,7 @@ def difference_text(result: ModelDifference) -> RenderableType:
     if result.outputs:
         lines += _output_lines(result.outputs)
     lines += _note_lines(result.notes)
-    return Group(Text("\n".join(lines)), Text(result.verdict, style="bold"))
+    return Group(_lines(lines), Text(result.verdict, style="bold"))
 
 
 def _comparison_table(c: Comparison) -> tuple[Text, Table]:
@@ -146,7 +151,23 @@ def _comparison_table(c: Comparison) -> tuple[Text, Table]:
             metric.number(getattr(c.after, name)),
             Text(change, style=_STYLES[metric.standing(d.low, d.high)]),
         )
-    return Text(title), table
+    return _lines([title]), table
+
+
+def _lines(lines: Sequence[str]) -> Text:
+    """Join lines; a break inside one of them came out of a file, and must not look like one of ours."""
+    return Text("\n".join(map(printable, lines)))
+
+
+@dataclass(frozen=True)
+class _Escaped:
+    """Anything, with the characters escaped that would act on a terminal; styles are applied behind this."""
+
+    content: RenderableType
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for segment in console.render(self.content, options):
+            yield segment._replace(text=printable(segment.text, lines=True))
 
 
 class _Table(Table):

@@ -10,6 +10,7 @@ import ctypes
 import io
 import os
 import sys
+from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,6 +23,9 @@ from tna_onnx.runtime.session import CUDA, Session, is_onnxruntime_error
 __all__ = ["open_session", "runtime_version"]
 
 _CPU = "CPUExecutionProvider"
+
+# Each has the package `onnxruntime`; where both are installed, the files of one lie over those of the other.
+_WHEELS = ("onnxruntime", "onnxruntime-gpu")
 
 # The CUDA provider is a library of its own, beside that of ONNX Runtime.
 _CUDA_LIBRARY = "onnxruntime_providers_cuda.dll" if sys.platform == "win32" else "libonnxruntime_providers_cuda.so"
@@ -93,12 +97,38 @@ def runtime_version() -> str:
 def _onnxruntime() -> ModuleType:
     try:
         import onnxruntime  # noqa: PLC0415 - an extra; the message below says more than an ImportError
-    except ImportError as error:
-        raise DeviceError(
-            "ONNX Runtime is not installed; install one of the extras: `pip install 'tna-onnx[cpu]'`, or "
-            f"`pip install 'tna-onnx[gpu]'` for NVIDIA GPUs ({error})"
-        ) from error
+    except ModuleNotFoundError as error:
+        if error.name == "onnxruntime":
+            raise DeviceError(
+                "ONNX Runtime is not installed; install one of the extras: `pip install 'tna-onnx[cpu]'`, or "
+                f"`pip install 'tna-onnx[gpu]'` for NVIDIA GPUs ({error})"
+            ) from error
+        raise _half_installed(str(error)) from error
+    except Exception as error:  # of two wheels in one folder, either may raise anything
+        raise _half_installed(f"{type(error).__name__}: {error}") from error
+    # An empty folder of that name, which removing one of two wheels leaves, imports without an error.
+    for name in ("InferenceSession", "__version__"):
+        if not hasattr(onnxruntime, name):
+            raise _half_installed(f"it has no {name}")
     return onnxruntime  # type: ignore[no-any-return]
+
+
+def _half_installed(reason: str) -> DeviceError:
+    """Return the error for an ONNX Runtime that is there and does not work."""
+    listed = " and ".join(name for name in _WHEELS if _is_installed(name)) or "neither of its wheels"
+    return DeviceError(
+        f"ONNX Runtime is installed in part only ({reason}; pip lists {listed}); run "
+        f"`pip uninstall -y {' '.join(_WHEELS)}`, then `pip install 'tna-onnx[cpu]'`, or `pip install 'tna-onnx[gpu]'` "
+        "for NVIDIA GPUs"
+    )
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 def _wants_cuda(ort: ModuleType, device: Device) -> bool:

@@ -106,14 +106,11 @@ def _typed_bytes(tensor: TensorProto) -> bytes:
 
 def _external_blocks(model: Model, tensor: TensorProto) -> Iterator[bytes]:
     place = place_of(tensor)
-    path = model.data_path(place.location)
     # The place may be damaged, too: every message names the model and the tensor.
     where = f"{model.name}: external data '{place.location}' of tensor '{tensor.name}'"
-    if not path.is_file():
-        raise UnsupportedModel(f"{where} are missing in {model.folder.absolute()}")
     left = place.length
     try:
-        with path.open("rb") as stream:
+        with model.open_data(place.location) as stream:
             stream.seek(place.offset)
             while left > 0:
                 block = stream.read(min(left, _BLOCK))

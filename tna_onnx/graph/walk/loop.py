@@ -85,6 +85,9 @@ def _attempt(state: State) -> Head | Refusal:
         reason = str(refused)
     except RecursionError:
         reason = "the chain of nodes before it is too long to follow"
+    # A node of a damaged file may lack anything that its operator has, or hold what no such node can hold.
+    except (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError) as error:
+        reason = f"damaged, or of a form that cannot be read ({type(error).__name__}: {error})"
     return Refusal(state.output, state.where, reason, state.activation)
 
 

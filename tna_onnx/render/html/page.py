@@ -10,8 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from tna_onnx.printable import printable
 
 __all__ = ["Section", "environment", "render_page"]
 
@@ -56,6 +60,13 @@ def render_page(title: str, sections: Sequence[Section], version: str) -> str:
     )
 
 
+def _finalized(value: Any) -> Any:
+    """Escape text that came from anywhere; markup is this package's own."""
+    if isinstance(value, str) and not isinstance(value, Markup):
+        return printable(value, lines=True)
+    return value
+
+
 @cache
 def environment() -> Environment:
     """Return the environment of the templates; a name that a template gets wrong is an error."""
@@ -63,6 +74,8 @@ def environment() -> Environment:
         loader=PackageLoader("tna_onnx.render.html"),
         # names, paths and notes come from outside
         autoescape=True,
+        # a change of the writing direction in a name would act on the rest of the line
+        finalize=_finalized,
         # a name that is wrong would otherwise print nothing
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -1,0 +1,231 @@
+"""What a model may hold: each rule refuses what breaks it, with the place, before anything is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import AttributeProto, TensorProto, helper, numpy_helper
+
+from tests.graph.samples import CASES, Builder
+from tna_onnx.errors import TnaError, UnsupportedModel, UsageError
+from tna_onnx.graph import functions, load
+from tna_onnx.graph.head import choose_head, find_heads
+from tna_onnx.graph.load import load_model
+
+
+def sample() -> onnx.ModelProto:
+    b = Builder()
+    b.linear("y")
+    return b.sample().proto
+
+
+def head_of(proto: onnx.ModelProto) -> onnx.NodeProto:
+    return next(node for node in proto.graph.node if node.name == "head")
+
+
+def _typed(name: str, kind: int, **fields: object) -> Callable[[onnx.ModelProto], None]:
+    def damage(proto: onnx.ModelProto) -> None:
+        node = head_of(proto)
+        kept = [a for a in node.attribute if a.name != name]
+        del node.attribute[:]
+        node.attribute.extend([*kept, AttributeProto(name=name, type=kind, **fields)])
+
+    return damage
+
+
+def _axes(*dims: int) -> Callable[[onnx.ModelProto], None]:
+    def damage(proto: onnx.ModelProto) -> None:
+        tensor = next(t for t in proto.graph.initializer if t.name == "weight")
+        del tensor.dims[:]
+        tensor.dims.extend(dims)
+
+    return damage
+
+
+def _long_name(proto: onnx.ModelProto) -> None:
+    head_of(proto).name = "n" * 10_001
+
+
+def _two_lines(proto: onnx.ModelProto) -> None:
+    head_of(proto).name = "head\nError: all is well"
+
+
+def _sparse(proto: onnx.ModelProto) -> None:
+    values = numpy_helper.from_array(np.float32([1.0]), "wide")
+    indices = numpy_helper.from_array(np.int64([0]), "indices")
+    proto.graph.sparse_initializer.add(values=values, indices=indices, dims=[2**20, 2**20])
+
+
+DAMAGES = {
+    "alpha is a text": (
+        _typed("alpha", AttributeProto.STRING, s=b"2"),
+        "attribute 'alpha' of Gemm 'head' is of type STR",
+    ),
+    "alpha is a list": (_typed("alpha", AttributeProto.FLOATS, floats=[1, 2]), "type FLOATS; expected FLOAT"),
+    "alpha has no type": (_typed("alpha", AttributeProto.UNDEFINED, f=2), "type UNDEFINED; expected FLOAT"),
+    "transB is a tensor": (_typed("transB", AttributeProto.TENSOR, t=TensorProto()), "type TENSOR; expected INT"),
+    "negative axis": (_axes(-3, 6), "tensor 'weight' has 2 axes, the shortest of length -3"),
+    "many axes": (_axes(*[1] * 1000, 3, 6), "has 1002 axes"),
+    "long name": (_long_name, "a name of 10,001 characters begins with 'nnn"),
+    "name of two lines": (_two_lines, r"begins with 'head\nError: all is well'; expected one line"),
+    "wide sparse tensor": (_sparse, "sparse tensor 'wide' would have 4,398,046,511,104 bytes"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_what_breaks_a_rule_is_refused_when_it_is_loaded(damage: str, tmp_path: Path) -> None:
+    change, message = DAMAGES[damage]
+    proto = sample()
+    change(proto)
+    (tmp_path / "model.onnx").write_bytes(proto.SerializeToString())
+    with pytest.raises(UnsupportedModel) as caught:
+        load_model(tmp_path / "model.onnx")
+    assert str(caught.value).startswith(f"{tmp_path / 'model.onnx'}: ")
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("dims", [(2**40, 6), (2**62, 2**62), (3, 5)])
+def test_an_axis_that_promises_more_than_is_there(dims: tuple[int, ...], tmp_path: Path) -> None:
+    """Nothing of that size is allocated: the bytes do not have the shape."""
+    proto = sample()
+    _axes(*dims)(proto)
+    with pytest.raises(UnsupportedModel, match="cannot read tensor 'weight'"):
+        choose_head(load_model(proto))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_no_sample_comes_near_a_limit(case: str, tmp_path: Path) -> None:
+    CASES[case]().write(tmp_path)
+
+
+def test_a_file_above_what_protobuf_can_hold_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    with path.open("wb") as stream:
+        stream.truncate(2**31)  # a hole: takes no room on the disk
+    with pytest.raises(UnsupportedModel, match="has 2,147,483,648 bytes; an ONNX file has at most 2,147,483,647"):
+        load_model(path)
+
+
+def test_a_pipe_is_not_opened(tmp_path: Path) -> None:
+    import os
+
+    os.mkfifo(tmp_path / "model.onnx")
+    with pytest.raises(UsageError, match="is not a regular file"):
+        load_model(tmp_path / "model.onnx")
+
+
+# --- functions
+
+
+def function(name: str, *calls: str) -> onnx.FunctionProto:
+    """A function that calls others one after another; without any, it is a Relu."""
+    names = ["a", *(f"t{k}" for k in range(len(calls) - 1)), "b"]
+    nodes = [helper.make_node(c, [names[k]], [names[k + 1]], domain="local") for k, c in enumerate(calls)]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
+    return helper.make_function("local", name, ["a"], ["b"], nodes or [helper.make_node("Relu", ["a"], ["b"])], opsets)
+
+
+def calling(*functions_: onnx.FunctionProto) -> onnx.ModelProto:
+    """A classifier whose features pass the last function."""
+    b = Builder()
+    b.nodes.append(helper.make_node(functions_[-1].name, ["features"], ["passed"], domain="local"))
+    b.linear("y", data="passed")
+    proto = b.proto("y")
+    proto.opset_import.append(helper.make_opsetid("local", 1))
+    proto.functions.extend(functions_)
+    return proto
+
+
+def ladder(steps: int) -> onnx.ModelProto:
+    """Each function calls the one before twice: 2^steps nodes."""
+    return calling(function("F0"), *(function(f"F{k}", f"F{k - 1}", f"F{k - 1}") for k in range(1, steps + 1)))
+
+
+@pytest.mark.parametrize(
+    ("proto", "message"),
+    [
+        (calling(function("F", "F")), "functions call themselves: F -> F"),
+        (calling(function("G", "F"), function("F", "G")), "functions call themselves: "),
+        (calling(function("F"), function("F")), "function 'F' is there twice"),
+        (ladder(30), "nodes in "),
+        (calling(function("F0"), *(function(f"F{k}", f"F{k - 1}") for k in range(1, 300))), "300 calls deep"),
+    ],
+    ids=["itself", "circle", "twice", "ladder", "deep"],
+)
+def test_functions_that_cannot_be_inlined(proto: onnx.ModelProto, message: str) -> None:
+    with pytest.raises(UnsupportedModel, match=message):
+        load_model(proto)
+
+
+def test_a_ladder_of_a_few_steps_is_counted_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oracle is the inliner: the number of nodes that it makes is the largest that a limit refuses."""
+    proto = ladder(4)
+    made = len(load_model(proto).proto.graph.node) - 3  # without trunk, Relu and head
+    assert made == 2**4
+    # F4 stands for 2 calls, each of them for 2 more, ..., and 16 nodes: 2 + 4 + 8 + 16 + 16
+    monkeypatch.setattr(functions, "_MAX_NODES", 46)
+    load_model(proto)
+    monkeypatch.setattr(functions, "_MAX_NODES", 45)
+    with pytest.raises(UnsupportedModel, match="stand for 46 nodes"):
+        load_model(proto)
+
+
+# --- constants that nodes compute
+
+
+def computed(op_type: str, *inputs: object, **attributes: object) -> onnx.ModelProto:
+    b = Builder()
+    names = [b.store(f"in{k}", v, np.asarray(v).dtype) for k, v in enumerate(inputs)]
+    b.node(op_type, *names, out="made", **attributes)
+    b.node("MatMul", "features", "made", out="y", name="head")
+    return b.proto("y")
+
+
+def _loop() -> onnx.ModelProto:
+    infos = [helper.make_tensor_value_info(n, t, s) for n, t, s in (("i", 7, []), ("go", 9, []), ("v", 1, None))]
+    outs = [helper.make_tensor_value_info(n, t, s) for n, t, s in (("more", 9, []), ("w", 1, None))]
+    nodes = [helper.make_node("Identity", ["go"], ["more"]), helper.make_node("Identity", ["v"], ["w"])]
+    body = helper.make_graph(nodes, "body", infos, outs)
+    return computed("Loop", np.int64(2**62), np.array(True), np.ones((6, 3), np.float32), body=body)
+
+
+@pytest.mark.parametrize(
+    ("proto", "message"),
+    [
+        (
+            computed("ConstantOfShape", np.int64([6, 2**40])),
+            "a ConstantOfShape node with a result of 6,597,069,766,656 el",
+        ),
+        (computed("Tile", np.ones((6, 3), np.float32), np.int64([2**20, 2**20])), "a Tile node with a result of"),
+        (computed("Expand", np.ones((6, 1), np.float32), np.int64([6, 2**40])), "an? Expand node with a result of"),
+        (computed("Range", np.float32(0), np.float32(1e12), np.float32(1)), "a Range node with a result of"),
+        (_loop(), "a Loop node, not a constant"),
+    ],
+    ids=["ConstantOfShape", "Tile", "Expand", "Range", "Loop"],
+)
+def test_a_constant_of_any_size_is_not_computed(proto: onnx.ModelProto, message: str) -> None:
+    _, (refusal,) = find_heads(load_model(proto))
+    import re
+
+    assert re.search(message, refusal.reason), refusal.reason
+
+
+@pytest.mark.parametrize("error", [IndexError, TypeError, ValueError, MemoryError, AttributeError, OverflowError])
+def test_whatever_a_damaged_node_makes_raise_is_a_refusal(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise error("something")
+
+    monkeypatch.setattr("tna_onnx.graph.walk.loop.head_at", fail)
+    model = load_model(sample())
+    assert isinstance(model, load.Model)
+    _, (refusal,) = find_heads(model)
+    assert refusal.node == "head"
+    assert f"damaged, or of a form that cannot be read ({error.__name__}: something)" in refusal.reason
+    with pytest.raises(TnaError):
+        choose_head(model)

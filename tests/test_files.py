@@ -1,0 +1,208 @@
+"""Files that are there whole or not at all, and which of them are opened."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tna_onnx import files
+from tna_onnx.files import alone_in, is_replaced, open_regular, remove_leftovers, temporary_folder, write_file
+
+NAME = ".tna-onnx-0123456789abcdef.tmp"
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+# --- reading
+
+
+def _link(path: Path) -> None:
+    (path.parent / "target").write_bytes(b"x")
+    path.symlink_to("target")
+
+
+def _socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+
+
+def test_a_regular_file_is_read(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"content")
+    with open_regular(tmp_path / "file") as stream:
+        assert stream.read() == b"content"
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, _link, _socket])
+def test_nothing_else_is_opened(make: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # the path of a socket must be short
+    make(Path("file"))
+    with pytest.raises(OSError, match="not a regular file"):
+        open_regular(Path("file"))
+
+
+def test_devices_are_not_opened() -> None:
+    with pytest.raises(OSError, match="not a regular file"):
+        open_regular(Path("/dev/zero"))
+
+
+def test_a_pipe_that_takes_the_place_of_the_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the look and the opening; without a writer, an ordinary opening would wait for ever."""
+    path = tmp_path / "file"
+    path.write_bytes(b"content")
+    real = os.open
+
+    def swapped(name: Path, *args: int) -> int:
+        path.unlink()
+        os.mkfifo(path)
+        return real(name, *args)
+
+    monkeypatch.setattr(os, "open", swapped)
+    with pytest.raises(OSError, match="not a regular file"):
+        open_regular(path)
+
+
+# --- writing
+
+
+def test_new_and_old_content(tmp_path: Path) -> None:
+    path = tmp_path / "r.json"
+    for content in (b"one", b"two"):
+        write_file(path, content)
+        assert path.read_bytes() == content
+    assert names(tmp_path) == ["r.json"]
+
+
+def test_modes(tmp_path: Path) -> None:
+    """As of any new file; as it was where there is one."""
+    (tmp_path / "plain").touch()
+    path = tmp_path / "r.json"
+    write_file(path, b"")
+    assert path.stat().st_mode == (tmp_path / "plain").stat().st_mode
+    path.chmod(0o604)
+    write_file(path, b"new")
+    assert path.stat().st_mode & 0o777 == 0o604
+
+
+def test_a_link_stays_one(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    target = tmp_path / "elsewhere" / "r.json"
+    target.write_bytes(b"old")
+    (tmp_path / "r.json").symlink_to(target)
+    write_file(tmp_path / "r.json", b"new")
+    assert (tmp_path / "r.json").is_symlink()
+    assert target.read_bytes() == b"new"
+    assert names(tmp_path / "elsewhere") == ["r.json"]
+
+
+def test_a_pipe_is_written_to(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_file(path, b"new")
+        assert os.read(reader, 10) == b"new"
+    finally:
+        os.close(reader)
+    assert path.is_fifo()
+
+
+def test_what_a_descriptor_stands_for_stays(tmp_path: Path) -> None:
+    """As /dev/stdout does when it goes to a file."""
+    with (tmp_path / "log").open("wb") as stream:
+        inode = (tmp_path / "log").stat().st_ino
+        path = Path(f"/dev/fd/{stream.fileno()}")
+        assert not is_replaced(path)
+        write_file(path, b"new")
+    assert (tmp_path / "log").stat().st_ino == inode
+    assert (tmp_path / "log").read_bytes() == b"new"
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_a_failure_leaves_the_old_file(
+    call: str, error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "r.json"
+    path.write_bytes(b"old")
+
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(os, call, fail)
+    with pytest.raises(type(error)):
+        write_file(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert names(tmp_path) == ["r.json"]
+
+
+# --- leftovers
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_leftovers_of_the_dead_are_removed(kind: str, tmp_path: Path) -> None:
+    left = tmp_path / NAME
+    if kind == "file":
+        left.touch()
+    else:
+        left.mkdir()
+        (left / "model.onnx").touch()
+    write_file(tmp_path / "r.json", b"")
+    assert names(tmp_path) == ["r.json"]
+
+
+def test_the_temporary_folder_of_the_living_stays(tmp_path: Path) -> None:
+    with temporary_folder(tmp_path) as folder:
+        (folder / "model.onnx").touch()
+        remove_leftovers(tmp_path)
+        with temporary_folder(tmp_path) as other:
+            assert other != folder
+        assert names(folder) == ["model.onnx"]
+    assert names(tmp_path) == []
+
+
+def test_nothing_of_another_name_is_removed(tmp_path: Path) -> None:
+    kept = [".tna-onnx-0123.tmp", f"{NAME}.bak", "tna-onnx-0123456789abcdef.tmp", ".tna-onnx-0123456789ABCDEF.tmp"]
+    for name in kept:
+        (tmp_path / name).touch()
+    remove_leftovers(tmp_path)
+    assert names(tmp_path) == sorted(kept)
+
+
+def test_no_link_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "file").touch()
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / NAME).symlink_to(tmp_path / "mine", target_is_directory=True)
+    remove_leftovers(tmp_path / "folder")
+    assert names(tmp_path / "mine") == ["file"]
+
+
+def test_a_folder_that_was_taken_for_a_leftover_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between making and locking it, another run may look for leftovers."""
+    real = files._lock
+    seen: list[int] = []
+
+    def lock(descriptor: int) -> bool | None:
+        seen.append(descriptor)
+        if len(seen) == 1:
+            next(tmp_path.iterdir()).rmdir()
+        return real(descriptor)
+
+    monkeypatch.setattr(files, "_lock", lock)
+    with temporary_folder(tmp_path) as folder:
+        assert folder.is_dir()
+    assert len(seen) == 2
+
+
+def test_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_PATIENCE", 0.1)
+    with alone_in(tmp_path), pytest.raises(OSError, match=r"keeps .* locked"), alone_in(tmp_path):
+        pytest.fail("the block must not run")
+    with alone_in(tmp_path):
+        pass

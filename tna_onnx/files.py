@@ -1,0 +1,235 @@
+"""Files of which nobody knows what they are, and files that must be there whole or not at all.
+
+Reading: a path that a model or data name may lead to a pipe or a device, which never ends. Only regular files are
+opened.
+
+Writing: what is new goes into a temporary file or folder beside its place, reaches the disk, and then takes the name in
+one step. A process that is killed leaves the old content, and a temporary that the next one to write there removes:
+each is locked while its owner lives, and the system gives the lock back when it dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import shutil
+import stat
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+__all__ = [
+    "alone_in",
+    "is_replaced",
+    "keep_mode",
+    "open_regular",
+    "remove_leftovers",
+    "sync_folder",
+    "temporary_folder",
+    "write_file",
+    "write_new",
+]
+
+_TEMPORARY = re.compile(r"\.tna-onnx-[0-9a-f]{16}\.tmp")
+
+# Seconds to wait for another process that is renaming files in the same folder, and between two looks.
+_PATIENCE = 60.0
+_PAUSE = 0.05
+
+# Windows has neither of the first two, and needs the last for bytes as they are.
+_READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a regular file for reading; its last part is no link.
+
+    Raises:
+        OSError: there is no such file, it cannot be opened, or it is a folder, a pipe, a device or a link.
+    """
+    # Looked at before it is opened, which by itself may block or make a device do something.
+    _require_regular(path, path.lstat())
+    stream = os.fdopen(os.open(path, _READ), "rb")
+    try:
+        _require_regular(path, os.fstat(stream.fileno()))  # another one may have taken its place
+    except OSError:
+        stream.close()
+        raise
+    return stream
+
+
+def _require_regular(path: Path, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(0, "not a regular file", str(path))
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file in one step: the old content stays until the new one is on disk. The mode of an old file is kept.
+
+    A link stays a link, to a new file. Pipes and devices are written to as they are: they have no content to lose.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    if not is_replaced(path):
+        path.write_bytes(content)
+        return
+    target = path.resolve()
+    remove_leftovers(target.parent)
+    temporary, lock = _claim(target.parent, _create)
+    try:
+        with os.fdopen(lock, "wb") as stream:
+            _write_through(stream, content)
+            keep_mode(temporary, target)
+            # Before the lock is given back, or another process could take the file for a leftover.
+            temporary.replace(target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_folder(target.parent)
+
+
+def is_replaced(path: Path) -> bool:
+    """Whether `write_file` puts a new file in the place of an old one, for which it needs the right to the folder.
+
+    Pipes and devices stay, and so does what /dev/stdout and /dev/fd/3 stand for: a file that someone has open.
+    """
+    return (path.is_file() or not path.exists()) and path.absolute().parts[1:2] not in (("dev",), ("proc",))
+
+
+def write_new(path: Path, content: bytes) -> None:
+    """Write a file that is not there yet, down to the disk.
+
+    Raises:
+        OSError: it is there, or cannot be written.
+    """
+    with path.open("xb") as stream:
+        _write_through(stream, content)
+
+
+def _write_through(stream: BinaryIO, content: bytes) -> None:
+    stream.write(content)
+    stream.flush()
+    os.fsync(stream.fileno())  # a rename may reach the disk before the data do
+
+
+def keep_mode(new: Path, old: Path) -> None:
+    """Give a file the mode of the one that it is about to replace, if there is one."""
+    if old.is_file():
+        new.chmod(stat.S_IMODE(old.stat().st_mode))
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring renames in a folder to the disk, on systems that can."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+@contextlib.contextmanager
+def temporary_folder(parent: Path | None) -> Iterator[Path]:
+    """Give a new folder below another one, or below the system's for temporary files; it is gone after the block.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    parent = parent or Path(tempfile.gettempdir())
+    remove_leftovers(parent)
+    folder, lock = _claim(parent, _make_folder)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)  # an error here would hide the one that matters
+        os.close(lock)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove the temporary files and folders of processes that no longer live."""
+    with contextlib.suppress(OSError):
+        found = [Path(entry.path) for entry in os.scandir(folder) if _TEMPORARY.fullmatch(entry.name)]
+        for path in found:
+            _remove_leftover(path)
+
+
+def _remove_leftover(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        lock = os.open(path, _READ)
+        try:
+            if not _lock(lock):
+                return
+            if stat.S_ISDIR(os.fstat(lock).st_mode):
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink()
+        finally:
+            os.close(lock)
+
+
+def _claim(parent: Path, make: Callable[[Path], int]) -> tuple[Path, int]:
+    """Make a temporary and lock it; returns it and the descriptor that holds the lock."""
+    while True:
+        path = parent / f".tna-onnx-{secrets.token_hex(8)}.tmp"
+        lock = make(path)
+        locked = _lock(lock)
+        # Between making and locking, another process may have taken it for a leftover.
+        if locked is not False and path.exists():
+            return path, lock
+        os.close(lock)
+
+
+def _create(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+
+
+def _make_folder(path: Path) -> int:
+    path.mkdir(mode=0o700)
+    return os.open(path if sys.platform != "win32" else os.devnull, os.O_RDONLY)
+
+
+@contextlib.contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Let one process at a time into a block that renames and removes files of a folder.
+
+    Raises:
+        OSError: another process stays in it for a minute.
+    """
+    if sys.platform == "win32":
+        yield
+        return
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        end = time.monotonic() + _PATIENCE
+        while _lock(lock) is False:
+            if time.monotonic() > end:
+                raise OSError(0, f"another program keeps {folder} locked", str(folder))
+            time.sleep(_PAUSE)
+        yield
+    finally:
+        os.close(lock)
+
+
+if sys.platform == "win32":
+
+    def _lock(descriptor: int) -> bool | None:  # noqa: ARG001
+        """Lock nothing: folders have no locks there."""
+        return None
+
+else:
+    import fcntl
+
+    def _lock(descriptor: int) -> bool | None:
+        """Lock a file or folder. False: someone else has; None: the file system has no locks."""
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return None
+        return True

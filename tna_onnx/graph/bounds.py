@@ -1,0 +1,155 @@
+"""What a model may hold, checked once, before anything is computed from it.
+
+    1. A file of at most 2 GB, which is what protobuf can hold.
+    2. Names of at most 10,000 characters, in one line; these and metadata in UTF-8.
+    3. Tensors of at most 64 axes, none of negative length: NumPy's limit.
+    4. Sparse tensors of at most 2 GB when they are filled up.
+    5. Attributes of the type that the operator's definition gives them.
+    6. Functions that do not call themselves, and once they are inlined no more than a million nodes, and no more than
+       256 MB or twenty times the size of the file (`graph.functions`).
+
+How deep graphs are nested is limited by protobuf, which refuses more than 33 levels. No model of the exporters that are
+known comes near any of these.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator
+from functools import cache
+from typing import Any, cast
+
+import onnx
+from onnx import AttributeProto
+
+from tna_onnx.errors import UnsupportedModel
+from tna_onnx.graph.dtypes import element_type
+from tna_onnx.graph.traverse import all_tensors, subgraphs
+
+__all__ = ["MAX_BYTES", "check_bounds"]
+
+MAX_BYTES = 2**31 - 1
+"""Protobuf counts bytes in a signed 32-bit number."""
+
+_MAX_NAME = 10_000
+_MAX_AXES = 64
+_BREAKS = re.compile("[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
+
+# Operators of ONNX Runtime that a head may be, and the standard ones whose attributes they have.
+_LIKE = {"FusedGemm": "Gemm", "FusedConv": "Conv"}
+
+
+def check_bounds(name: str, model: onnx.ModelProto) -> None:
+    """Check rules 2 to 5.
+
+    Args:
+        name: what messages call the model.
+        model: as parsed.
+
+    Raises:
+        UnsupportedModel: one of the rules.
+    """
+    try:
+        _check_names(name, _names(model.graph))
+        _check_text(name, _texts(model))
+    except UnicodeDecodeError as error:  # which protobuf raises, or gives bytes: that differs by version
+        raise UnsupportedModel(f"{name}: damaged: a name is not UTF-8 text ({error})") from error
+    for tensor in all_tensors(model.graph):
+        _check_axes(name, tensor.name, tensor.dims)
+    for sparse in model.graph.sparse_initializer:
+        _check_sparse(name, sparse)
+    opsets = {opset.domain: opset.version for opset in model.opset_import}
+    for node in model.graph.node:
+        _check_attributes(name, node, opsets)
+
+
+def _names(graph: onnx.GraphProto) -> Iterator[str]:
+    """Yield every name in a graph and its sub-graphs."""
+    for node in graph.node:
+        yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+        for attribute in node.attribute:
+            yield attribute.name
+            for inner in subgraphs(attribute):
+                yield from _names(inner)
+    for part in (graph.input, graph.output, graph.initializer):
+        yield from (item.name for item in part)
+
+
+def _check_names(model: str, names: Iterable[str]) -> None:
+    for name in names:
+        _check_text(model, (name,))
+        if len(name) > _MAX_NAME or _BREAKS.search(name):
+            raise UnsupportedModel(
+                f"{model}: damaged: a name of {len(name):,} characters begins with {name[:40]!r}; expected one line of "
+                f"at most {_MAX_NAME:,}"
+            )
+
+
+def _texts(model: onnx.ModelProto) -> Iterator[str]:
+    """Yield the texts of any length that are read, besides names."""
+    for entry in model.metadata_props:
+        yield from (entry.key, entry.value)
+    yield from (opset.domain for opset in model.opset_import)
+    for function in model.functions:
+        yield from (function.name, function.domain)
+
+
+def _check_text(model: str, texts: Iterable[str | bytes]) -> None:
+    for text in texts:
+        if isinstance(text, bytes):
+            raise UnsupportedModel(f"{model}: damaged: the name {text[:40]!r} is not UTF-8 text")
+
+
+def _check_axes(model: str, name: str, dims: Iterable[int]) -> None:
+    dims = tuple(dims)
+    if len(dims) > _MAX_AXES or min(dims, default=0) < 0:
+        raise UnsupportedModel(
+            f"{model}: damaged: tensor '{name}' has {len(dims)} axes, the shortest of length {min(dims)}; expected at "
+            f"most {_MAX_AXES}, and no negative length"
+        )
+
+
+def _check_sparse(model: str, sparse: onnx.SparseTensorProto) -> None:
+    _check_axes(model, sparse.values.name, sparse.dims)
+    size = math.prod(sparse.dims) * element_type(sparse.values.data_type).bits // 8
+    if size > MAX_BYTES:
+        raise UnsupportedModel(
+            f"{model}: sparse tensor '{sparse.values.name}' would have {size:,} bytes; expected at most {MAX_BYTES:,}"
+        )
+
+
+def _check_attributes(model: str, node: onnx.NodeProto, opsets: dict[str, int]) -> None:
+    """Check rule 5, for operators that have a definition."""
+    if not node.attribute:
+        return
+    expected = _attribute_types(node, opsets)
+    for attribute in node.attribute:
+        # A reference stands for an attribute of the function around it, which says the type.
+        kind = expected.get(attribute.name, attribute.type)
+        if attribute.type != kind and not attribute.ref_attr_name:
+            raise UnsupportedModel(
+                f"{model}: damaged: attribute '{attribute.name}' of {node.op_type} '{node.name}' is of type "
+                f"{_type_name(attribute.type)}; expected {_type_name(kind)}"
+            )
+
+
+def _attribute_types(node: onnx.NodeProto, opsets: dict[str, int]) -> dict[str, int]:
+    """Return name -> type, as the definition of the operator in its version has them; empty if there is none."""
+    domain = node.domain
+    if domain in ("ai.onnx", "com.microsoft"):
+        domain = ""
+    return _defined_types(_LIKE.get(node.op_type, node.op_type), opsets.get(domain, opsets.get("ai.onnx", 0)), domain)
+
+
+@cache
+def _defined_types(op_type: str, version: int, domain: str) -> dict[str, int]:
+    try:
+        schema = onnx.defs.get_schema(op_type, version, domain)
+    except (onnx.defs.SchemaError, TypeError):  # no such operator, or a version or name that is none
+        return {}
+    return {name: int(cast("Any", definition.type)) for name, definition in schema.attributes.items()}
+
+
+def _type_name(kind: int) -> str:
+    return str(AttributeProto.AttributeType.Name(kind)) if kind in AttributeProto.AttributeType.values() else str(kind)
