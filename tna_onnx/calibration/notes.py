@@ -72,6 +72,7 @@ def _input_notes(task: Task, outcome: Outcome, suspicion: str, drift: float | No
         notes.append(f"device auto: CUDA was not obtained, ran on the CPU: {task.fallback}")
     if suspicion:
         notes.append(suspicion)
+    notes += task.data_notes
     if task.model.inlined:
         notes.append(f"model-local functions were inlined: {', '.join(task.model.inlined)}")
     notes += _head_notes(task, drift)

@@ -64,6 +64,7 @@ class Task:
         placement: where the products of the search are computed.
         engine: where sums over chunks of samples are computed.
         tilt_bias: whether the bias is scaled with a tilted weight.
+        data_notes: what users should know about the samples.
     """
 
     opened: OpenModel
@@ -80,6 +81,7 @@ class Task:
     placement: Placement = field(default_factory=Host)
     engine: Engine = local
     tilt_bias: bool = False
+    data_notes: tuple[str, ...] = ()
 
     @property
     def model(self) -> Model:

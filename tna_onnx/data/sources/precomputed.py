@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     import numpy.typing as npt
+    from numpy.typing import NDArray
 
 __all__ = ["Kind", "Precomputed", "open_precomputed"]
 
@@ -74,6 +75,10 @@ class Precomputed:
     def digest(self) -> str:
         """Return SHA-256 (hex) of the contents."""
         return self.source.digest()
+
+    def sample_digests(self) -> NDArray[np.uint64]:
+        """Return 64 bits for each sample, (N,)."""
+        return self.source.sample_digests()
 
 
 def open_precomputed(

@@ -75,7 +75,7 @@ class TableImages:
             return folder / str(path)
         raise DataError(f"{self.name(row)}: holds no image; remove that row")
 
-    def digest(self, rows: IntArray, labels: IntArray) -> str:  # noqa: ARG002 - whole files count
+    def digest(self, rows: IntArray, labels: IntArray, contents: object) -> str:  # noqa: ARG002 - whole files count
         """Return SHA-256 (hex) over the bytes of all files of the table, in order, and the labels."""
         return files_sha256(self.files, labels)
 
