@@ -130,5 +130,5 @@ def row_digests(batch: Batch) -> NDArray[np.uint64]:
 
 
 def short_digests(digests: Iterable[bytes]) -> NDArray[np.uint64]:
-    """Return the first 64 bits of each SHA-256: two of a million samples agree by chance once in 30 million data sets."""
+    """Return the first 64 bits of each SHA-256: of a million samples, two agree by chance once in 30 million."""
     return np.frombuffer(b"".join(digest[:8] for digest in digests), "<u8").astype(np.uint64)

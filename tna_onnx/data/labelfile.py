@@ -134,9 +134,7 @@ def labels_apart(request: Request, stored: AnyArray | None) -> AnyArray:
     if request.labels is None:
         return np.asarray(stored)
     if isinstance(request.labels, Path):
-        table = read_label_file(
-            request.labels, request.label_column, is_path=lambda _: False, limits=request.limits
-        )
+        table = read_label_file(request.labels, request.label_column, is_path=lambda _: False, limits=request.limits)
         return table.labels
     return np.asarray(request.labels)
 

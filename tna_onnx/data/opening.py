@@ -19,7 +19,7 @@ from tna_onnx.data.limits import Limits
 from tna_onnx.data.request import Request
 from tna_onnx.data.sources.iterables import is_iterable, open_iterable, open_mapping
 from tna_onnx.data.sources.loader import open_loader
-from tna_onnx.data.sources.remote import Copy, is_url
+from tna_onnx.data.sources.remote import Copy, is_url, local_path
 from tna_onnx.data.sources.webdataset import expand_braces, open_webdataset
 from tna_onnx.errors import DataError, UsageError
 
@@ -76,13 +76,13 @@ def open_source(
     elif labels is not None:
         labels = np.asarray(labels)
     root = None if data_root is None else Path(data_root)
-    request = Request(
-        inputs, n_classes, recipe, labels, class_names, label_column, skip_bad, root, limits or Limits()
-    )
+    request = Request(inputs, n_classes, recipe, labels, class_names, label_column, skip_bad, root, limits or Limits())
     if not isinstance(data, (str, Path)):
         return _open_object(data, request)
     if format == "loader":
         return open_loader(str(data), request)
+    if isinstance(data, str):
+        data = local_path(data)
     if is_url(str(data)):
         return _open_url(str(data), request, format)
     return _open_path(Path(data), request, format)
@@ -105,7 +105,7 @@ def _open_object(data: Any, request: Request) -> Source:
 
 
 def _open_url(url: str, request: Request, kind: Format | None) -> Source:
-    copy = Copy(url)
+    copy = Copy(url, request.limits)
     try:
         if copy.path.is_file() and (kind or _recognise(copy.path)) == "manifest":
             # The images that a manifest names lie beside it, behind the URL.

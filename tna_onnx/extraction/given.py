@@ -110,7 +110,15 @@ def open_samples(opened: OpenModel, data: Data, names: tuple[str, ...] | None) -
         return _stored(opened.model, readout, Path(path), data, names)
     specs = opened.inputs
     if data.format in (None, "npz", "npy"):
-        computed = open_precomputed(data.samples, specs, readout.n_classes, labels=data.labels, class_names=names)
+        computed = open_precomputed(
+            data.samples,
+            specs,
+            readout.n_classes,
+            labels=data.labels,
+            class_names=names,
+            data_root=None if data.data_root is None else Path(data.data_root),
+            limits=data.limits,
+        )
         if computed is not None:
             values: dict[str, NDArray[Any]] = {computed.kind: computed.values}
             return _enter(readout, values, computed.labels, computed.kind, data, names, computed.source.title)

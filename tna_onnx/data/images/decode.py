@@ -26,15 +26,15 @@ from tna_onnx.errors import DataError, UsageError
 if TYPE_CHECKING:
     from typing import BinaryIO
 
-    from tna_onnx.data.limits import Limits
-
     from PIL.Image import Image
+
+    from tna_onnx.data.limits import Limits
 
 __all__ = ["read_image", "require_pillow"]
 
 _GREY = ("1", "L", "LA")
 # Told by content, whatever the name says. Pillow reads more, PostScript among them, for which it starts a program.
-_FORMATS = ("JPEG", "MPO", "PNG", "BMP", "DIB", "GIF", "WEBP", "TIFF", "PPM")
+_FORMATS = ("JPEG", "PNG", "BMP", "DIB", "GIF", "WEBP", "TIFF", "PPM")
 
 
 def require_pillow() -> None:

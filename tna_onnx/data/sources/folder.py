@@ -131,7 +131,9 @@ def _by_labels(root: Path, request: Request) -> tuple[list[str], IntArray]:
     where = request.labels_where(str(root))
     values = request.labels
     if isinstance(values, Path):
-        table = read_label_file(values, request.label_column, is_path=lambda text: _is_file(root, text), limits=request.limits)
+        table = read_label_file(
+            values, request.label_column, is_path=lambda text: _is_file(root, text), limits=request.limits
+        )
         if table.paths is not None:
             require_files(root, table.paths, where)
             names = list(table.paths)

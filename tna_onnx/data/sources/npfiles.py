@@ -81,13 +81,9 @@ def _check_sizes(path: Path, archive: zipfile.ZipFile, names: Sequence[str], max
     total = 0
     for name in names:
         member = name if name in members else f"{name}.npy"
-        with parsing(
-            f"{path}: array {name!r}",
-            "cannot be read",
-            "expected a plain array of numbers: object arrays are never unpickled; store it again with a numeric dtype",
-        ):
-            with archive.open(member) as stream:
-                total += _claimed_bytes(stream, archive.getinfo(member).file_size)
+        advice = "expected a plain array of numbers, objects are never unpickled; store it again with a numeric dtype"
+        with parsing(str(path), f"array {name!r} cannot be read", advice), archive.open(member) as stream:
+            total += _claimed_bytes(stream, archive.getinfo(member).file_size)
     if total > max_bytes:
         raise DataError(
             f"{path}: its arrays take {total:,} bytes, more than {max_bytes:,}, which is what a file of its size may "
@@ -118,7 +114,7 @@ def _claimed_bytes(stream: IO[bytes], size: int) -> int:
 
 def _member(path: Path, archive: Any, name: str) -> AnyArray:
     advice = "expected a plain array of numbers; store it again, or as .npy files in a folder"
-    with parsing(f"{path}: array {name!r}", "cannot be read", advice):
+    with parsing(str(path), f"array {name!r} cannot be read", advice):
         array = archive[name]
     if not isinstance(array, np.ndarray):
         raise DataError(f"{path}: {name!r} is not a NumPy array; write the file with numpy.savez")
