@@ -24,7 +24,7 @@ from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction.keys import model_key
 from tna_onnx.extraction.mapped import ReadOnce
 from tna_onnx.extraction.sessions import OpenModel, open_part
-from tna_onnx.extraction.store import find_stores, read_stored
+from tna_onnx.extraction.stored import find_stores, read_stored
 from tna_onnx.graph.cut import cut_between
 from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.nodes import PREFIX
