@@ -1,7 +1,7 @@
-"""SIGKILL at every write and every rename of a store: one batch is lost at most, and the store ends with the same bytes.
+"""SIGKILL at every write and every rename of a store: it costs one batch at most, and the bytes end the same.
 
-The kill is not a matter of timing. A process fills a store, and kills itself before or after the k-th system call of a
-kind; a loop over k ends when the store is complete. Processes are forked in a program of their own, which has no threads.
+The kill is not a matter of timing. A process fills a store, and kills itself before or after the k-th call of a kind;
+a loop over k ends when the store is complete. Processes are forked in a program of their own, which has no threads.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def child(cache, kind, k, after, seen):
 
 root = Path(sys.argv[1])
 results = []
-for kind in CALLS:
+for kind in sys.argv[2:]:
     for after in (False, True):
         for k in range(1, 1000):
             cache = root / f"{kind}-{after}-{k}"
@@ -79,20 +79,23 @@ print(json.dumps(results))
 """
 
 
-def test_a_kill_at_any_call_costs_one_batch_at_most(tmp_path: Path) -> None:
+SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("open", "fsync", "unlink", "journal")]
+
+
+@pytest.mark.parametrize("kind", ["replace", *SLOW])
+def test_a_kill_at_any_call_costs_one_batch_at_most(tmp_path: Path, kind: str) -> None:
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    words = [sys.executable, "-c", PROGRAM, str(tmp_path)]
+    words = [sys.executable, "-c", PROGRAM, str(tmp_path), kind]
     done = subprocess.run(words, capture_output=True, text=True, check=False, env=env, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     results = json.loads(done.stdout)
     kills = [result for result in results if result[3] == -9]
-    assert [result[3] for result in results if result[3] != -9] == [0] * 10, "every loop ends with a whole store"
-    assert len(kills) > 100
+    assert [result[3] for result in results if result[3] != -9] == [0] * 2, "both loops end with a whole store"
+    assert len(kills) >= 6
     for kind, after, k, _, computed, name in kills:
         with open_store(tmp_path / name, KEY, LABELS, BATCH) as store:
             where = f"{'after' if after else 'before'} {kind} {k}"
-            assert computed - BATCH <= store.done or computed in (0, N), where
-            assert store.done >= min(computed, N - N % BATCH) - BATCH, where
+            assert store.done >= computed - BATCH, where
             assert store.notes == [], where
             fill(store)
             folder = store.folder

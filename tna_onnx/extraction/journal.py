@@ -30,6 +30,10 @@ class Done:
     stop: int
     checksum: str
 
+    def __str__(self) -> str:
+        """Return the line."""
+        return f"{self.start} {self.stop} {self.checksum}\n"
+
 
 def read_lines(folder: Path) -> Iterator[Done]:
     """Yield what the journal of a store says, up to the first line that is not whole."""
@@ -56,7 +60,7 @@ def append_line(folder: Path, done: Done) -> None:
     """
     with open_own(folder / JOURNAL) as file:
         file.seek(0, 2)
-        file.write(f"{done.start} {done.stop} {done.checksum}\n".encode("ascii"))
+        file.write(str(done).encode("ascii"))
 
 
 def clear(folder: Path) -> None:

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.data.files import open_regular
 from tna_onnx.errors import UsageError
-from tna_onnx.extraction.journal import Done, append_line, clear, read_lines
+from tna_onnx.extraction.journal import JOURNAL, Done, append_line, clear, read_lines
 from tna_onnx.extraction.manifest import MANIFEST, json_digest, read_manifest, replace_file, write_manifest
 from tna_onnx.extraction.mapped import allocate, release
 from tna_onnx.extraction.own_files import make_folder, open_own
@@ -171,10 +171,12 @@ class DiskStore:
 
     def _restart_journal(self) -> None:
         """Drop what follows the last line that was taken over."""
+        if not self.begun:
+            clear(self.folder)
+            return
         lines = [line for line in read_lines(self.folder) if self._finished <= line.start and line.stop <= self.done]
-        clear(self.folder)
-        for line in lines if self.begun else ():
-            append_line(self.folder, line)
+        # in one step: a kill in here must not cost what an earlier run has computed
+        replace_file(self.folder / JOURNAL, "".join(map(str, lines)).encode("ascii"))
 
     def _belongs(self, manifest: Mapping[str, Any]) -> bool:
         return (manifest["key"], manifest["samples"], manifest["chunk"]) == (self.key, self.samples, self.chunk)
