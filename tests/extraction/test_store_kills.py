@@ -92,7 +92,7 @@ def test_a_kill_at_any_call_costs_one_batch_at_most(tmp_path: Path, kind: str) -
     kills = [result for result in results if result[3] == -9]
     assert [result[3] for result in results if result[3] != -9] == [0] * 2, "both loops end with a whole store"
     assert len(kills) >= 6
-    for kind, after, k, _, computed, name in kills:
+    for _, after, k, _, computed, name in kills:
         with open_store(tmp_path / name, KEY, LABELS, BATCH) as store:
             where = f"{'after' if after else 'before'} {kind} {k}"
             assert store.done >= computed - BATCH, where

@@ -17,6 +17,7 @@ from tna_onnx.api.arguments import DataModelWords, Unpack, data_of, model_option
 from tna_onnx.api.named_models import GivenModel, named_models, position_of
 from tna_onnx.calibration.provenance import versions
 from tna_onnx.data import InputSpec, Source
+from tna_onnx.data.images.notes import preprocessing_notes
 from tna_onnx.data.options import Data
 from tna_onnx.data.source import require_samples
 from tna_onnx.engine.outputs import score_model
@@ -210,7 +211,8 @@ def _run(
         data = replace(data, expect_accuracy=None)
     names = data.class_names(model.metadata, output.labels, output.n_classes)
     session = open_model(model, settings.device)
-    source = samples.open(model, input_specs(session), output.n_classes, names)
+    inputs = input_specs(session)
+    source = samples.open(model, inputs, output.n_classes, names)
 
     # each model has a bar of its own
     def advance(_: str, done: int, total: int) -> None:
@@ -229,7 +231,11 @@ def _run(
         labels=source.labels,
         preprocessing=source.recipe(),
         provider=session.provider,
-        notes=(*batch_size_notes(settings.batch_size, size), *filter(None, [warning])),
+        notes=(
+            *batch_size_notes(settings.batch_size, size),
+            *filter(None, [warning]),
+            *preprocessing_notes(source, inputs, data.preprocessing),
+        ),
     )
 
 

@@ -13,6 +13,7 @@ from tna_onnx.calibration.job import Job
 from tna_onnx.calibration.leaks import check_leaks
 from tna_onnx.calibration.settings import QuantizedHead
 from tna_onnx.calibration.task import Collected, Task
+from tna_onnx.data.images.notes import preprocessing_warnings
 from tna_onnx.data.source import require_samples
 from tna_onnx.engine.placement import placement_of
 from tna_onnx.errors import UsageError
@@ -56,7 +57,9 @@ def open_task(job: Job, progress: Progress) -> Task:
     # before the network runs over any of them
     _check_samples(job, samples, held_out, training)
     # after the counts, because it reads all data
-    leaks = check_leaks(model, samples, held_out, job.calib.limits)
+    data_notes = check_leaks(model, samples, held_out, job.calib.limits)
+    if not samples.given:
+        data_notes += tuple(preprocessing_warnings(samples.source, opened.inputs, job.calib.preprocessing))
 
     session = opened.session_from(samples.given)
     size = _batch_size(job, opened, samples, session)
@@ -82,7 +85,7 @@ def open_task(job: Job, progress: Progress) -> Task:
         batch_size=size,
         placement=placement_of(provider, device),
         tilt_bias=job.settings.tilt_bias,
-        data_notes=leaks,
+        data_notes=data_notes,
     )
 
 
