@@ -137,9 +137,7 @@ def test_a_store_that_fails_costs_nothing_but_the_log(
     done = run(command(small, tmp_path, *outputs), tmp_path, **broken)
     assert done.returncode == code
     assert re.search(r"^Error: MLflow did not take the run: .*127\.0\.0\.1", done.stderr, re.M)
-    assert re.search(
-        r"^MLflow's server at http://127\.0\.0\.1:9 does not answer .*; the run goes", done.stderr, re.M
-    )
+    assert re.search(r"^MLflow's server at http://127\.0\.0\.1:9 does not answer .*; the run goes", done.stderr, re.M)
     assert "Traceback" not in done.stderr
     assert "ECE, %" in done.stdout
     assert (tmp_path / "j.json").is_file()

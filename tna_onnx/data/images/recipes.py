@@ -108,7 +108,7 @@ class _Reader:
         share = self.number("crop_pct")
         mode = self.config["crop_mode"]
         interpolation = self.config["interpolation"]
-        if interpolation not in FILTERS:
+        if not isinstance(interpolation, str) or interpolation not in FILTERS:
             raise self.refusal("interpolation", f"one of {', '.join(FILTERS)}")
         if not 0 < share <= 1:
             raise self.refusal("crop_pct", "a number above 0 and at most 1")
