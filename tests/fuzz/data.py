@@ -174,39 +174,49 @@ def read_settings(path: Path) -> None:
 
 
 CSV = "path,label\n" + "".join(f"{k}.png,{LABELS[k]}\n" for k in range(N))
+LIST = "".join(f"{k}.png {LABELS[k]}\n" for k in range(N))
 ROWS = [{"path": f"{k}.png", "label": int(LABELS[k])} for k in range(N)]
-RECIPE = {"image_processor_type": "ViTImageProcessor", "do_resize": True, "size": {"height": 8, "width": 8}, "resample": 3,
-          "do_rescale": True, "rescale_factor": 0.5, "do_normalize": True, "image_mean": [1, 2, 3], "image_std": [1, 2, 3]}  # fmt: skip
-TIMM = {
-    "pretrained_cfg": {"input_size": [3, 8, 8], "crop_pct": 0.8, "interpolation": "lanczos", "mean": [0.5], "std": [1]}
+RECIPE = {
+    "image_processor_type": "ViTImageProcessor",
+    "do_resize": True,
+    "size": {"height": 8, "width": 8},
+    "resample": 3,
+    "do_rescale": True,
+    "rescale_factor": 0.5,
+    "do_normalize": True,
+    "image_mean": [1, 2, 3],
+    "image_std": [1, 2, 3],
 }
+TIMM = {"input_size": [3, 8, 8], "crop_pct": 0.8, "interpolation": "lanczos", "mean": [0.5], "std": [1]}
+NAMES = {"id2label": {"0": "a", "1": "b"}}
 SETTINGS = 'bins = 10\nobjective = "ece"\n[calibrate]\nseed = 3\nmean = [0.1, 0.2]\nlabels = "a.csv"\n'
 SPEC = IMAGE[0]
+PLAIN = Recipe(scale=1.0)
 
 FAMILIES: dict[str, Family] = {
     "npz": Family(npz(np.savez), mutated_bytes, samples(VECTOR)),
     "npz, compressed": Family(npz(np.savez_compressed), mutated_bytes, samples(VECTOR)),
     "npy": Family(npy, mutated_bytes, samples(VECTOR)),
-    "csv": Family(text("a.csv", CSV), mutated_text, samples(IMAGE, recipe=Recipe(scale=1.0))),
-    "json": Family(text("a.json", json.dumps(ROWS)), mutated_json, samples(IMAGE, recipe=Recipe(scale=1.0))),
-    "jsonl": Family(
-        text("a.jsonl", "\n".join(map(json.dumps, ROWS))), mutated_text, samples(IMAGE, recipe=Recipe(scale=1.0))
-    ),
-    "txt": Family(text("a.txt", CSV.replace(",", " ")), mutated_text, samples(IMAGE, recipe=Recipe(scale=1.0))),
-    "images": Family(images, mutated_bytes, samples(IMAGE, recipe=Recipe(scale=1.0))),
-    "images, skipped": Family(images, mutated_bytes, samples(IMAGE, recipe=Recipe(scale=1.0), skip_bad=True)),
-    "tar": Family(tar, mutated_bytes, samples(IMAGE, recipe=Recipe(scale=1.0))),
+    "csv": Family(text("a.csv", CSV), mutated_text, samples(IMAGE, recipe=PLAIN)),
+    "json": Family(text("a.json", json.dumps(ROWS)), mutated_json, samples(IMAGE, recipe=PLAIN)),
+    "jsonl": Family(text("a.jsonl", "\n".join(map(json.dumps, ROWS))), mutated_text, samples(IMAGE, recipe=PLAIN)),
+    "txt": Family(text("a.txt", LIST), mutated_text, samples(IMAGE, recipe=PLAIN)),
+    "images": Family(images, mutated_bytes, samples(IMAGE, recipe=PLAIN)),
+    "images, skipped": Family(images, mutated_bytes, samples(IMAGE, recipe=PLAIN, skip_bad=True)),
+    "tar": Family(tar, mutated_bytes, samples(IMAGE, recipe=PLAIN)),
     "parquet": Family(table("parquet"), mutated_bytes, samples(VECTOR)),
     "arrow": Family(table("arrow"), mutated_bytes, samples(VECTOR)),
     "hdf5": Family(hdf5, mutated_bytes, samples(VECTOR)),
     "features": Family(precomputed, mutated_bytes, read_precomputed),
     "store": Family(store, mutated_bytes, read_store),
     "store, filled": Family(store, mutated_bytes, refill_store),
-    "names": Family(
-        text("a.json", json.dumps({"id2label": {"0": "a", "1": "b"}}), False), mutated_json, read_class_names
-    ),
+    "names": Family(text("a.json", json.dumps(NAMES), False), mutated_json, read_class_names),
     "recipe": Family(text("a.json", json.dumps(RECIPE), False), mutated_json, lambda p: read_recipe(p).resolve(SPEC)),
-    "timm": Family(text("a.json", json.dumps(TIMM), False), mutated_json, lambda p: read_recipe(p).resolve(SPEC)),
+    "timm": Family(
+        text("a.json", json.dumps({"pretrained_cfg": TIMM}), False),
+        mutated_json,
+        lambda p: read_recipe(p).resolve(SPEC),
+    ),
     "settings": Family(text("a.toml", SETTINGS, False), mutated_text, read_settings),
 }
 
