@@ -101,7 +101,7 @@ class _Reader:
 
     def timm(self) -> Recipe:
         """Follow `transforms_imagenet_eval`."""
-        shape = self.config["input_size"]
+        shape = self.config.get("input_size")
         if not isinstance(shape, (list, tuple)) or len(shape) != 3 or shape[0] not in (1, 3):
             raise self.refusal("input_size", "channels (1 or 3), height and width")
         size = (self.whole(shape[1], "input_size"), self.whole(shape[2], "input_size"))

@@ -75,6 +75,7 @@ class _Web:
     """http and https, which know no folders."""
 
     root: str
+    query: str
     limits: Limits
     received: int = 0
 
@@ -82,7 +83,7 @@ class _Web:
         return False
 
     def exists(self) -> bool:
-        return http.exists(self.root)
+        return http.exists(self.root + self.query)
 
     def get_folder(self, target: Path) -> None:
         raise NotImplementedError  # there are none
@@ -91,7 +92,7 @@ class _Web:
         base, _, last = self.root.rpartition("/")
         for name, target in zip(names, targets, strict=True):
             # the name of the file itself stays as the user wrote it, with what follows a question mark
-            url = self.root if name == last else f"{base}/{quote(name)}"
+            url = self.root + self.query if name == last else f"{base}/{quote(name)}"
             self.received += http.download(url, target, int(self.limits.download_bytes) - self.received)
 
 
@@ -205,7 +206,8 @@ def _system(url: str, limits: Limits) -> _System:
         UsageError: fsspec or the library for this kind of URL is missing, or the URL cannot be used.
     """
     if http.is_http(url):
-        return _Web(url.rstrip("/"), limits)
+        root, mark, query = url.partition("?")
+        return _Web(root.rstrip("/"), mark + query, limits)
     fsspec = optional("fsspec", "remote", f"reading {url}")
     try:
         system, root = fsspec.core.url_to_fs(url)
@@ -220,7 +222,7 @@ def _file_name(url: str, last: str) -> str:
     """Return the name of the copy: that of the file, if it can be one."""
     name = last
     if http.is_http(url):
-        name = unquote(re.split(r"[?#]", last)[0])
+        name = unquote(last)
     if name in ("", ".", "..") or len(name) > _MAX_NAME or any(sign in name for sign in "/\\\0"):
         return "data"
     return name
