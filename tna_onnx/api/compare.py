@@ -211,8 +211,7 @@ def _run(
         data = replace(data, expect_accuracy=None)
     names = data.class_names(model.metadata, output.labels, output.n_classes)
     session = open_model(model, settings.device)
-    inputs = input_specs(session)
-    source = samples.open(model, inputs, output.n_classes, names)
+    source = samples.open(model, input_specs(session), output.n_classes, names)
 
     # each model has a bar of its own
     def advance(_: str, done: int, total: int) -> None:
@@ -221,6 +220,7 @@ def _run(
     size = choose_batch_size(settings.batch_size, session, [output.name], source)
     scores, classes = score_model(session, output, source, size, advance)
     warning = data.check(classes, source.labels, names, output.n_classes)
+    about_images = preprocessing_notes(source, input_specs(session), data.preprocessing)
     return _Run(
         name=given.name,
         model=model.name,
@@ -231,11 +231,7 @@ def _run(
         labels=source.labels,
         preprocessing=source.recipe(),
         provider=session.provider,
-        notes=(
-            *batch_size_notes(settings.batch_size, size),
-            *filter(None, [warning]),
-            *preprocessing_notes(source, inputs, data.preprocessing),
-        ),
+        notes=(*batch_size_notes(settings.batch_size, size), *filter(None, [warning]), *about_images),
     )
 
 
