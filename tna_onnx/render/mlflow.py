@@ -15,8 +15,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -104,6 +102,9 @@ def _silence(mlflow: Any) -> str:
 
     MLflow itself would try for five minutes without a word.
     """
+    import urllib.error  # noqa: PLC0415 - takes as long to load as a small run, and most have no server
+    import urllib.request  # noqa: PLC0415
+
     uri = str(mlflow.get_tracking_uri())
     if not uri.lower().startswith(("http://", "https://")):
         return ""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from http.client import HTTPResponse
     from pathlib import Path
 
-__all__ = ["download", "exists", "is_http"]
+__all__ = ["download", "exists"]
 
 _SCHEMES = ("http", "https")
 _TIMEOUT = 30.0  # seconds without a byte
@@ -29,15 +29,6 @@ _PIECE = 1 << 16  # bytes
 _MIN_RATE = 1000.0  # bytes per second, over the last period
 _PERIOD = 60.0  # seconds
 _GONE = (404, 410)
-
-
-def is_http(url: str) -> bool:
-    """Tell whether a URL is for this module.
-
-    >>> is_http("HTTPS://host/calib.npz"), is_http("s3://bucket/calib.npz")
-    (True, False)
-    """
-    return url.partition("://")[0].lower() in _SCHEMES
 
 
 def exists(url: str) -> bool:

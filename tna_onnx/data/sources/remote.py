@@ -6,6 +6,7 @@ when the data are no longer used, at the latest when Python ends. `file://` is a
 
 from __future__ import annotations
 
+import importlib
 import re
 import shutil
 import tempfile
@@ -18,7 +19,6 @@ from urllib.parse import quote, unquote
 from tna_onnx.data.limits import DEFAULT_LIMITS
 from tna_onnx.data.optional import optional
 from tna_onnx.data.parsing import reason
-from tna_onnx.data.sources import http
 from tna_onnx.data.sources.webdataset import expanded
 from tna_onnx.errors import DataError, TnaError, UsageError
 
@@ -83,7 +83,7 @@ class _Web:
         return False
 
     def exists(self) -> bool:
-        return http.exists(self.root + self.query)
+        return bool(_http().exists(self.root + self.query))
 
     def get_folder(self, target: Path) -> None:
         raise NotImplementedError  # there are none
@@ -93,7 +93,7 @@ class _Web:
         for name, target in zip(names, targets, strict=True):
             # the name of the file itself stays as the user wrote it, with what follows a question mark
             url = self.root + self.query if name == last else f"{base}/{quote(name)}"
-            self.received += http.download(url, target, int(self.limits.download_bytes) - self.received)
+            self.received += _http().download(url, target, int(self.limits.download_bytes) - self.received)
 
 
 @dataclass
@@ -205,7 +205,7 @@ def _system(url: str, limits: Limits) -> _System:
     Raises:
         UsageError: fsspec or the library for this kind of URL is missing, or the URL cannot be used.
     """
-    if http.is_http(url):
+    if _is_http(url):
         root, mark, query = url.partition("?")
         return _Web(root.rstrip("/"), mark + query, limits)
     fsspec = optional("fsspec", "remote", f"reading {url}")
@@ -218,10 +218,19 @@ def _system(url: str, limits: Limits) -> _System:
         ) from error
 
 
+def _is_http(url: str) -> bool:
+    return url.partition("://")[0].lower() in ("http", "https")
+
+
+def _http() -> Any:
+    """Return our module for the web, which takes as long to load as a small run: only where it is needed."""
+    return importlib.import_module("tna_onnx.data.sources.http")
+
+
 def _file_name(url: str, last: str) -> str:
     """Return the name of the copy: that of the file, if it can be one."""
     name = last
-    if http.is_http(url):
+    if _is_http(url):
         name = unquote(last)
     if name in ("", ".", "..") or len(name) > _MAX_NAME or any(sign in name for sign in "/\\\0"):
         return "data"
