@@ -128,8 +128,11 @@ def table_schema(file: Path) -> Any:
     pa = optional("pyarrow", "tables", _PURPOSE)
     with _readable(file):
         if file.suffix.lower() == ".parquet":
-            return optional("pyarrow.parquet", "tables", _PURPOSE).read_schema(file)
-        return _reader(pa, pa.memory_map(str(file))).schema
+            schema = optional("pyarrow.parquet", "tables", _PURPOSE).read_schema(file)
+        else:
+            schema = _reader(pa, pa.memory_map(str(file))).schema
+        list(schema.names)  # names that are no UTF-8 are an error here
+        return schema
 
 
 @contextlib.contextmanager
