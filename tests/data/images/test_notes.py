@@ -23,7 +23,7 @@ def folder(tmp_path: Path) -> Path:
 def said(folder: Path, recipe: Recipe | None, inputs: Any = IMAGE) -> list[str]:
     source = open_source(folder, [inputs], 2, recipe)
     notes = preprocessing_notes(source, [inputs], recipe)
-    assert notes[0].startswith("preprocessing: scale ")
+    assert notes[0].startswith("preprocessing: ")
     return notes[1:]
 
 
