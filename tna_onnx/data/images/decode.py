@@ -13,6 +13,7 @@ Rules:
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,9 +31,10 @@ if TYPE_CHECKING:
 
     from tna_onnx.data.limits import Limits
 
-__all__ = ["read_image", "require_pillow"]
+__all__ = ["open_image_file", "read_image", "require_pillow"]
 
 _GREY = ("1", "L", "LA")
+_BYTES_PER_PIXEL = 16  # four channels of 32 bits
 # Told by content, whatever the name says. Pillow reads more, PostScript among them, for which it starts a program.
 _FORMATS = ("JPEG", "PNG", "BMP", "DIB", "GIF", "WEBP", "TIFF", "PPM")
 
@@ -68,7 +70,7 @@ def read_image(file: Path | BinaryIO, name: str | None = None, limits: Limits = 
     from PIL import Image, ImageOps  # noqa: PLC0415  (optional: extra `images`)
 
     where = name or str(file)
-    with parsing(where, "cannot be read as an image", "repair or remove it"), _opened(file) as stream:
+    with parsing(where, "cannot be read as an image", "repair or remove it"), _opened(file, where, limits) as stream:
         with _image(stream, where, limits) as image:
             file_format = image.format
             ImageOps.exif_transpose(image, in_place=True)  # rule 2
@@ -88,9 +90,24 @@ def read_image(file: Path | BinaryIO, name: str | None = None, limits: Limits = 
     )
 
 
-def _opened(file: Path | BinaryIO) -> BinaryIO:
+def open_image_file(path: Path, where: str, limits: Limits) -> BinaryIO:
+    """Open the file of an image, for its bytes.
+
+    Raises:
+        OSError: it cannot be opened.
+        DataError: it is no regular file, or has more bytes than any image of the allowed size.
+    """
+    stream = open_regular(path)
+    size = os.fstat(stream.fileno()).st_size
+    if size > _BYTES_PER_PIXEL * limits.image_pixels:
+        stream.close()
+        raise DataError(f"{where}: has {size:,} bytes, too many for an image; raise --data-limit image-pixels=NUMBER")
+    return stream
+
+
+def _opened(file: Path | BinaryIO, where: str, limits: Limits) -> BinaryIO:
     if isinstance(file, Path):
-        return open_regular(file)
+        return open_image_file(file, where, limits)
     return file
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol
 import numpy as np
 
 from tna_onnx.data.ahead import WORKERS, read_ahead
-from tna_onnx.data.digest import file_sha256, short_digests, stream_sha256
-from tna_onnx.data.images.decode import read_image
+from tna_onnx.data.digest import short_digests, stream_sha256
+from tna_onnx.data.images.decode import open_image_file, read_image
 from tna_onnx.data.labels import check_labels
 from tna_onnx.data.limits import DEFAULT_LIMITS
 from tna_onnx.data.source import split_rows
@@ -144,9 +144,14 @@ class ImageSource:
 
         def sha256(row: int) -> bytes:
             file = self.files.open(row)
-            if isinstance(file, Path):
-                return file_sha256(file)
-            return stream_sha256(file)
+            where = self.files.name(row)
+            if not isinstance(file, Path):
+                return stream_sha256(file)
+            try:
+                with open_image_file(file, where, self.limits) as stream:
+                    return stream_sha256(stream)
+            except OSError as error:
+                raise DataError(f"{where}: cannot be read ({error.strerror}); check that it still exists") from error
 
         rows = self.rows.tolist()
         groups = [rows[start : start + _GROUP] for start in range(0, len(rows), _GROUP)]

@@ -59,9 +59,11 @@ def read_npz(
             `choose` raises.
     """
     with parsing(str(path), "cannot be read", "write it again with numpy.savez"), open_regular(path) as stream:
-        sha256 = stream_sha256(stream).hex()
-        if zipfile.is_zipfile(stream):  # asked first: of anything else NumPy says only that it will not unpickle
+        # Asked first: of anything else NumPy says only that it will not unpickle, and it may be of any length.
+        if zipfile.is_zipfile(stream):
             size = os.fstat(stream.fileno()).st_size
+            stream.seek(0)
+            sha256 = stream_sha256(stream).hex()
             stream.seek(0)
             archive = np.load(stream, allow_pickle=False)
             if isinstance(archive, np.lib.npyio.NpzFile):
