@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tna_onnx.api.verify import verify
     from tna_onnx.calibration.settings import Settings
     from tna_onnx.data import PRESETS, Recipe
+    from tna_onnx.data.limits import Limits
     from tna_onnx.data.options import Data
     from tna_onnx.graph.options import ModelOptions
     from tna_onnx.results.as_json import json_schema
@@ -47,6 +48,7 @@ __all__ = [
     "GateMissed",
     "Gates",
     "Inspection",
+    "Limits",
     "ModelComparison",
     "ModelDifference",
     "ModelOptions",
@@ -68,6 +70,7 @@ __all__ = [
 _HOMES = {
     "Data": "data.options",
     "Gates": "results.gates",
+    "Limits": "data.limits",
     "ModelOptions": "graph.options",
     "PRESETS": "data",
     "Settings": "calibration.settings",

@@ -176,9 +176,9 @@ def test_a_graphsurgeon_graph_is_not_changed(small: Small) -> None:
 def test_what_came_out_goes_in_again(small: Small) -> None:
     first = tna_onnx.calibrate(onnx.load(small.model), small.calib, **TILTED | {"map": "none"})
     assert first.recalibrated is not None
-    with pytest.raises(tna_onnx.UsageError, match="was recalibrated on these data"):
+    with pytest.raises(tna_onnx.DataError, match="was recalibrated on these data"):
         tna_onnx.calibrate(first.recalibrated, small.calib, **PLAIN)
-    with pytest.raises(tna_onnx.UsageError, match="was recalibrated on these data"):
+    with pytest.raises(tna_onnx.DataError, match="was recalibrated on these data"):
         tna_onnx.calibrate(first.recalibrated, small.test, eval=small.calib, **PLAIN)
     second = tna_onnx.calibrate(first.recalibrated, small.test, **PLAIN)
     assert second.recalibrated is not None

@@ -391,6 +391,8 @@ def _valid(option: click.Option) -> str:
     """Return a TOML value that an option takes."""
     if option.is_flag:
         return "true"
+    if option.name == "limits":
+        return '"expansion=7"'
     if isinstance(option.type, click.Choice):
         return json.dumps(str(option.type.choices[0]))
     if isinstance(option.type, click.types.IntParamType):

@@ -326,7 +326,7 @@ def test_every_source_gives_the_same_numbers(
     data = make(animals, tmp_path)
     found = evaluated(animals.model, data, tmp_path, *flags)
     assert title in found["data"]
-    assert found["notes"] == []
+    assert not any(note.startswith("WARNING") for note in found["notes"])
     assert_same(found["metrics"], reference[0]["metrics"])
     report = calibrated(animals.model, data, tmp_path, *flags)
     assert_same(report["calibration"]["before"], reference[1]["calibration"]["before"])

@@ -27,7 +27,7 @@ from tests.conftest import Small
 from tests.corpus.forms import CASES
 from tests.support import PLAIN, TILTED, cli, program, words_of
 from tna_onnx.api.features import features
-from tna_onnx.errors import DataError, UsageError
+from tna_onnx.errors import DataError
 from tna_onnx.runtime import Session
 
 FAST = words_of(PLAIN)
@@ -138,7 +138,7 @@ def test_held_out_data_may_be_a_store_too(small: Small, tmp_path: Path) -> None:
         a, b = (getattr(report.comparison, before) for report in (expected, found))
         assert (a.n, a.accuracy) == (b.n, b.accuracy)
         assert abs(a.nll - b.nll) < 1e-5  # the files run whole, and from the features on
-    with pytest.raises(UsageError, match="held-out data must be other"):
+    with pytest.raises(tna_onnx.DataError, match="are calibration samples too"):
         tna_onnx.calibrate(small.model, tmp_path / "calib", eval=tmp_path / "calib", output=tmp_path / "c.onnx")
 
 
@@ -457,12 +457,12 @@ def test_an_interrupted_run_goes_on(small: Small, tmp_path: Path, monkeypatch: p
         return run(self, outputs, feeds)
 
     monkeypatch.setattr(Session, "run", stopping)
-    with pytest.raises(KeyboardInterrupt):  # 18 batches of the 24: one chunk of 16 is finished
+    with pytest.raises(KeyboardInterrupt):  # 18 batches of the 24: one chunk of 16, and two of the next
         features(small.model, small.calib, tmp_path / "cache", device="cpu")
     assert _chunks(tmp_path / "cache") == 1
     monkeypatch.undo()
     message = refuse(small.model, tmp_path / "cache", tmp_path)
-    assert "not complete: 1,024 of 1,500 samples are there; collect the features again" in message
+    assert "not complete: 1,152 of 1,500 samples are there; collect the features again" in message
     found = features(small.model, small.calib, tmp_path / "cache", device="cpu")
     assert found.notes == ()
     assert content(tmp_path / "cache") == content(whole)

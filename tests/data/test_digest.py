@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tna_onnx.data.digest import arrays_sha256, files_sha256, stream_sha256, tree_sha256
+from tna_onnx.data.digest import arrays_sha256, file_sha256, files_sha256, stream_sha256, tree_sha256
 from tna_onnx.errors import DataError
 
 LABELS = np.array([1, 0, 2])
@@ -36,7 +36,7 @@ def test_trees_count_names_too(tmp_path: Path) -> None:
     (tmp_path / "cat").mkdir()
     (tmp_path / "cat" / "1.png").write_bytes(b"pixels")
     expected = sha256((9).to_bytes(8, "big"), b"cat/1.png", (3).to_bytes(8, "big"), sha256(b"pixels"))
-    assert tree_sha256(tmp_path, [("cat/1.png", 3)]) == expected.hex()
+    assert tree_sha256([("cat/1.png", 3, file_sha256(tmp_path / "cat/1.png"))]) == expected.hex()
 
 
 def test_arrays_count_by_name_dtype_shape_and_values() -> None:

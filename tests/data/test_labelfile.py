@@ -69,7 +69,7 @@ def test_lines_are_labels_with_spaces_unless_all_start_with_a_path(tmp_path: Pat
         ("a.csv", "file,image,label\na,b,1\n", "several columns can hold the paths"),
         ("a.csv", 'path,label\n"a.png,1\n', "cannot be read as a table"),
         ("a.json", "{", "is not JSON"),
-        ("a.jsonl", '{"path": "a", "label": 1}\n{', "is not JSON in line 2"),
+        ("a.jsonl", '{"path": "a", "label": 1}\n{', "line 2: is not JSON"),
         ("a.jsonl", '{"path": "a", "label": 1}\n{"path": "a"}', "keys 'path', 'label' .* as number 2"),
         ("a.json", "[]", "expected a list of labels"),
         ("a.json", "3", "expected a list of labels"),

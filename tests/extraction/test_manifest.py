@@ -11,7 +11,13 @@ import pytest
 
 from tna_onnx.extraction.manifest import MANIFEST, json_digest, read_manifest, replace_file, write_manifest
 
-CONTENT = {"key": {"head": "fc", "beside": [], "recipe": None}, "samples": 3, "checksums": ["ab", "cd"]}
+CONTENT = {
+    "key": {"head": "fc", "beside": [], "recipe": None},
+    "samples": 3,
+    "chunk": 2,
+    "arrays": {"features": {"dtype": "<f4", "shape": [2]}},
+    "checksums": ["ab", "cd"],
+}
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:

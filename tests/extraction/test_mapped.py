@@ -144,5 +144,5 @@ def test_given_features_are_checked(small: Small, tmp_path: Path) -> None:
     x = np.ones((5000, 32), np.float32)
     x[4999, 3] = np.nan
     np.savez(tmp_path / "features.npz", features=x, labels=np.arange(5000) % 5)
-    with pytest.raises(DataError, match=r"sample 4999 hold NaN or infinite values"):
+    with pytest.raises(DataError, match=r"row 4999 holds NaN or infinity"):
         tna_onnx.calibrate(small.model, tmp_path / "features.npz", output=tmp_path / "a.onnx")

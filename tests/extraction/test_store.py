@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from tests.conftest import ROOT
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction import store as store_module
-from tna_onnx.extraction.store import DiskStore, begun_batch_size, find_stores, labels_digest, open_store, read_stored
+from tna_onnx.extraction.store import DiskStore, labels_digest, open_store
+from tna_onnx.extraction.stored import begun_batch_size, find_stores, read_stored
 
 N, BATCH, CHUNK = 2500, 100, 1000  # chunks are whole batches, 1024 samples at most for batches up to that
 LABELS = np.arange(N) % 7
@@ -113,8 +114,8 @@ MANIFEST = """{
 }"""
 
 
-def test_chunks_are_taken_over_and_only_whole_ones(tmp_path: Path) -> None:
-    for stop, done in [(0, 0), (900, 0), (1000, 1000), (1900, 1000), (2400, 2000), (N, N)]:
+def test_batches_are_taken_over(tmp_path: Path) -> None:
+    for stop, done in [(0, 0), (900, 900), (1000, 1000), (1900, 1900), (2400, 2400), (N, N)]:
         kept(tmp_path, stop=stop)
         with open_store(tmp_path, KEY, LABELS, BATCH) as store:
             assert (store.done, store.notes) == (done, [])
@@ -244,7 +245,7 @@ def test_any_interruptions_give_the_same_files(
 
 def test_an_unfinished_store_says_how_much_is_there(tmp_path: Path) -> None:
     kept(tmp_path, stop=1900)
-    with pytest.raises(DataError, match=r"not complete: 1,000 of 2,500 samples are there; collect the features again"):
+    with pytest.raises(DataError, match=r"not complete: 1,900 of 2,500 samples are there; collect the features again"):
         read_stored(tmp_path)
     kept(tmp_path, {**KEY, "head": "b"}, stop=0)
     with pytest.raises(DataError, match="not complete: 0 of 2,500 samples"):
@@ -365,7 +366,7 @@ def test_a_disk_that_fills_up_later(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         pass
     monkeypatch.undo()
     with open_store(tmp_path, KEY, LABELS, BATCH) as store:
-        assert (store.done, store.notes) == (1000, [])
+        assert (store.done, store.notes) == (1900, [])
         fill(store)
     assert_right(folder)
 

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -131,11 +132,12 @@ def test_a_missed_gate_is_logged_without_a_model(small: Small, tmp_path: Path) -
 def test_a_store_that_fails_costs_nothing_but_the_log(
     small: Small, tmp_path: Path, flags: list[str], code: int
 ) -> None:
-    broken = {"MLFLOW_TRACKING_URI": "http://127.0.0.1:9", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
+    broken = {"MLFLOW_TRACKING_URI": "http://127.0.0.1:9"}  # with MLflow's own patience this takes five minutes
     outputs = ["--mlflow", "--json", "j.json", *flags]
     done = run(command(small, tmp_path, *outputs), tmp_path, **broken)
     assert done.returncode == code
     assert re.search(r"^Error: MLflow did not take the run: .*127\.0\.0\.1", done.stderr, re.M)
+    assert re.search(r"^MLflow's server at http://127\.0\.0\.1:9 does not answer .*; the run goes", done.stderr, re.M)
     assert "Traceback" not in done.stderr
     assert "ECE, %" in done.stdout
     assert (tmp_path / "j.json").is_file()
@@ -143,6 +145,19 @@ def test_a_store_that_fails_costs_nothing_but_the_log(
     if code == 6:
         onnx.checker.check_model(tmp_path / "o.onnx")
         assert f"{tmp_path / 'o.onnx'} is written" in done.stderr
+
+
+@needs_mlflow
+def test_a_server_that_takes_calls_and_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    import mlflow
+
+    from tna_onnx.render import mlflow as ours
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        uri = f"http://127.0.0.1:{server.getsockname()[1]}"
+        monkeypatch.setattr(mlflow, "get_tracking_uri", lambda: uri)
+        monkeypatch.setattr(ours, "_PROBE_SECONDS", 0.2)
+        assert re.match(f"MLflow's server at {uri} does not answer within 0.2 seconds", ours.require_mlflow())
 
 
 def test_a_missing_mlflow_is_said_before_any_work(

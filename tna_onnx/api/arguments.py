@@ -24,6 +24,7 @@ from tna_onnx.calibration.settings import (
     Settings,
 )
 from tna_onnx.data import Format, Recipe
+from tna_onnx.data.limits import Limits
 from tna_onnx.data.options import Data
 from tna_onnx.graph.options import ModelOptions, OutputKind
 from tna_onnx.numerics.checks import check_numbers
@@ -65,6 +66,8 @@ class DataWords(TypedDict, total=False):
     label_column: str | None
     skip_bad: bool
     expect_accuracy: float | None
+    data_root: str | Path | None
+    limits: Limits
 
 
 class ModelWords(TypedDict, total=False):

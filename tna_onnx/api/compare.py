@@ -17,6 +17,7 @@ from tna_onnx.api.arguments import DataModelWords, Unpack, data_of, model_option
 from tna_onnx.api.named_models import GivenModel, named_models, position_of
 from tna_onnx.calibration.provenance import versions
 from tna_onnx.data import InputSpec, Source
+from tna_onnx.data.images.notes import preprocessing_notes
 from tna_onnx.data.options import Data
 from tna_onnx.data.source import require_samples
 from tna_onnx.engine.outputs import score_model
@@ -219,6 +220,7 @@ def _run(
     size = choose_batch_size(settings.batch_size, session, [output.name], source)
     scores, classes = score_model(session, output, source, size, advance)
     warning = data.check(classes, source.labels, names, output.n_classes)
+    about_images = preprocessing_notes(source, input_specs(session), data.preprocessing)
     return _Run(
         name=given.name,
         model=model.name,
@@ -229,7 +231,7 @@ def _run(
         labels=source.labels,
         preprocessing=source.recipe(),
         provider=session.provider,
-        notes=(*batch_size_notes(settings.batch_size, size), *filter(None, [warning])),
+        notes=(*batch_size_notes(settings.batch_size, size), *filter(None, [warning]), *about_images),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tna_onnx.api.arguments import EvaluateWords, Unpack, data_of, limits_of, model_options_of, refuse_unknown
+from tna_onnx.data.images.notes import preprocessing_notes
 from tna_onnx.data.source import require_samples
 from tna_onnx.engine.outputs import score_model
 from tna_onnx.extraction.batch_size import BatchSize, batch_size_notes, check_batch_size, choose_batch_size
@@ -65,7 +66,8 @@ def evaluate(
     output = class_output(loaded, options.head, options.output_name, options.output_kind)
     session = open_model(loaded, parse_device(device))
     names = labelled.class_names(loaded.metadata, output.labels, output.n_classes)
-    source = labelled.open(input_specs(session), output.n_classes, names)
+    inputs = input_specs(session)
+    source = labelled.open(inputs, output.n_classes, names)
     require_samples(source, bins)
     size = choose_batch_size(batch_size, session, [output.name], source)
     scores, predicted = score_model(session, output, source, size, progress or silent)
@@ -82,7 +84,11 @@ def evaluate(
         bin_free=BinFree.of(scores, bins),
         preprocessing=source.recipe(),
         provider=session.provider,
-        notes=(*batch_size_notes(batch_size, size), *filter(None, [warning])),
+        notes=(
+            *batch_size_notes(batch_size, size),
+            *filter(None, [warning]),
+            *preprocessing_notes(source, inputs, labelled.preprocessing),
+        ),
         missed=gates.limits_missed(metrics, ""),
     )
     # with the whole result: the command line prints it before it exits

@@ -7,6 +7,7 @@ from typing import Any
 
 from tna_onnx.api.arguments import DataModelWords, Unpack, data_of, model_options_of, refuse_unknown
 from tna_onnx.data import Source
+from tna_onnx.data.images.notes import preprocessing_notes
 from tna_onnx.data.options import Data
 from tna_onnx.engine.movement import Both, run_both
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
@@ -76,6 +77,7 @@ def verify(
         try:
             size = choose_batch_size(batch_size, both.session, [both.output.name], source)
             notes += batch_size_notes(batch_size, size)
+            notes += tuple(preprocessing_notes(source, input_specs(both.session), labelled.preprocessing))
             outputs = run_both(both, where, source, size, progress or silent)
             labelled.check_accuracy(outputs.accuracy_before, outputs.samples)
         except (DataError, UnsupportedModel) as error:

@@ -12,6 +12,7 @@ from tna_onnx.calibration.job import Job
 from tna_onnx.calibration.outcome import Outcome
 from tna_onnx.calibration.settings import Settings
 from tna_onnx.calibration.task import Task
+from tna_onnx.data.images.notes import recipe_text
 from tna_onnx.numerics.averages import LIMIT
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import objective_value
@@ -73,15 +74,15 @@ def _input_notes(task: Task, outcome: Outcome, labels: Sequence[str], drift: flo
     if task.fallback:
         notes.append(f"device auto: CUDA was not obtained, ran on the CPU: {task.fallback}")
     notes += labels
+    notes += task.data_notes
     # the output of an unchanged model is its input, functions and all
     if task.model.inlined and not outcome.unchanged:
         notes.append(f"model-local functions were inlined: {', '.join(task.model.inlined)}")
     notes += _head_notes(task, drift)
     recipe = task.source.recipe()
     if recipe is not None:
-        used = ", ".join(f"{key} {_plain(value)}" for key, value in recipe.items() if value is not None)
         accuracy = float(np.mean(outcome.before.hit))
-        notes.append(f"preprocessing: {used}; accuracy of the input model with it {accuracy:.2%}")
+        notes.append(f"preprocessing: {recipe_text(recipe)}; accuracy of the input model with it {accuracy:.2%}")
     return notes
 
 
@@ -176,10 +177,3 @@ def _dry_run_note(changes: Changes, max_names: int = 8) -> str:
         f"{listed('changed tensors:', changes.tensors)}; {listed('new tensors:', changes.added)}; "
         f"{listed('new nodes:', changes.nodes)}"
     )
-
-
-def _plain(value: object) -> str:
-    """Write a value of the recipe: 0.485, (224, 224)."""
-    if isinstance(value, (list, tuple)):
-        return "(" + ", ".join(_plain(v) for v in value) + ")"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)

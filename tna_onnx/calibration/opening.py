@@ -10,8 +10,10 @@ from pathlib import Path
 
 from tna_onnx.calibration.crossfit import FOLDS
 from tna_onnx.calibration.job import Job
+from tna_onnx.calibration.leaks import check_leaks
 from tna_onnx.calibration.settings import QuantizedHead
 from tna_onnx.calibration.task import Collected, Task
+from tna_onnx.data.images.notes import preprocessing_warnings
 from tna_onnx.data.source import require_samples
 from tna_onnx.engine.placement import placement_of
 from tna_onnx.errors import UsageError
@@ -25,7 +27,6 @@ from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.outputs import find_readout, output_of
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.requantize import requantized
-from tna_onnx.graph.rewrite import provenance
 from tna_onnx.graph.save import check_output
 from tna_onnx.progress import Progress
 from tna_onnx.runtime import Session, parse_device
@@ -55,7 +56,10 @@ def open_task(job: Job, progress: Progress) -> Task:
     training = None if job.training is None else open_samples(opened, job.training, names)
     # before the network runs over any of them
     _check_samples(job, samples, held_out, training)
-    _refuse_own_data(model, samples, held_out)
+    # after the counts, because it reads all data
+    data_notes = check_leaks(model, samples, held_out, job.calib.limits)
+    if not samples.given:
+        data_notes += tuple(preprocessing_warnings(samples.source, opened.inputs, job.calib.preprocessing))
 
     session = opened.session_from(samples.given)
     size = _batch_size(job, opened, samples, session)
@@ -81,6 +85,7 @@ def open_task(job: Job, progress: Progress) -> Task:
         batch_size=size,
         placement=placement_of(provider, device),
         tilt_bias=job.settings.tilt_bias,
+        data_notes=data_notes,
     )
 
 
@@ -197,7 +202,7 @@ def _as_stored(model: Model, head: Head, choice: QuantizedHead) -> Head:
 
 
 def _check_samples(job: Job, samples: Samples, held_out: Samples | None, training: Samples | None) -> None:
-    """Refuse samples that leave nothing to do, too few of them, and held-out data that are the calibration data.
+    """Refuse samples that leave nothing to do, and too few of them.
 
     Raises:
         UsageError, DataError: one of these.
@@ -213,32 +218,11 @@ def _check_samples(job: Job, samples: Samples, held_out: Samples | None, trainin
         return
     require_samples(samples.source, bins)
     require_samples(held_out.source, bins)
-    # after the counts, because it reads all data. Fitted data must not pass for held-out
-    if held_out.source.digest() == samples.source.digest():
-        raise UsageError(
-            f"{held_out.source.describe()}: the same data as {samples.source.describe()}; held-out data must be other "
-            "samples. Leave out --eval to have the result cross-fitted"
-        )
     if isinstance(samples.readout, Head) and not isinstance(held_out.readout, Head):
         raise UsageError(
             f"{held_out.source.describe()}: holds logits, and {samples.source.describe()} does not; give both as "
             "logits, or both as data or features"
         )
-
-
-def _refuse_own_data(model: Model, samples: Samples, held_out: Samples | None) -> None:
-    """Refuse data that the model was recalibrated on before: it looks better on them than it is.
-
-    Raises:
-        UsageError: such data.
-    """
-    own = provenance(model).get("calibration_sha256")
-    for each in (samples, held_out):
-        if own is not None and each is not None and each.source.digest() == own:
-            raise UsageError(
-                f"{each.source.describe()}: {model.name} was recalibrated on these data, and looks better on them than "
-                "it is; give others, or start from the original model"
-            )
 
 
 def _require_features(samples: Samples) -> None:

@@ -9,6 +9,8 @@ from tna_onnx._version import __version__
 from tna_onnx.calibration.outcome import Outcome
 from tna_onnx.calibration.settings import Settings
 from tna_onnx.calibration.task import Task
+from tna_onnx.data.digest import sample_digests
+from tna_onnx.data.leaks import sketch_of
 from tna_onnx.runtime import runtime_version
 
 __all__ = ["provenance_entries", "versions"]
@@ -38,6 +40,8 @@ def provenance_entries(task: Task, settings: Settings, outcome: Outcome) -> dict
         "source_sha256": task.model.sha256,
         "calibration_sha256": task.source.digest(),
         "calibration_samples": len(task.source),
+        # a few digests of single samples: they tell these data in another order, and a part of them
+        "calibration_sketch": sketch_of(sample_digests(task.source)),
         **({"preprocessing": recipe} if recipe else {}),
         **task.class_output.provenance,
         "output_kind": task.class_output.kind,

@@ -66,6 +66,7 @@ class Task:
         engine: where sums over chunks of samples are computed.
         tilt_bias: whether the bias is scaled with a tilted weight.
         anchor: what is done to the head before anything is tilted; None for nothing.
+        data_notes: what users should know about the samples.
     """
 
     opened: OpenModel
@@ -83,6 +84,7 @@ class Task:
     engine: Engine = local
     tilt_bias: bool = False
     anchor: Folding | None = None
+    data_notes: tuple[str, ...] = ()
 
     @property
     def model(self) -> Model:

@@ -11,7 +11,7 @@ import click
 
 from tna_onnx.cli.channels import complain, drop
 from tna_onnx.cli.written import interruption
-from tna_onnx.errors import INTERRUPTED, TnaError
+from tna_onnx.errors import INTERRUPTED, DataError, TnaError
 
 __all__ = ["Command", "Group"]
 
@@ -49,6 +49,9 @@ class Group(click.Group):
         except TnaError as error:
             complain(f"Error: {error}")
             ctx.exit(error.exit_code)
+        except MemoryError:
+            complain("Error: out of memory; give fewer or smaller samples, a smaller --batch-size, or more memory")
+            ctx.exit(DataError.exit_code)
         except KeyboardInterrupt:
             complain(interruption(ctx))
             ctx.exit(INTERRUPTED)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tna_onnx.cli.channels import complain
 from tna_onnx.cli.options import together
 from tna_onnx.cli.paths import check_figure_folder
 from tna_onnx.cli.types import Words, flat
@@ -78,7 +79,9 @@ class Extras:
             check_figure_folder(self.figures, *files)
             require_matplotlib()
         if self.mlflow:
-            require_mlflow()
+            warning = require_mlflow()
+            if warning:
+                complain(warning)
 
     def steps(self, report: Report, html: str | None) -> list[Callable[[], Sequence[str]]]:
         """Return steps that draw the figures and then log the run, with the files that were written.

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from tna_onnx.calibration.settings import Settings
-from tna_onnx.cli.types import Number, batch_size
+from tna_onnx.cli.types import Number, batch_size, data_limits
 from tna_onnx.data.formats import FORMATS
 from tna_onnx.graph.options import OUTPUT_KINDS
 from tna_onnx.numerics.checks import MAX_LEVEL
@@ -56,6 +56,21 @@ data_options = together(
         metavar="PERCENT",
         type=Number(0, 100),
         help="Fail if the model's accuracy on the data is more than two standard errors below this.",
+    ),
+    click.option(
+        "--data-root",
+        metavar="DIR",
+        type=click.Path(),
+        help="Folder in which files may lie that the data name by absolute paths, .. or links.",
+    ),
+    click.option(
+        "--data-limit",
+        "limits",
+        metavar="NAME=NUMBER",
+        multiple=True,
+        callback=data_limits,
+        help="Raise a limit on the data: image-pixels, text-bytes, expansion, download-bytes, overlap. Several with "
+        "commas, or repeat the option.",
     ),
 )
 

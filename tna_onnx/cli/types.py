@@ -7,7 +7,9 @@ from typing import Any
 
 import click
 
-__all__ = ["Number", "Words", "batch_size", "flat", "members", "numbers", "size"]
+from tna_onnx.data.limits import LIMIT_NAMES, Limits
+
+__all__ = ["Number", "Words", "batch_size", "data_limits", "flat", "members", "numbers", "size"]
 
 
 class Number(click.FloatRange):
@@ -67,6 +69,22 @@ def members(_ctx: click.Context, _param: click.Parameter, text: str) -> int | st
     if _is_positive(text):
         return int(text)
     raise click.BadParameter(f"expected a positive number, inf or auto, got '{text}'")
+
+
+def data_limits(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]) -> Limits:
+    """Parse limits on data, such as image-pixels=2e8."""
+    values = {}
+    for part in ",".join(texts).split(",") if texts else ():
+        name, separator, number = part.partition("=")
+        try:
+            if not separator or name.strip() not in LIMIT_NAMES:
+                raise ValueError
+            values[name.strip().replace("-", "_")] = float(number)
+        except ValueError:
+            raise click.BadParameter(
+                f"expected NAME=NUMBER with a name of {', '.join(LIMIT_NAMES)}, got '{part}'"
+            ) from None
+    return Limits(**values)  # type: ignore[arg-type]  # whole numbers may be written as 2e8
 
 
 def size(_ctx: click.Context, _param: click.Parameter, text: str | None) -> int | tuple[int, int] | None:

@@ -16,20 +16,23 @@ Columns and keys are found by name, in any case: `label` or `labels`, else the o
 from __future__ import annotations
 
 import csv
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tna_onnx.data.files import read_text
 from tna_onnx.data.labels import listed
+from tna_onnx.data.limits import DEFAULT_LIMITS
+from tna_onnx.data.parsing import parse_json, parsing
 from tna_onnx.data.sources.npfiles import map_npy
 from tna_onnx.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from tna_onnx.data.limits import Limits
     from tna_onnx.data.request import Request
     from tna_onnx.data.source import AnyArray
 
@@ -56,7 +59,13 @@ class LabelFile:
     others: tuple[str, ...] = ()
 
 
-def read_label_file(path: Path, label_column: str | None = None, *, is_path: Callable[[str], bool]) -> LabelFile:
+def read_label_file(
+    path: Path,
+    label_column: str | None = None,
+    *,
+    is_path: Callable[[str], bool],
+    limits: Limits = DEFAULT_LIMITS,
+) -> LabelFile:
     """Read the labels in `path`.
 
     Args:
@@ -64,6 +73,7 @@ def read_label_file(path: Path, label_column: str | None = None, *, is_path: Cal
         label_column: the column or key that holds the labels; None finds it by its name.
         is_path: tells whether the first part of a line of a `.txt` file is a path; if it is one in every line, the rest
             of the line is the label, else the whole line is.
+        limits: how large the file may be.
 
     Raises:
         UsageError: there is no such file.
@@ -78,20 +88,16 @@ def read_label_file(path: Path, label_column: str | None = None, *, is_path: Cal
         raise DataError(f"{path}: expected a file of labels, one of {' '.join(LABEL_FILES)}, found {suffix or 'none'}")
     if suffix == ".npy":
         return LabelFile(None, np.array(map_npy(path)))  # a copy: the file may change while the labels are in use
-    try:
-        # utf-8-sig, because spreadsheets put a byte order mark in front of the first column's name.
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read as UTF-8 text ({error}); write it again") from error
+    text = read_text(path, limits)
     if suffix == ".txt":
         return _from_lines(path, text, is_path)
     if suffix in _DELIMITERS:
         return _from_rows(path, text, _DELIMITERS[suffix], label_column)
     if suffix == ".jsonl":
         lines = enumerate(text.splitlines(), 1)
-        objects = [_json(path, line, f" in line {number}") for number, line in lines if line.strip()]
+        objects = [parse_json(line, f"{path}: line {number}") for number, line in lines if line.strip()]
         return _from_json(path, objects, label_column)
-    return _from_json(path, _json(path, text), label_column)
+    return _from_json(path, parse_json(text, str(path)), label_column)
 
 
 def find_label_column(names: Sequence[str], label_column: str | None, where: str) -> str:
@@ -128,7 +134,8 @@ def labels_apart(request: Request, stored: AnyArray | None) -> AnyArray:
     if request.labels is None:
         return np.asarray(stored)
     if isinstance(request.labels, Path):
-        return read_label_file(request.labels, request.label_column, is_path=lambda _: False).labels
+        table = read_label_file(request.labels, request.label_column, is_path=lambda _: False, limits=request.limits)
+        return table.labels
     return np.asarray(request.labels)
 
 
@@ -154,11 +161,9 @@ def _from_lines(path: Path, text: str, is_path: Callable[[str], bool]) -> LabelF
 
 
 def _from_rows(path: Path, text: str, delimiter: str, label_column: str | None) -> LabelFile:
-    try:
+    with parsing(str(path), "cannot be read as a table", "write it again"):
         # strict: a quote that is left open would take the rows below it into its cell.
         rows = [row for row in csv.reader(text.splitlines(), delimiter=delimiter, strict=True) if row]
-    except csv.Error as error:
-        raise DataError(f"{path}: cannot be read as a table ({error}); write it again") from error
     if not rows:
         raise DataError(f"{path}: is empty; write one row per sample, path and label")
     header = [cell.strip() for cell in rows[0]]
@@ -180,13 +185,6 @@ def _from_rows(path: Path, text: str, delimiter: str, label_column: str | None) 
         )
     columns = {name: [row[i].strip() for row in rows] for i, name in enumerate(header)}
     return _from_columns(path, columns, label_column)
-
-
-def _json(path: Path, text: str, place: str = "") -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: is not JSON{place} ({error}); write it again") from error
 
 
 def _from_json(path: Path, value: Any, label_column: str | None) -> LabelFile:

@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 
 __all__ = ["check_labels", "folder_labels", "label_indices", "listed", "name_indices"]
 
-_INTEGER = re.compile(r"-?[0-9]+")
+_INTEGER = re.compile(r"-?[0-9]{1,40}")  # longer ones are no index, and Python does not convert thousands of digits
 _MAX_LISTED = 10  # names in a message; more are cut
+_MAX_NAME = 120  # characters of a name in a message
 
 
 def check_labels(labels: AnyArray, n_samples: int, n_classes: int, where: str) -> IntArray:
@@ -164,7 +165,7 @@ def listed(names: Iterable[str]) -> str:
     >>> listed(["cat", "dog"])
     "'cat', 'dog'"
     """
-    return _cut([repr(name) for name in names])
+    return _cut([repr(name[:_MAX_NAME]) for name in names])
 
 
 def _listed_indices(names: Sequence[str], where: str, noun: str, class_names: Sequence[str]) -> dict[str, int]:
@@ -189,7 +190,7 @@ def _unknown(names: Sequence[str], noun: str, class_names: Sequence[str]) -> str
     unknown = [name for name in names if name not in known]
     # Close matches are looked for only where they are printed: the search goes through all class names.
     parts = [_with_suggestion(name, folded) for name in unknown[:_MAX_LISTED]]
-    parts += map(repr, unknown[_MAX_LISTED:])
+    parts += unknown[_MAX_LISTED:]
     return (
         f"{len(unknown)} of {len(names)} {noun} are not class names of the model: {_cut(parts)}. "
         f"The model's {len(class_names)} class names are {listed(class_names)}. Correct one of the two lists, or use "
@@ -198,6 +199,8 @@ def _unknown(names: Sequence[str], noun: str, class_names: Sequence[str]) -> str
 
 
 def _with_suggestion(name: str, folded: dict[str, str]) -> str:
+    if len(name) > _MAX_NAME:  # no name of a class, and the search takes long
+        return repr(name[:_MAX_NAME])
     near = difflib.get_close_matches(_folded(name), folded, n=1, cutoff=0.8)
     if near:
         return f"{name!r} (did you mean {folded[near[0]]!r}?)"

@@ -11,21 +11,27 @@ import contextlib
 import json
 from typing import TYPE_CHECKING, Any
 
+from tna_onnx.data.files import read_text
+from tna_onnx.data.limits import DEFAULT_LIMITS
+from tna_onnx.data.parsing import parse_json
 from tna_onnx.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from tna_onnx.data.limits import Limits
+
 __all__ = ["metadata_class_names", "read_class_names"]
 
 # Keys of a configuration file; the first that is there counts. `names` is YOLO's, `class_to_idx` torchvision's.
 _KEYS = ("id2label", "label2id", "label_names", "class_names", "classes", "names", "class_to_idx")
 
+_MAX_DIGITS = 18  # more are no index, and Python does not convert thousands of them
 _MAX_TEXT = 80  # characters of a value in a message: about a line of a terminal
 
 
-def read_class_names(path: Path) -> tuple[str, ...]:
+def read_class_names(path: Path, limits: Limits = DEFAULT_LIMITS) -> tuple[str, ...]:
     """Return the names in `path`, class 0 first.
 
     Raises:
@@ -34,17 +40,10 @@ def read_class_names(path: Path) -> tuple[str, ...]:
     """
     if not path.is_file():
         raise UsageError(f"{path}: no such file; give a text file with one class name per line, or JSON")
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read as UTF-8 text ({error}); write one class name per line") from error
+    text = read_text(path, limits)
     if path.suffix.lower() != ".json":
         return _lines(text, str(path))
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise DataError(f"{path}: is not JSON ({error}); write a list of class names") from error
-    return _names(value, str(path))
+    return _names(parse_json(text, str(path), "write a list of class names"), str(path))
 
 
 def metadata_class_names(metadata: Mapping[str, str]) -> tuple[str, ...] | None:
@@ -124,7 +123,7 @@ def _by_index(value: Any, where: str) -> Any:
 
 def _is_index(value: object) -> bool:
     if isinstance(value, str):
-        return value.isascii() and value.isdigit()
+        return value.isascii() and value.isdigit() and len(value) <= _MAX_DIGITS
     return isinstance(value, int) and not isinstance(value, bool)
 
 

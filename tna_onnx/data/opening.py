@@ -15,10 +15,11 @@ import numpy as np
 from tna_onnx.data.formats import FORMATS, ROWS
 from tna_onnx.data.labelfile import read_label_file
 from tna_onnx.data.labels import check_labels
+from tna_onnx.data.limits import Limits
 from tna_onnx.data.request import Request
 from tna_onnx.data.sources.iterables import is_iterable, open_iterable, open_mapping
 from tna_onnx.data.sources.loader import open_loader
-from tna_onnx.data.sources.remote import Copy, is_url
+from tna_onnx.data.sources.remote import Copy, is_url, local_path
 from tna_onnx.data.sources.webdataset import expand_braces, open_webdataset
 from tna_onnx.errors import DataError, UsageError
 
@@ -45,6 +46,8 @@ def open_source(
     class_names: Sequence[str] | None = None,
     label_column: str | None = None,
     skip_bad: bool = False,
+    data_root: str | Path | None = None,
+    limits: Limits | None = None,
 ) -> Source:
     """Open labelled samples.
 
@@ -59,6 +62,8 @@ def open_source(
         class_names: the model's class names, in the order of its output; labels may then be names.
         label_column: the column of a manifest or table that holds the labels; None finds it by its name.
         skip_bad: leave out images that cannot be read, which takes one pass over all of them, and count them.
+        data_root: folder in which files may lie that the data name, besides the folder of the data.
+        limits: how large things in the data may be; None is `Limits()`.
 
     Raises:
         UsageError: the path does not exist, an argument does not apply or cannot be used, or a library is missing.
@@ -70,11 +75,14 @@ def open_source(
         labels = Path(labels)
     elif labels is not None:
         labels = np.asarray(labels)
-    request = Request(inputs, n_classes, recipe, labels, class_names, label_column, skip_bad)
+    root = None if data_root is None else Path(data_root)
+    request = Request(inputs, n_classes, recipe, labels, class_names, label_column, skip_bad, root, limits or Limits())
     if not isinstance(data, (str, Path)):
         return _open_object(data, request)
     if format == "loader":
         return open_loader(str(data), request)
+    if isinstance(data, str):
+        data = local_path(data)
     if is_url(str(data)):
         return _open_url(str(data), request, format)
     return _open_path(Path(data), request, format)
@@ -97,11 +105,11 @@ def _open_object(data: Any, request: Request) -> Source:
 
 
 def _open_url(url: str, request: Request, kind: Format | None) -> Source:
-    copy = Copy(url)
+    copy = Copy(url, request.limits)
     try:
         if copy.path.is_file() and (kind or _recognise(copy.path)) == "manifest":
             # The images that a manifest names lie beside it, behind the URL.
-            table = read_label_file(copy.path, request.label_column, is_path=lambda _: True)
+            table = read_label_file(copy.path, request.label_column, is_path=lambda _: True, limits=request.limits)
             copy.fetch(table.paths or ())
         source = _open_path(copy.path, request, kind)
     except (DataError, UsageError) as error:  # name what the user named

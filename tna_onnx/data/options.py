@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tna_onnx.data.formats import Format
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.images.recipes import read_recipe
+from tna_onnx.data.limits import DEFAULT_LIMITS, Limits
 from tna_onnx.data.names import metadata_class_names, read_class_names
 from tna_onnx.data.opening import open_source
 from tna_onnx.data.source import InputSpec, Source
@@ -37,6 +38,8 @@ class Data:
         label_column: column of a manifest or table that holds the labels; None finds it by its name.
         skip_bad: leave out images that cannot be read, and count them.
         expect_accuracy: accuracy that the model is known to have, in per cent.
+        data_root: folder in which files may lie that the data name, besides their own folder.
+        limits: how large things in the data may be, and how many samples may be shared.
 
     Raises:
         UsageError: `expect_accuracy` is not a number from 0 to 100.
@@ -50,6 +53,8 @@ class Data:
     label_column: str | None = None
     skip_bad: bool = False
     expect_accuracy: float | None = None
+    data_root: str | Path | None = None
+    limits: Limits = DEFAULT_LIMITS
 
     def __post_init__(self) -> None:
         expected = self.expect_accuracy
@@ -71,7 +76,7 @@ class Data:
             DataError: the file cannot be read.
         """
         if self.classes is not None:
-            return _stated_names(self.classes, n_classes)
+            return _stated_names(self.classes, n_classes, self.limits)
         for names in (metadata_class_names(metadata), labels):
             # What the file says counts only where it fits the output: it may be left over from another model.
             if names and len(names) == n_classes and all(isinstance(name, str) for name in names):
@@ -126,7 +131,7 @@ class Data:
         """
         recipe = self.preprocessing
         if isinstance(recipe, (str, Path)):
-            recipe = read_recipe(Path(recipe))
+            recipe = read_recipe(Path(recipe), self.limits)
         return open_source(
             self.samples,
             inputs,
@@ -137,15 +142,17 @@ class Data:
             class_names=names,
             label_column=self.label_column,
             skip_bad=self.skip_bad,
+            data_root=self.data_root,
+            limits=self.limits,
         )
 
 
-def _stated_names(classes: Sequence[str] | str | Path, n_classes: int) -> tuple[str, ...]:
+def _stated_names(classes: Sequence[str] | str | Path, n_classes: int, limits: Limits) -> tuple[str, ...]:
     """Return the names that the user states, one for each of the model's classes."""
     where = "classes"
     if isinstance(classes, (str, Path)):
         where = str(classes)
-        names = read_class_names(Path(classes))
+        names = read_class_names(Path(classes), limits)
     else:
         names = tuple(map(str, classes))
     if len(names) != n_classes:

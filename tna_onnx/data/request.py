@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from tna_onnx.data.images.decode import require_pillow
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.labels import listed
+from tna_onnx.data.limits import DEFAULT_LIMITS, Limits
 from tna_onnx.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ class Request:
         class_names: the model's class names, in the order of its output; None if not known.
         label_column: the column of a manifest or table that holds the labels; None finds it by its name.
         skip_bad: leave out images that cannot be read, instead of refusing them.
+        data_root: folder in which files may lie that the data name, besides their own folder.
+        limits: how large things in the data may be.
     """
 
     inputs: Sequence[InputSpec]
@@ -43,6 +46,8 @@ class Request:
     class_names: Sequence[str] | None = None
     label_column: str | None = None
     skip_bad: bool = False
+    data_root: Path | None = None
+    limits: Limits = DEFAULT_LIMITS
 
     def __post_init__(self) -> None:
         """Check that the class names are as many as the classes, also where labels are indices.

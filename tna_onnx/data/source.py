@@ -10,6 +10,8 @@ Laws, which one test runs over every source:
 2. `batches(size, rows)` gives the rows of `batches(size)` taken by index.
 3. Every array of a batch is a fresh C-contiguous array in the dtype of its `InputSpec`; writing to it changes nothing.
 4. `digest()` changes with any byte of the data, and does not change when the data moves.
+
+A source may also have `sample_digests()`, which `tna_onnx.data.digest.sample_digests` otherwise computes from batches.
 """
 
 from collections.abc import Iterator

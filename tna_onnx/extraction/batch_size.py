@@ -28,7 +28,7 @@ import numpy as np
 from tna_onnx.data import Batch, Source
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction.keys import data_key, model_key
-from tna_onnx.extraction.store import begun_batch_size, find_stores
+from tna_onnx.extraction.stored import begun_batch_size, find_stores
 from tna_onnx.graph.load import Model
 from tna_onnx.runtime import OutOfMemory, Session, free_memory, resident_memory
 

@@ -24,7 +24,7 @@ from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction.keys import model_key
 from tna_onnx.extraction.mapped import ReadOnce
 from tna_onnx.extraction.sessions import OpenModel, open_part
-from tna_onnx.extraction.store import find_stores, read_stored
+from tna_onnx.extraction.stored import find_stores, read_stored
 from tna_onnx.graph.cut import cut_between
 from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.nodes import PREFIX
@@ -110,7 +110,15 @@ def open_samples(opened: OpenModel, data: Data, names: tuple[str, ...] | None) -
         return _stored(opened.model, readout, Path(path), data, names)
     specs = opened.inputs
     if data.format in (None, "npz", "npy"):
-        computed = open_precomputed(data.samples, specs, readout.n_classes, labels=data.labels, class_names=names)
+        computed = open_precomputed(
+            data.samples,
+            specs,
+            readout.n_classes,
+            labels=data.labels,
+            class_names=names,
+            data_root=None if data.data_root is None else Path(data.data_root),
+            limits=data.limits,
+        )
         if computed is not None:
             values: dict[str, NDArray[Any]] = {computed.kind: computed.values}
             return _enter(readout, values, computed.labels, computed.kind, data, names, computed.source.title)

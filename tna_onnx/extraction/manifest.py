@@ -5,12 +5,23 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+
+from tna_onnx.data.files import open_regular
+from tna_onnx.errors import DataError
 
 __all__ = ["MANIFEST", "json_digest", "read_manifest", "replace_file", "write_manifest"]
 
 MANIFEST = "manifest.json"
+
+_ARRAY = re.compile(r"features|logits|beside_[0-9]{1,6}")
+_MAX_BYTES = 2**30
+_MAX_COUNT = 2**48  # samples, or values of one: beyond what any disk holds
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 # Goes up when an older version would misread the files.
 _SCHEMA = 1
@@ -19,13 +30,33 @@ _SCHEMA = 1
 def read_manifest(folder: Path) -> dict[str, Any] | None:
     """Return the manifest of a store; None if there is none, or if it is not as `write_manifest` wrote it."""
     try:
-        manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        with open_regular(folder / MANIFEST, follow=False) as file:
+            manifest: dict[str, Any] = json.loads(file.read(_MAX_BYTES).decode("utf-8"))
         # rule 3 of the store: a manifest that was changed is none
         intact = manifest.pop("sha256") == json_digest(manifest) and manifest["schema"] == _SCHEMA
-    # The file may be anything: of another program, cut short, no text, a list, nested without end.
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        intact = intact and _is_plausible(manifest)
+    # The file may be anything: of another program, cut short, no text, a list, nested without end, no file at all.
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, MemoryError, DataError):
         return None
     return manifest if intact else None
+
+
+def _is_plausible(manifest: dict[str, Any]) -> bool:
+    """Whether a store could have written it: the digest of a manifest that someone made up fits as well.
+
+    Names of arrays are names of files, so they must be those of the store.
+    """
+    counts = [manifest["samples"], manifest["chunk"]]
+    for name, described in manifest["arrays"].items():
+        dtype = described["dtype"]
+        if not _ARRAY.fullmatch(name) or not isinstance(dtype, str) or np.dtype(dtype).kind not in "biufc":
+            return False
+        counts += [1, *described["shape"]]
+    if not all(type(count) is int and 0 <= count < _MAX_COUNT for count in counts) or manifest["chunk"] < 1:
+        return False
+    n_chunks = -(-manifest["samples"] // manifest["chunk"])
+    checksums = manifest["checksums"]
+    return isinstance(manifest["key"], dict) and isinstance(checksums, list) and len(checksums) <= n_chunks
 
 
 def write_manifest(folder: Path, content: dict[str, Any]) -> None:
@@ -51,7 +82,8 @@ def replace_file(path: Path, content: bytes) -> None:
         OSError: the file cannot be written.
     """
     temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("wb") as file:
+    temporary.unlink(missing_ok=True)  # left by a run that was killed, or put there: a link is not followed
+    with os.fdopen(os.open(temporary, _NEW_FILE, 0o600), "wb") as file:
         file.write(content)
         file.flush()
         # Without this a crash of the machine could leave the new name with no content.

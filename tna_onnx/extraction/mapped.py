@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.errors import UsageError
+from tna_onnx.extraction.own_files import open_own
 
 __all__ = ["ReadOnce", "TemporaryRows", "allocate", "release"]
 
@@ -128,9 +129,7 @@ class TemporaryRows:
 def _opened(path: Path | None) -> IO[bytes]:
     if path is None:
         return tempfile.TemporaryFile(prefix="tna-onnx-")
-    if path.exists():
-        return path.open("r+b")
-    return path.open("w+b")
+    return open_own(path)
 
 
 def _reserve(file: IO[bytes], size: int) -> None:

@@ -8,6 +8,8 @@ versions), which chunks are finished, and their checksums.
 2. A chunk whose checksum differs is computed again, and so are those after it.
 3. Nothing is used of a store with another key, or with a manifest that was changed.
 4. One process at a time fills a store. The lock belongs to the process: it ends with it, however that ends.
+5. Of the chunk in work, `journal.txt` names the batches that are done, with a checksum each.
+6. Nothing in a store is opened through a link, and a store is filled by the user who made it.
 """
 
 from __future__ import annotations
@@ -26,24 +28,19 @@ import filelock
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.errors import DataError, UsageError
+from tna_onnx.data.files import open_regular
+from tna_onnx.errors import UsageError
+from tna_onnx.extraction.journal import JOURNAL, Done, append_line, clear, read_lines
 from tna_onnx.extraction.manifest import MANIFEST, json_digest, read_manifest, replace_file, write_manifest
 from tna_onnx.extraction.mapped import allocate, release
+from tna_onnx.extraction.own_files import make_folder, open_own
 
-__all__ = [
-    "DiskStore",
-    "StoredFeatures",
-    "begun_batch_size",
-    "find_stores",
-    "labels_digest",
-    "open_store",
-    "read_stored",
-]
+__all__ = ["LABELS", "DiskStore", "as_json", "labels_digest", "open_store"]
 
-_LABELS = "labels.npy"
+LABELS = "labels.npy"
 
-# Samples per chunk, to the nearest whole batches below: little is lost when a run is interrupted, and a million samples
-# make a manifest of 70 kB.
+# Samples per chunk, to the nearest whole batches below: a million samples make a manifest of 70 kB, and the disk is
+# waited for a thousand times.
 _CHUNK = 1024
 
 
@@ -58,6 +55,7 @@ class DiskStore:
         chunk: samples per chunk, a multiple of the batch size.
         checksums: of the finished chunks.
         arrays: name -> (N, ...) rows, mapped.
+        begun: samples of the chunk in work that are done (rule 5).
         notes: what could not be used of an earlier run.
     """
 
@@ -67,10 +65,16 @@ class DiskStore:
     chunk: int
     checksums: list[str] = field(default_factory=list)
     arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
+    begun: int = 0
     notes: list[str] = field(default_factory=list)
 
     @property
     def done(self) -> int:
+        """Number of samples whose rows are there."""
+        return self._finished + self.begun
+
+    @property
+    def _finished(self) -> int:
         """Number of samples in finished chunks."""
         return min(self.samples, len(self.checksums) * self.chunk)  # the last chunk may be shorter
 
@@ -85,20 +89,35 @@ class DiskStore:
         return self.arrays[name]
 
     def finish_up_to(self, count: int) -> None:
-        """Record every chunk that is complete once `count` samples are in the arrays.
+        """Record every chunk that is complete once `count` samples are in the arrays, and the batch that is not one.
 
         Raises:
             UsageError: the disk is full, or the folder cannot be written.
         """
         try:
-            while self.done < self.samples and (self.done + self.chunk <= count or count == self.samples):
-                for array in self.arrays.values():  # rule 1: bytes first
-                    if isinstance(array, np.memmap):
-                        array.flush()
-                self.checksums.append(_checksum(self.arrays, self._rows(len(self.checksums))))
-                self._write_manifest()
+            while self._finished < self.samples and (self._finished + self.chunk <= count or count == self.samples):
+                self._finish_chunk()
+            if count > self.done:
+                self._finish_batch(count)
         except OSError as error:
             raise _cannot_write(self.folder, error) from error
+
+    def _finish_chunk(self) -> None:
+        for array in self.arrays.values():  # rule 1: bytes first
+            if isinstance(array, np.memmap):
+                array.flush()
+        self.checksums.append(_checksum(self.arrays, self._rows(len(self.checksums))))
+        self.begun = 0
+        self._write_manifest()
+        clear(self.folder)
+
+    def _finish_batch(self, count: int) -> None:
+        # the first one: the manifest has to say what the arrays are
+        if not self.done:
+            self._write_manifest()
+        rows = slice(self.done, count)
+        append_line(self.folder, Done(self.done, count, _checksum(self.arrays, rows)))
+        self.begun = count - self._finished
 
     def _rows(self, chunk: int) -> slice:
         return slice(chunk * self.chunk, min((chunk + 1) * self.chunk, self.samples))
@@ -114,7 +133,7 @@ class DiskStore:
         }
         write_manifest(self.folder, content)
 
-    def _restore(self, mode: Literal["r", "r+"]) -> None:
+    def restore(self, mode: Literal["r", "r+"]) -> None:
         """Take over the finished chunks of an earlier run; a note says where they end early."""
         manifest = read_manifest(self.folder)
         if manifest is None or not self._belongs(manifest):  # rule 3
@@ -127,16 +146,37 @@ class DiskStore:
             dtype = np.dtype(described["dtype"])
             shape = (self.samples, *described["shape"])
             # NumPy would make a file that is too short longer, and fill it with zeros.
-            if not path.exists() or path.stat().st_size != math.prod(shape) * dtype.itemsize:
+            if not path.exists() or path.lstat().st_size != math.prod(shape) * dtype.itemsize:
                 self.notes.append(f"{path.name} is damaged: computed anew")
                 return
-            arrays[name] = np.memmap(path, dtype, mode, shape=shape)
+            opened = open_own(path) if mode == "r+" else open_regular(path, follow=False)  # rule 6
+            with opened as file:
+                arrays[name] = np.memmap(file, dtype, mode, shape=shape)
         self.arrays.update(arrays)
         for chunk, checksum in enumerate(manifest["checksums"]):
             if _checksum(self.arrays, self._rows(chunk)) != checksum:  # rule 2
                 self.notes.append(f"chunk {chunk} is damaged: computed anew from there")
                 return
             self.checksums.append(checksum)
+        self._restore_batches()
+
+    def _restore_batches(self) -> None:
+        """Take over the batches of the chunk that an earlier run was killed in."""
+        end = self._rows(len(self.checksums)).stop
+        for line in read_lines(self.folder):
+            fits = line.start == self.done and line.start < line.stop < end
+            if not fits or _checksum(self.arrays, slice(line.start, line.stop)) != line.checksum:
+                return
+            self.begun = line.stop - self._finished
+
+    def _restart_journal(self) -> None:
+        """Drop what follows the last line that was taken over."""
+        if not self.begun:
+            clear(self.folder)
+            return
+        lines = [line for line in read_lines(self.folder) if self._finished <= line.start and line.stop <= self.done]
+        # in one step: a kill in here must not cost what an earlier run has computed
+        replace_file(self.folder / JOURNAL, "".join(map(str, lines)).encode("ascii"))
 
     def _belongs(self, manifest: Mapping[str, Any]) -> bool:
         return (manifest["key"], manifest["samples"], manifest["chunk"]) == (self.key, self.samples, self.chunk)
@@ -155,96 +195,22 @@ def open_store(cache: Path, key: Mapping[str, Any], labels: NDArray[np.int64], b
     Raises:
         UsageError: the folder cannot be written, or another process is filling the same store.
     """
-    plain_key = _as_json(key)
+    plain_key = as_json(key)
     folder = cache / json_digest(plain_key)[:16]  # the manifest has the whole key (rule 3)
     chunk = batch_size * max(1, _CHUNK // batch_size)  # whole batches, as a resumed run makes them
     store = DiskStore(folder, plain_key, len(labels), chunk)
     with contextlib.ExitStack() as stack:
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)  # rule 6
             stack.enter_context(_locked(folder))  # rule 4, before anything of the store is read
-            store._restore("r+")
-            replace_file(folder / _LABELS, _npy(labels))
+            store.restore("r+")
+            store._restart_journal()
+            replace_file(folder / LABELS, _npy(labels))
             if not store.done:  # from here on, a folder without rows is known to be a store
                 store._write_manifest()
         except OSError as error:
             raise _cannot_write(folder, error) from error
         yield store
-
-
-@dataclass(frozen=True, eq=False)
-class StoredFeatures:
-    """A finished store, opened for reading.
-
-    Attributes:
-        folder: where it lies.
-        key: what its rows were computed from.
-        arrays: name -> (N, ...) rows.
-        labels: (N,) int64.
-    """
-
-    folder: Path
-    key: dict[str, Any]
-    arrays: dict[str, NDArray[Any]]
-    labels: NDArray[np.int64]
-
-
-def read_stored(folder: Path) -> StoredFeatures:
-    """Open a finished store and check all of its chunks.
-
-    Args:
-        folder: the store, or a cache with one store in it.
-
-    Raises:
-        DataError: no store, several, an unfinished or damaged one.
-    """
-    stores = find_stores(folder)
-    if len(stores) != 1:
-        names = ", ".join(path.name for path in stores) or "none"
-        raise DataError(f"{folder}: expected one feature store, found {names}; give the folder of one")
-    place = stores[0]
-    manifest = read_manifest(place)
-    if manifest is None:
-        raise DataError(
-            f"{place}: the manifest of the feature store cannot be read, or was changed; collect the features again"
-        )
-    store = DiskStore(place, manifest["key"], manifest["samples"], manifest["chunk"])
-    try:
-        store._restore("r")
-        # The values are the last bytes of the .npy file. Its header says nothing new, and a damaged one is not parsed.
-        labels = np.frombuffer((place / _LABELS).read_bytes()[-8 * store.samples :], "<i8")
-    except (OSError, ValueError) as error:
-        raise DataError(f"{place}: the feature store cannot be read ({error}); collect the features again") from error
-    if store.done < store.samples:
-        reason = "; ".join(store.notes) or f"{store.done:,} of {store.samples:,} samples are there"
-        raise DataError(f"{place}: the feature store is not complete: {reason}; collect the features again")
-    # labels have a file of their own, which the checksums of chunks leave out
-    if len(labels) != store.samples or labels_digest(labels) != store.key.get("labels_sha256"):
-        raise DataError(f"{place}: {_LABELS} does not belong to this store; collect the features again")
-    return StoredFeatures(place, store.key, store.arrays, labels.astype(np.int64))
-
-
-def find_stores(folder: Path) -> list[Path]:
-    """Return the folder if it is a store, else the stores in it, finished or not.
-
-    A `manifest.json` alone does not make a store: other programs have files of that name.
-    """
-    places = [folder]
-    if not (folder / MANIFEST).exists():
-        places = sorted(path.parent for path in folder.glob(f"*/{MANIFEST}"))
-    return [place for place in places if (place / _LABELS).exists() or (place / "features.bin").exists()]
-
-
-def begun_batch_size(cache: Path, key: Mapping[str, Any]) -> int | None:
-    """Return the batch size of the fullest store in `cache` whose key has these entries; None without one."""
-    entries = _as_json(key)
-    begun = []
-    for folder in find_stores(cache):
-        manifest = read_manifest(folder)
-        if manifest is not None and entries.items() <= manifest["key"].items():
-            done = len(manifest["checksums"]) * manifest["chunk"]
-            begun.append((done, int(manifest["key"]["batch_size"])))
-    return max(begun)[1] if begun else None
 
 
 def labels_digest(labels: NDArray[Any]) -> str:
@@ -260,7 +226,7 @@ def _locked(folder: Path) -> Iterator[None]:
     Raises:
         UsageError: another process holds it.
     """
-    lock = filelock.FileLock(folder / "lock", timeout=0)
+    lock = filelock.FileLock(folder / "lock", timeout=0, mode=0o600)
     try:
         lock.acquire()
     except filelock.Timeout as error:
@@ -277,7 +243,7 @@ def _cannot_write(folder: Path, error: OSError) -> UsageError:
     return UsageError(f"{folder}: cannot be written: {error.strerror}; choose another --cache")
 
 
-def _as_json(key: Mapping[str, Any]) -> dict[str, Any]:
+def as_json(key: Mapping[str, Any]) -> dict[str, Any]:
     """Return a key as it comes back from the manifest: tuples are lists there."""
     plain: dict[str, Any] = json.loads(json.dumps(dict(key)))
     return plain

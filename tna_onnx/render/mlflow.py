@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ from tna_onnx.results.report import Comparison, Report
 
 __all__ = ["TrackingError", "log_report", "require_mlflow"]
 
+_PROBE_SECONDS = 5
+_PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}
 # MLflow's limits. Some servers refuse longer parameters; report.json has what is left out here.
 _MAX_CHARACTERS = 500
 # Metrics and parameters in one request.
@@ -45,13 +48,18 @@ class TrackingError(TnaError):
     exit_code = 6
 
 
-def require_mlflow() -> None:
-    """Check that runs can be logged.
+def require_mlflow() -> str:
+    """Check that runs can be logged, and return a warning if the server does not answer now; empty if it does.
+
+    A server that is down must not cost the model: it is asked again when there is something to log.
 
     Raises:
         UsageError: MLflow cannot be imported; the message names the extra.
     """
-    optional("mlflow", "mlflow", "logging to MLflow")
+    silence = _silence(optional("mlflow", "mlflow", "logging to MLflow"))
+    if silence:
+        return f"{silence}; the run goes on, and asks again at its end"
+    return ""
 
 
 def log_report(
@@ -73,6 +81,10 @@ def log_report(
     for name in ("alembic", "mlflow.store.db.utils"):
         logging.getLogger(name).setLevel(logging.WARNING)
     try:
+        silence = _silence(mlflow)
+        if silence:
+            raise ConnectionError(silence)
+        _patience()
         experiment_id = _experiment_id(mlflow, experiment)
         with mlflow.start_run(experiment_id=experiment_id, run_name=Path(report.model).stem) as run:
             _log_values(mlflow, run.info.run_id, report)
@@ -84,6 +96,33 @@ def log_report(
         if report.output:
             message += f"; {report.output} is written"
         raise TrackingError(message) from error
+
+
+def _silence(mlflow: Any) -> str:
+    """Ask the tracking server for a sign of life; return what is wrong, nothing if it answers or there is none.
+
+    MLflow itself would try for five minutes without a word.
+    """
+    import urllib.error  # noqa: PLC0415 - takes as long to load as a small run, and most have no server
+    import urllib.request  # noqa: PLC0415
+
+    uri = str(mlflow.get_tracking_uri())
+    if not uri.lower().startswith(("http://", "https://")):
+        return ""
+    try:
+        # any answer will do, a refusal too: what it means is MLflow's business
+        urllib.request.urlopen(f"{uri.rstrip('/')}/health", timeout=_PROBE_SECONDS).close()  # noqa: S310 - see above
+    except urllib.error.HTTPError as error:
+        error.close()
+    except Exception as error:  # noqa: BLE001 - urllib and http.client have many
+        return f"MLflow's server at {uri} does not answer within {_PROBE_SECONDS} seconds ({_first_line(error)})"
+    return ""
+
+
+def _patience() -> None:
+    """Let MLflow try a lost request for a minute, unless the user says otherwise; its own default is five."""
+    for name, value in _PATIENCE.items():
+        os.environ.setdefault(name, value)
 
 
 def _experiment_id(mlflow: Any, name: str | None) -> str | None:

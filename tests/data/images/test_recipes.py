@@ -188,7 +188,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no such file"):
         read_recipe(tmp_path / "config.json")
     (tmp_path / "config.json").write_text("{")
-    with pytest.raises(DataError, match=r"config\.json: cannot be read as JSON"):
+    with pytest.raises(DataError, match=r"config\.json: is not JSON"):
         read_recipe(tmp_path / "config.json")
 
 

@@ -71,7 +71,7 @@ def test_a_single_array_is_not_npz(tmp_path: Path) -> None:
 
 
 def test_a_folder_cannot_be_read(tmp_path: Path) -> None:
-    assert "cannot be read" in refusal(tmp_path)
+    assert "expected a regular file, found a folder" in refusal(tmp_path)
 
 
 def test_wrong_bytes_in_a_member(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_members_that_are_not_arrays(tmp_path: Path) -> None:
     path = write_npz(tmp_path / "calib.npz", {"x": X})
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr("labels", "0 1 2")
-    assert "'labels' is not a NumPy array" in refusal(path)
+    assert "array 'labels' cannot be read" in refusal(path)
 
 
 class Trap:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.data.samples import (
+    ANY_SIZE,
     LISTED,
     LISTS,
     TWO,
@@ -22,6 +23,8 @@ from tests.data.samples import (
     write_image,
 )
 from tna_onnx.data import Recipe, Source, open_source
+from tna_onnx.data.request import Request
+from tna_onnx.data.sources.folder import open_folder
 from tna_onnx.errors import DataError, UsageError
 
 IMAGE = spec("image", (None, 3, 5, 6))
@@ -66,7 +69,10 @@ def test_links_to_folders_count_as_classes_and_not_below(tmp_path: Path) -> None
     root = write_folder(tmp_path / "calib", ["0/a.png"])
     (root / "1").symlink_to(tmp_path / "elsewhere", target_is_directory=True)
     (root / "0" / "circle").symlink_to(root, target_is_directory=True)
-    assert names(open_images(root)) == ("0/a.png", "1/x.png", "1/y.png")
+    with pytest.raises(DataError, match=r"2 of 3 files lie outside .*'1/x\.png' first.*--data-root"):
+        open_images(root)
+    source = open_folder(root, Request([ANY_SIZE], 2, data_root=tmp_path))
+    assert names(source) == ("0/a.png", "1/x.png", "1/y.png")
 
 
 def test_the_current_folder_has_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

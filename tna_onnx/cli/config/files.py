@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -18,6 +19,7 @@ __all__ = ["read_file", "read_pyproject"]
 _TABLE = "tna-onnx"
 # In the text of every pyproject.toml that concerns us: the table, and the table with a wrong name.
 _MARKS = (b"tna-onnx", b"tool.tna_onnx")
+_MAX_BYTES = 2**20
 # Likeness, from 0 to 1, above which an error names the key that may have been meant. Low: it is only a hint.
 _SIMILAR = 0.4
 
@@ -29,9 +31,11 @@ def read_file(ctx: click.Context, path: Path) -> dict[str, Setting]:
         UsageError: a file that cannot be read, an unknown table or key, or a value that its option does not take.
     """
     try:
-        text = path.read_bytes()
+        text = _content(path)
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}; expected a TOML file with settings") from error
+    if text is None:
+        raise UsageError(f"{path}: cannot be read: it is no file, or over 1 MB; expected a TOML file with settings")
     return _settings(ctx, path, _parse(path, text), "")
 
 
@@ -45,19 +49,36 @@ def read_pyproject(ctx: click.Context) -> dict[str, Setting]:
     for folder in _searched_folders():
         path = folder / "pyproject.toml"
         try:
-            text = path.read_bytes()
+            text = _content(path)
         except OSError:
             continue
         # A pyproject.toml that does not concern us need not even be valid.
-        if not any(mark in text for mark in _MARKS):
+        if text is None or not any(mark in text for mark in _MARKS):
             continue
         tools = _parse(path, text).get("tool", {})
+        if not isinstance(tools, dict):
+            raise UsageError(f"{path}: tool must be a table")
         if _TABLE.replace("-", "_") in tools:
             raise UsageError(f"{path}: [tool.tna_onnx] is not read; write [tool.{_TABLE}]")
         table = tools.get(_TABLE)
         if table is not None:
             return _settings(ctx, path, table, f"tool.{_TABLE}")
     return {}
+
+
+def _content(path: Path) -> bytes | None:
+    """Return the bytes of a file; None if it is a pipe or a device, or far too large for settings.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    if not stat.S_ISREG(path.stat().st_mode):
+        return None
+    with path.open("rb") as file:
+        content = file.read(_MAX_BYTES + 1)
+    if len(content) > _MAX_BYTES:
+        return None
+    return content
 
 
 def _searched_folders() -> list[Path]:
@@ -90,7 +111,8 @@ def _parse(path: Path, text: bytes) -> dict[str, Any]:
         import tomli as tomllib  # noqa: PLC0415
     try:
         return tomllib.loads(text.decode())  # TOML is UTF-8 in every locale
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    # ValueError: bytes that are no text, and numbers of more digits than Python converts
+    except (ValueError, RecursionError, MemoryError) as error:
         raise UsageError(f"{path}: is not valid TOML: {error}") from error
 
 

@@ -13,18 +13,21 @@ A value that cannot be followed is an error, never left out in silence.
 
 from __future__ import annotations
 
-import json
 import math
 from typing import TYPE_CHECKING, Any
 
+from tna_onnx.data.files import read_text
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.images.transform import FILTERS
+from tna_onnx.data.limits import DEFAULT_LIMITS
+from tna_onnx.data.parsing import parse_json
 from tna_onnx.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tna_onnx.data.images.choices import Interpolation
+    from tna_onnx.data.limits import Limits
 
 __all__ = ["read_recipe"]
 
@@ -65,7 +68,7 @@ _IGNORED = {
 }  # fmt: skip
 
 
-def read_recipe(path: Path) -> Recipe:
+def read_recipe(path: Path, limits: Limits = DEFAULT_LIMITS) -> Recipe:
     """Return the preprocessing that a `config.json` of timm or a `preprocessor_config.json` of Hugging Face describes.
 
     Raises:
@@ -74,10 +77,7 @@ def read_recipe(path: Path) -> Recipe:
     """
     if not path.is_file():
         raise UsageError(f"{path}: no such file; give timm's config.json or Hugging Face's preprocessor_config.json")
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: cannot be read as JSON ({error}); download it again") from error
+    config = parse_json(read_text(path, limits, "utf-8"), str(path), "download it again")
     # Older files of timm have the values at the top, newer ones under a key beside the architecture.
     if isinstance(config, dict):
         inner = config.get("pretrained_cfg", config)
@@ -101,14 +101,14 @@ class _Reader:
 
     def timm(self) -> Recipe:
         """Follow `transforms_imagenet_eval`."""
-        shape = self.config["input_size"]
+        shape = self.config.get("input_size")
         if not isinstance(shape, (list, tuple)) or len(shape) != 3 or shape[0] not in (1, 3):
             raise self.refusal("input_size", "channels (1 or 3), height and width")
         size = (self.whole(shape[1], "input_size"), self.whole(shape[2], "input_size"))
         share = self.number("crop_pct")
         mode = self.config["crop_mode"]
         interpolation = self.config["interpolation"]
-        if interpolation not in FILTERS:
+        if not isinstance(interpolation, str) or interpolation not in FILTERS:
             raise self.refusal("interpolation", f"one of {', '.join(FILTERS)}")
         if not 0 < share <= 1:
             raise self.refusal("crop_pct", "a number above 0 and at most 1")

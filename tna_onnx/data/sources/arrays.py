@@ -37,6 +37,6 @@ def open_arrays(path: Path, request: Request) -> ArraySource:
         return wanted
 
     # Hashed while it is open, so that the digest is that of the values even if the file is replaced.
-    arrays, sha256 = read_npz(path, choose)
+    arrays, sha256 = read_npz(path, choose, request.limits)
     labels = labels_apart(request, arrays.pop(LABELS, None))
     return open_columns(f"arrays {path.name}", str(path), request, arrays, labels, hashed=lambda _: sha256)

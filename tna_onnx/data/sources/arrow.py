@@ -13,12 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tna_onnx.data.files import regular_size
+from tna_onnx.data.limits import DEFAULT_LIMITS
 from tna_onnx.data.optional import optional
+from tna_onnx.data.parsing import parsing
 from tna_onnx.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from tna_onnx.data.limits import Limits
     from tna_onnx.data.source import AnyArray, IntArray
 
 __all__ = ["ArrowColumn", "ArrowNumbers", "map_table", "table_schema"]
@@ -98,7 +102,7 @@ class ArrowNumbers:
         return values
 
 
-def map_table(files: Sequence[Path], columns: Sequence[str]) -> Any:
+def map_table(files: Sequence[Path], columns: Sequence[str], limits: Limits = DEFAULT_LIMITS) -> Any:
     """Return these columns of the rows of all files as one table that is mapped, not loaded.
 
     Raises:
@@ -106,7 +110,7 @@ def map_table(files: Sequence[Path], columns: Sequence[str]) -> Any:
         UsageError: no room for the temporary file.
     """
     pa = optional("pyarrow", "tables", _PURPOSE)
-    tables = [_map_file(pa, file, columns) for file in files]
+    tables = [_map_file(pa, file, columns, limits) for file in files]
     different = [
         file for file, table in zip(files, tables, strict=True) if table.schema.types != tables[0].schema.types
     ]
@@ -122,35 +126,42 @@ def table_schema(file: Path) -> Any:
         DataError: the file cannot be read.
     """
     pa = optional("pyarrow", "tables", _PURPOSE)
-    with _readable(pa, file):
+    with _readable(file):
         if file.suffix.lower() == ".parquet":
-            return optional("pyarrow.parquet", "tables", _PURPOSE).read_schema(file)
-        return _reader(pa, pa.memory_map(str(file))).schema
+            schema = optional("pyarrow.parquet", "tables", _PURPOSE).read_schema(file)
+        else:
+            schema = _reader(pa, pa.memory_map(str(file))).schema
+        list(schema.names)  # names that are no UTF-8 are an error here
+        return schema
 
 
 @contextlib.contextmanager
-def _readable(pa: Any, file: Path) -> Iterator[None]:
-    try:
+def _readable(file: Path) -> Iterator[None]:
+    regular_size(file)  # pyarrow would wait for a pipe
+    with parsing(str(file), "cannot be read as a table", "write it again"):
         yield
-    except (pa.ArrowException, KeyError, ValueError, OSError) as error:
-        raise DataError(f"{file}: cannot be read as a table ({error}); write it again") from error
 
 
-def _map_file(pa: Any, file: Path, columns: Sequence[str]) -> Any:
-    with _readable(pa, file):
+def _map_file(pa: Any, file: Path, columns: Sequence[str], limits: Limits) -> Any:
+    max_bytes = limits.expanded_bytes(regular_size(file))
+    with _readable(file):
         if file.suffix.lower() == ".parquet":
-            return _map_parquet(pa, file, columns)
-        return _map_arrow(pa, file, columns)
+            table = _map_parquet(pa, file, columns, max_bytes)
+        else:
+            table = _map_arrow(pa, file, columns, max_bytes)
+        # Offsets of lists and texts are used as they are: wrong ones would read memory that is not the file's.
+        table.validate(full=True)
+        return table
 
 
-def _map_parquet(pa: Any, file: Path, columns: Sequence[str]) -> Any:
+def _map_parquet(pa: Any, file: Path, columns: Sequence[str], max_bytes: int) -> Any:
     # Parquet is encoded: to reach any row, it must be written out as plain Arrow first.
     parquet = optional("pyarrow.parquet", "tables", _PURPOSE).ParquetFile(file, memory_map=True)
     batches = parquet.iter_batches(_ROWS, columns=list(columns))
-    return _spooled(pa, _subset(pa, parquet.schema_arrow, columns), batches)
+    return _spooled(pa, _subset(pa, parquet.schema_arrow, columns), batches, file, max_bytes)
 
 
-def _map_arrow(pa: Any, file: Path, columns: Sequence[str]) -> Any:
+def _map_arrow(pa: Any, file: Path, columns: Sequence[str], max_bytes: int) -> Any:
     source = pa.memory_map(str(file))
     reader = _reader(pa, source)
     batches = _batches(reader)
@@ -158,7 +169,7 @@ def _map_arrow(pa: Any, file: Path, columns: Sequence[str]) -> Any:
     if all(_is_mapped(batch, source) for batch in first):
         return pa.Table.from_batches([*first, *batches], reader.schema).select(columns)
     # Compressed: all of it would have to be in memory.
-    return _spooled(pa, _subset(pa, reader.schema, columns), itertools.chain(first, batches))
+    return _spooled(pa, _subset(pa, reader.schema, columns), itertools.chain(first, batches), file, max_bytes)
 
 
 def _reader(pa: Any, source: Any) -> Any:
@@ -192,14 +203,24 @@ def _subset(pa: Any, schema: Any, columns: Sequence[str]) -> Any:
     return pa.schema([schema.field(name) for name in columns], schema.metadata)
 
 
-def _spooled(pa: Any, schema: Any, batches: Iterator[Any]) -> Any:
-    """Write record batches into a temporary file and map it."""
+def _spooled(pa: Any, schema: Any, batches: Iterator[Any], file: Path, max_bytes: int) -> Any:
+    """Write record batches into a temporary file and map it.
+
+    Raises:
+        DataError: they take more than `max_bytes`: a few bytes of Parquet can stand for any number of equal values.
+    """
     handle, name = tempfile.mkstemp(prefix="tna-onnx-", suffix=".arrow")
     os.close(handle)
     try:
         with pa.OSFile(name, "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
             for batch in batches:
-                writer.write_batch(batch.select(schema.names).cast(schema))
+                chosen = batch.select(schema.names)
+                if sink.tell() + chosen.nbytes > max_bytes:
+                    raise DataError(
+                        f"{file}: its columns take more than {max_bytes:,} bytes, which is what a file of its size may "
+                        "expand to; if that is right, raise --data-limit expansion=NUMBER"
+                    )
+                writer.write_batch(chosen.cast(schema))
         return pa.ipc.open_stream(pa.memory_map(name)).read_all()
     except OSError as error:
         if error.errno != errno.ENOSPC:

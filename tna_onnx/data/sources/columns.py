@@ -6,12 +6,15 @@ int64): a cast across kinds hides missing preprocessing, and a narrowing one cha
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from tna_onnx.data.ahead import read_ahead
+from tna_onnx.data.digest import row_digests
 from tna_onnx.data.labels import label_indices, listed
 from tna_onnx.data.source import AnyArray, Batch, InputSpec, IntArray, shape_text, split_rows
 from tna_onnx.errors import DataError
@@ -19,11 +22,14 @@ from tna_onnx.errors import DataError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from numpy.typing import NDArray
+
     from tna_onnx.data.request import Request
 
 __all__ = ["LABELS", "ArraySource", "Column", "check_names", "only_other", "open_columns"]
 
 LABELS = "labels"
+_HASHED = 1 << 20  # bytes of samples that are read at a time for their digests
 _KINDS = ("b", "iu", "f", "c")  # dtype kinds within which a safe cast only widens
 
 
@@ -93,12 +99,30 @@ class ArraySource:
         return read_ahead(picks, self._batch, lambda _, parts: parts[0], workers=1)
 
     def digest(self) -> str:
-        """Return SHA-256 (hex) of the contents.
+        """Return SHA-256 (hex) of the contents, which are read for it once.
 
         Raises:
             DataError: a file cannot be read.
         """
+        return self._digest
+
+    def sample_digests(self) -> NDArray[np.uint64]:
+        """Return 64 bits for each sample, (N,): equal for equal values of all inputs, in the inputs' dtypes.
+
+        Raises:
+            DataError: a sample cannot be read.
+        """
+        return self._sample_digests
+
+    @cached_property
+    def _digest(self) -> str:
         return self.hashed()
+
+    @cached_property
+    def _sample_digests(self) -> NDArray[np.uint64]:
+        a_row = sum(math.prod(self.columns[spec.name].shape[1:]) * spec.dtype.itemsize for spec in self.inputs)
+        parts = [row_digests(batch) for batch in self.batches(max(1, _HASHED // max(1, a_row)))]
+        return np.concatenate(parts)
 
     def _batch(self, pick: IntArray) -> Batch:
         return {spec.name: self._take(spec, pick) for spec in self.inputs}

@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tna_onnx.data.digest import tree_sha256
+from tna_onnx.data.files import check_inside
 from tna_onnx.data.labelfile import read_label_file
 from tna_onnx.data.labels import folder_labels, label_indices, listed
 from tna_onnx.data.sources.images import SUFFIXES, ImageSource, open_image_files
 from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from tna_onnx.data.request import Request
     from tna_onnx.data.source import IntArray
@@ -50,10 +51,10 @@ class FolderImages:
         """Return the path of file `row`."""
         return self.root / self.names[row]
 
-    def digest(self, rows: IntArray, labels: IntArray) -> str:
+    def digest(self, rows: IntArray, labels: IntArray, contents: Callable[[], Sequence[bytes]]) -> str:
         """Return SHA-256 (hex) over path below the folder, label and bytes of each image, in order."""
         names = (self.names[row] for row in rows.tolist())
-        return tree_sha256(self.root, zip(names, labels.tolist(), strict=True))
+        return tree_sha256(zip(names, labels.tolist(), contents(), strict=True))
 
 
 def open_folder(root: Path, request: Request) -> ImageSource:
@@ -68,6 +69,9 @@ def open_folder(root: Path, request: Request) -> ImageSource:
         names, labels = _labelled_images(root, request)
     except OSError as error:
         raise DataError(f"{error.filename}: cannot be listed ({error.strerror}); check its permissions") from error
+    except RecursionError as error:
+        raise DataError(f"{root}: its folders are nested too deeply; move the images further up") from error
+    check_inside(root, names, str(root), request.data_root)
     files = FolderImages(root, tuple(names))
     return open_image_files(f"image folder {root.resolve().name}", str(root), files, labels, request, image_input)
 
@@ -78,12 +82,19 @@ def require_files(root: Path, names: Sequence[str], where: str) -> None:
     Raises:
         DataError: some are not.
     """
-    missing = [name for name in names if not (root / name).is_file()]
+    missing = [name for name in names if not _is_file(root, name)]
     if missing:
         raise DataError(
             f"{where}: {len(missing):,} of {len(names):,} files are not there ({listed(missing)}); paths count from "
             f"{root}"
         )
+
+
+def _is_file(root: Path, name: str) -> bool:
+    try:
+        return (root / name).is_file()
+    except (OSError, ValueError):  # a name that is too long, say
+        return False
 
 
 def _labelled_images(root: Path, request: Request) -> tuple[list[str], IntArray]:
@@ -120,7 +131,9 @@ def _by_labels(root: Path, request: Request) -> tuple[list[str], IntArray]:
     where = request.labels_where(str(root))
     values = request.labels
     if isinstance(values, Path):
-        table = read_label_file(values, request.label_column, is_path=lambda text: (root / text).is_file())
+        table = read_label_file(
+            values, request.label_column, is_path=lambda text: _is_file(root, text), limits=request.limits
+        )
         if table.paths is not None:
             require_files(root, table.paths, where)
             names = list(table.paths)

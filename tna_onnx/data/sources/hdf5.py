@@ -1,15 +1,22 @@
-"""Samples from an HDF5 file: one data set per model input, under the input's name, and one called `labels`."""
+"""Samples from an HDF5 file: one data set per model input, under the input's name, and one called `labels`.
+
+The values must lie in this file. HDF5 can also name other files, any on the machine, by links, as raw storage and as
+parts of a virtual data set: links are not followed, and the other two are refused.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tna_onnx.data.digest import files_sha256
+from tna_onnx.data.files import regular_size
 from tna_onnx.data.labelfile import labels_apart
 from tna_onnx.data.optional import optional
+from tna_onnx.data.parsing import parsing
 from tna_onnx.data.sources.columns import LABELS, ArraySource, check_names, open_columns
 from tna_onnx.errors import DataError
 
@@ -44,14 +51,12 @@ class _DataSet:
         """Return the values of `rows` as a new array."""
         if not len(rows):
             return np.zeros((0, *self.shape[1:]), self.dtype)
-        try:
+        with parsing(self.where, "cannot be read", "write the file again"):
             if np.array_equal(rows, np.arange(rows[0], rows[0] + len(rows))):
                 # A slice is one read; a list of rows is a selection for each.
                 return np.asarray(self.values[int(rows[0]) : int(rows[0]) + len(rows)])
             ordered, inverse = np.unique(rows, return_inverse=True)  # h5py wants each row once, ascending
             return np.asarray(self.values[ordered])[inverse]
-        except (OSError, ValueError) as error:
-            raise DataError(f"{self.where}: cannot be read ({error}); write the file again") from error
 
 
 def open_hdf5(path: Path, request: Request) -> ArraySource:
@@ -64,16 +69,23 @@ def open_hdf5(path: Path, request: Request) -> ArraySource:
     """
     h5py = optional("h5py", "hdf5", "reading HDF5 files")
     request.check_arrays(str(path))
-    try:
+    max_bytes = request.limits.expanded_bytes(regular_size(path))
+    with parsing(str(path), "cannot be read as HDF5", "write it again"):
         file = h5py.File(path, "r")  # its data sets keep it open
-        names = [name for name in file if isinstance(file[name], h5py.Dataset)]
+        # Links are not even opened: they may lead to other files.
+        plain = [name for name in file if isinstance(file.get(name, getlink=True), h5py.HardLink)]
+        names = [name for name in plain if isinstance(file[name], h5py.Dataset)]
         check_names(str(path), names, request.inputs, need_labels=request.labels is None, noun="data set")
+        used = [spec.name for spec in request.inputs]
+        if request.labels is None:
+            used.append(LABELS)
+        for name in used:
+            _check_stored(file[name], f"{path}: {name!r}")
+        _check_size(path, [file[name] for name in used], max_bytes)
         columns = {spec.name: _DataSet(file[spec.name], f"{path}: {spec.name!r}") for spec in request.inputs}
         stored = None
         if request.labels is None:
             stored = np.asarray(file[LABELS][()])
-    except (OSError, KeyError, RuntimeError) as error:
-        raise DataError(f"{path}: cannot be read as HDF5 ({error}); write it again") from error
     labels = labels_apart(request, stored)
     return open_columns(
         f"arrays {path.name}",
@@ -84,3 +96,27 @@ def open_hdf5(path: Path, request: Request) -> ArraySource:
         hashed=lambda indices: files_sha256([path], indices),
         noun="data set",
     )
+
+
+def _check_stored(data_set: Any, where: str) -> None:
+    """Refuse a data set whose values lie in other files.
+
+    Raises:
+        DataError: such a data set.
+    """
+    if data_set.external or data_set.is_virtual:
+        raise DataError(f"{where}: its values lie in other files, which are not read; store them in this file")
+
+
+def _check_size(path: Path, data_sets: list[Any], max_bytes: int) -> None:
+    """Refuse data sets that claim far more than the file holds: what is not stored reads as zeros.
+
+    Raises:
+        DataError: they do.
+    """
+    total = sum(math.prod(each.shape or ()) * each.dtype.itemsize for each in data_sets)
+    if total > max_bytes:
+        raise DataError(
+            f"{path}: its data sets take {total:,} bytes, more than {max_bytes:,}, which is what a file of its size "
+            "may expand to; if that is right, raise --data-limit expansion=NUMBER"
+        )

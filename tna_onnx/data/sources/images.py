@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 import numpy as np
 
 from tna_onnx.data.ahead import WORKERS, read_ahead
-from tna_onnx.data.images.decode import read_image
+from tna_onnx.data.digest import short_digests, stream_sha256
+from tna_onnx.data.images.decode import open_image_file, read_image
 from tna_onnx.data.labels import check_labels
+from tna_onnx.data.limits import DEFAULT_LIMITS
 from tna_onnx.data.source import split_rows
 from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Iterator, Sequence
+
+    from numpy.typing import NDArray
 
     from tna_onnx.data.images.transform import ResolvedRecipe
+    from tna_onnx.data.limits import Limits
     from tna_onnx.data.request import Request
     from tna_onnx.data.source import AnyArray, Batch, IntArray
 
@@ -26,7 +32,7 @@ __all__ = ["SUFFIXES", "ImageFiles", "ImageSource", "open_image_files"]
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
 
 _MAX_SKIPPED = 3  # names of skipped images in one line
-_GROUP = 64  # images that `skip_bad` hands to the threads at a time; their pixels are dropped at once
+_GROUP = 64  # images that are handed to the threads at a time where nothing of their pixels is kept
 
 
 class ImageFiles(Protocol):
@@ -45,8 +51,13 @@ class ImageFiles(Protocol):
             DataError: it cannot be read.
         """
 
-    def digest(self, rows: IntArray, labels: IntArray) -> str:
+    def digest(self, rows: IntArray, labels: IntArray, contents: Callable[[], Sequence[bytes]]) -> str:
         """Return SHA-256 (hex) that follows every byte of the files `rows`, and their labels.
+
+        Args:
+            rows: the files.
+            labels: their classes.
+            contents: gives the SHA-256 (32 bytes) of each of them.
 
         Raises:
             DataError: a file cannot be read.
@@ -65,6 +76,7 @@ class ImageSource:
         input_name: the model input that takes the images.
         preprocess: what becomes of them.
         skipped: names of files left out because they cannot be read.
+        limits: how many pixels an image may have.
     """
 
     title: str
@@ -74,6 +86,7 @@ class ImageSource:
     input_name: str
     preprocess: ResolvedRecipe
     skipped: tuple[str, ...] = ()
+    limits: Limits = DEFAULT_LIMITS
 
     def __len__(self) -> int:
         """Return the number of images."""
@@ -106,16 +119,47 @@ class ImageSource:
         return read_ahead((pick.tolist() for pick in picks), self._load, self._stack)
 
     def digest(self) -> str:
-        """Return SHA-256 (hex) over the files and their labels.
+        """Return SHA-256 (hex) over the files and their labels; the files are read for it once.
 
         Raises:
             DataError: a file cannot be read.
         """
-        return self.files.digest(self.rows, self.labels)
+        return self._digest
+
+    def sample_digests(self) -> NDArray[np.uint64]:
+        """Return 64 bits for each image, (N,): equal for files of equal bytes.
+
+        Raises:
+            DataError: a file cannot be read.
+        """
+        return short_digests(self._contents)
+
+    @cached_property
+    def _digest(self) -> str:
+        return self.files.digest(self.rows, self.labels, lambda: self._contents)
+
+    @cached_property
+    def _contents(self) -> tuple[bytes, ...]:
+        """SHA-256 of the bytes of each image."""
+
+        def sha256(row: int) -> bytes:
+            file = self.files.open(row)
+            where = self.files.name(row)
+            if not isinstance(file, Path):
+                return stream_sha256(file)
+            try:
+                with open_image_file(file, where, self.limits) as stream:
+                    return stream_sha256(stream)
+            except OSError as error:
+                raise DataError(f"{where}: cannot be read ({error.strerror}); check that it still exists") from error
+
+        rows = self.rows.tolist()
+        groups = [rows[start : start + _GROUP] for start in range(0, len(rows), _GROUP)]
+        return tuple(digest for group in read_ahead(groups, sha256, lambda _, found: found) for digest in group)
 
     def _load(self, row: int) -> AnyArray:
         at = int(self.rows[row])
-        image = read_image(self.files.open(at), self.files.name(at))
+        image = read_image(self.files.open(at), self.files.name(at), self.limits)
         try:
             return self.preprocess(image)
         except DataError as error:  # the recipe knows sizes, not files
@@ -148,7 +192,7 @@ def open_image_files(
     rows = np.arange(len(files), dtype=np.int64)
     skipped: tuple[str, ...] = ()
     if request.skip_bad:
-        bad = _unreadable(files)
+        bad = _unreadable(files, request.limits)
         skipped = tuple(files.name(row) for row in np.flatnonzero(bad).tolist())
         if len(files) and bad.all():
             raise DataError(f"{where}: none of {len(files):,} images can be read, {skipped[0]} first; check the files")
@@ -156,15 +200,15 @@ def open_image_files(
         labels = labels[~bad]
     # Checked again: the images left out may have been all of one class, or all but one.
     checked = check_labels(labels, len(rows), request.n_classes, where)
-    return ImageSource(title, files, rows, checked, *image_input, skipped)
+    return ImageSource(title, files, rows, checked, *image_input, skipped, request.limits)
 
 
-def _unreadable(files: ImageFiles) -> AnyArray:
+def _unreadable(files: ImageFiles, limits: Limits) -> AnyArray:
     """Decode every file; return which fail, (N,) bool."""
 
     def fails(row: int) -> bool:
         try:
-            read_image(files.open(row), files.name(row))
+            read_image(files.open(row), files.name(row), limits)
         except DataError:
             return True
         return False

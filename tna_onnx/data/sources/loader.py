@@ -53,7 +53,10 @@ def open_loader(text: str, request: Request) -> ArraySource:
             return open_iterable(data, request, title=text)
         except TnaError:  # says already what is wrong with the samples
             raise
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        # Of the user's code. SystemExit too: `sys.exit(0)` in there would end this process as if all were done.
+        except BaseException as error:
             raise DataError(f"{text}: {_place(error, path)}{type(error).__name__}: {error}") from error
 
 
@@ -79,7 +82,7 @@ def _importable(folder: Path) -> Iterator[None]:
             sys.path.remove(str(folder))
 
 
-def _place(error: Exception, path: Path) -> str:
+def _place(error: BaseException, path: Path) -> str:
     """Return the last line of the user's file that the error passed."""
     if isinstance(error, SyntaxError) and error.lineno is not None:
         return f"line {error.lineno}: "

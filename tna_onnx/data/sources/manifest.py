@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tna_onnx.data.files import check_inside
 from tna_onnx.data.labelfile import read_label_file
 from tna_onnx.data.labels import label_indices
 from tna_onnx.data.sources.folder import FolderImages, require_files
@@ -30,7 +31,7 @@ def open_manifest(path: Path, request: Request) -> ImageSource:
     """
     request.no_labels_apart(str(path))
     image_input = request.image_input(str(path))
-    table = read_label_file(path, request.label_column, is_path=lambda _: True)
+    table = read_label_file(path, request.label_column, is_path=lambda _: True, limits=request.limits)
     if table.paths is None:
         raise DataError(
             f"{path}: no column holds the paths of the images (found {', '.join(map(repr, table.others)) or 'labels'} "
@@ -39,5 +40,6 @@ def open_manifest(path: Path, request: Request) -> ImageSource:
     labels = label_indices(table.labels, len(table.paths), request.n_classes, str(path), request.class_names)
     if not request.skip_bad:  # else a missing file is one that cannot be read: it is left out and counted
         require_files(path.parent, table.paths, str(path))
+    check_inside(path.parent, table.paths, str(path), request.data_root)
     files = FolderImages(path.parent, table.paths)
     return open_image_files(f"manifest {path.name}", str(path), files, labels, request, image_input)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tna_onnx.data.digest import files_sha256
+from tna_onnx.data.files import check_inside
 from tna_onnx.data.labelfile import labels_apart
 from tna_onnx.data.sources.columns import LABELS, ArraySource, check_names, only_other, open_columns
 from tna_onnx.data.sources.npfiles import map_npy
@@ -34,6 +35,9 @@ def open_npy(path: Path, request: Request) -> ArraySource:
     request.check_arrays(str(path))
     files = _files(path, request)
     used = [files[spec.name] for spec in request.inputs]
+    if path.is_dir():
+        named = [file.name for name, file in files.items() if file in used or name == LABELS]
+        check_inside(path, named, str(path), request.data_root)
     columns = {spec.name: map_npy(file) for spec, file in zip(request.inputs, used, strict=True)}
     stored = None
     if LABELS in files:

@@ -14,18 +14,23 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 import numpy as np
 
 from tna_onnx.data.digest import arrays_sha256, files_sha256
+from tna_onnx.data.files import check_inside
 from tna_onnx.data.labelfile import labels_apart
+from tna_onnx.data.limits import DEFAULT_LIMITS
 from tna_onnx.data.request import Request
 from tna_onnx.data.source import AnyArray, Batch, InputSpec, IntArray
 from tna_onnx.data.sources.columns import LABELS, ArraySource, check_names, open_columns
 from tna_onnx.data.sources.npfiles import map_npy, read_npz
-from tna_onnx.data.sources.remote import Copy, is_url
+from tna_onnx.data.sources.remote import Copy, is_url, local_path
 from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     import numpy.typing as npt
+    from numpy.typing import NDArray
+
+    from tna_onnx.data.limits import Limits
 
 __all__ = ["Kind", "Precomputed", "open_precomputed"]
 
@@ -75,6 +80,10 @@ class Precomputed:
         """Return SHA-256 (hex) of the contents."""
         return self.source.digest()
 
+    def sample_digests(self) -> NDArray[np.uint64]:
+        """Return 64 bits for each sample, (N,)."""
+        return self.source.sample_digests()
+
 
 def open_precomputed(
     data: Any,
@@ -83,6 +92,8 @@ def open_precomputed(
     *,
     labels: str | Path | npt.ArrayLike | None = None,
     class_names: Sequence[str] | None = None,
+    data_root: Path | None = None,
+    limits: Limits = DEFAULT_LIMITS,
 ) -> Precomputed | None:
     """Open features or logits; None if `data` are something else, or hold an input of the model.
 
@@ -92,24 +103,30 @@ def open_precomputed(
         n_classes: the number of classes of the model.
         labels: as in `open_source`.
         class_names: as in `open_source`.
+        data_root: as in `open_source`.
+        limits: as in `open_source`.
 
     Raises:
         UsageError: a library for the URL is missing.
         DataError: the file cannot be read, or values or labels cannot be used.
     """
+    if isinstance(data, str):
+        data = local_path(data)
     if isinstance(data, str) and is_url(data):
         if not data.endswith(".npz"):
             return None
         # Only a single file is fetched to be looked at; a folder may be large and hold something else.
-        copy = Copy(data)
-        precomputed = open_precomputed(copy.path, inputs, n_classes, labels=labels, class_names=class_names)
+        copy = Copy(data, limits)
+        precomputed = open_precomputed(
+            copy.path, inputs, n_classes, labels=labels, class_names=class_names, limits=limits
+        )
         copy.keep_for(precomputed or copy)
         return precomputed
     if isinstance(data, str):
         data = Path(data)
     if not isinstance(data, (Path, Mapping)):
         return None
-    names = _names(data)
+    names = _names(data, limits)
     # In the order of `Kind`, features come first: logits follow from them, and only they allow a search.
     kind = next((kind for kind in get_args(Kind) if kind in names), None)
     if kind is None or any(spec.name in names for spec in inputs):  # a model may have an input called "features"
@@ -125,11 +142,14 @@ def open_precomputed(
     wanted = [kind]
     if labels is None:
         wanted.append(LABELS)
-    arrays, hashed = _read(data, wanted)
+    if isinstance(data, Path) and data.is_dir():
+        check_inside(data, [f"{name}.npy" for name in wanted], where, data_root)
+    arrays, hashed = _read(data, wanted, limits)
     values = arrays[kind]
     _check_values(values, kind, n_classes, where)
     # The values themselves are the only input, so the checks of stored arrays apply to them.
-    request = Request([InputSpec(kind, (None, values.shape[1]), values.dtype)], n_classes, None, labels, class_names)
+    spec = InputSpec(kind, (None, values.shape[1]), values.dtype)
+    request = Request([spec], n_classes, None, labels, class_names, limits=limits)
     indices = labels_apart(request, arrays.get(LABELS))
     return Precomputed(kind, open_columns(title, where, request, {kind: values}, indices, hashed=hashed))
 
@@ -147,7 +167,7 @@ def _check_values(values: AnyArray, kind: Kind, n_classes: int, where: str) -> N
         )
 
 
-def _names(data: Path | Mapping[str, Any]) -> list[str]:
+def _names(data: Path | Mapping[str, Any], limits: Limits) -> list[str]:
     """Return the names of the arrays in a file, folder or mapping; none if it holds something else."""
     if isinstance(data, Mapping):
         return list(data)
@@ -161,11 +181,13 @@ def _names(data: Path | Mapping[str, Any]) -> list[str]:
         listing.extend(names)
         return []  # the arrays are read when it is clear which
 
-    read_npz(data, choose)
+    read_npz(data, choose, limits)
     return listing
 
 
-def _read(data: Path | Mapping[str, Any], wanted: list[str]) -> tuple[dict[str, AnyArray], Callable[[IntArray], str]]:
+def _read(
+    data: Path | Mapping[str, Any], wanted: list[str], limits: Limits
+) -> tuple[dict[str, AnyArray], Callable[[IntArray], str]]:
     """Return the wanted arrays, the values first, and what computes the digest from the class indices."""
     if isinstance(data, Mapping):
         arrays = {name: np.asarray(data[name]) for name in wanted}
@@ -174,5 +196,5 @@ def _read(data: Path | Mapping[str, Any], wanted: list[str]) -> tuple[dict[str, 
         files = {name: data / f"{name}.npy" for name in wanted}
         arrays = {name: map_npy(file) for name, file in files.items()}
         return arrays, lambda labels: files_sha256([files[wanted[0]]], labels)
-    arrays, sha256 = read_npz(data, lambda _: wanted)
+    arrays, sha256 = read_npz(data, lambda _: wanted, limits)
     return arrays, lambda _: sha256

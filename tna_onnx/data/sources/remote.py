@@ -1,28 +1,36 @@
-"""Data behind a URL: copied to a temporary folder by fsspec, which knows s3://, gs://, https:// and many more.
+"""Data behind a URL, copied to a temporary folder: http and https by ourselves, s3://, gs:// and many more by fsspec.
 
 Files are copied piece by piece; a folder is copied whole. For a manifest its images are copied too. The copy is removed
-when the data are no longer used, at the latest when Python ends.
+when the data are no longer used, at the latest when Python ends. `file://` is a path, and nothing is copied.
 """
 
 from __future__ import annotations
 
+import importlib
 import re
 import shutil
 import tempfile
 import weakref
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import quote, unquote
 
+from tna_onnx.data.limits import DEFAULT_LIMITS
 from tna_onnx.data.optional import optional
+from tna_onnx.data.parsing import reason
 from tna_onnx.data.sources.webdataset import expanded
-from tna_onnx.errors import DataError, UsageError
+from tna_onnx.errors import DataError, TnaError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-__all__ = ["Copy", "is_url"]
+    from tna_onnx.data.limits import Limits
+
+__all__ = ["Copy", "is_url", "local_path"]
 
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)  # two letters at least: C: is a drive
+_MAX_NAME = 120  # characters: file systems take 255 bytes
 
 
 def is_url(text: str) -> bool:
@@ -34,6 +42,85 @@ def is_url(text: str) -> bool:
     return _SCHEME.match(text) is not None
 
 
+def local_path(url: str) -> str:
+    """Return the path that a `file://` URL stands for; anything else as it is.
+
+    >>> local_path("file:///data/calib.npz"), local_path("s3://bucket/calib.npz")
+    ('/data/calib.npz', 's3://bucket/calib.npz')
+    """
+    for scheme in ("file://", "local://"):
+        if url.lower().startswith(scheme):
+            return url[len(scheme) :]
+    return url
+
+
+class _System(Protocol):
+    """What is behind a kind of URL."""
+
+    root: str
+    """Where the data are, in the words of the system."""
+
+    def is_folder(self) -> bool: ...
+
+    def exists(self) -> bool: ...
+
+    def get_folder(self, target: Path) -> None: ...
+
+    def get(self, names: Sequence[str], targets: Sequence[Path]) -> None:
+        """Copy files, whose names count from the folder of the root."""
+
+
+@dataclass
+class _Web:
+    """http and https, which know no folders."""
+
+    root: str
+    query: str
+    limits: Limits
+    received: int = 0
+
+    def is_folder(self) -> bool:
+        return False
+
+    def exists(self) -> bool:
+        return bool(_http().exists(self.root + self.query))
+
+    def get_folder(self, target: Path) -> None:
+        raise NotImplementedError  # there are none
+
+    def get(self, names: Sequence[str], targets: Sequence[Path]) -> None:
+        base, _, last = self.root.rpartition("/")
+        for name, target in zip(names, targets, strict=True):
+            # the name of the file itself stays as the user wrote it, with what follows a question mark
+            url = self.root + self.query if name == last else f"{base}/{quote(name)}"
+            self.received += _http().download(url, target, int(self.limits.download_bytes) - self.received)
+
+
+@dataclass
+class _Fsspec:
+    """Everything else."""
+
+    root: str
+    system: Any
+    limits: Limits
+
+    def is_folder(self) -> bool:
+        return bool(self.system.isdir(self.root))
+
+    def exists(self) -> bool:
+        return bool(self.system.exists(self.root))
+
+    def get_folder(self, target: Path) -> None:
+        size = self.system.du(self.root)
+        if size > self.limits.download_bytes:
+            raise DataError(f"{self.root}: has {size:,} bytes; raise --data-limit download-bytes=NUMBER")
+        self.system.get(f"{self.root}/", f"{target}/", recursive=True)
+
+    def get(self, names: Sequence[str], targets: Sequence[Path]) -> None:
+        base = self.root.rpartition("/")[0]
+        self.system.get([f"{base}/{name}" for name in names], [str(target) for target in targets])
+
+
 class Copy:
     """A local copy of what lies behind a URL.
 
@@ -42,31 +129,25 @@ class Copy:
         path: where it is now; for a pattern in braces, the pattern of the copies.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, limits: Limits = DEFAULT_LIMITS) -> None:
         """Copy the file, the folder, or the files that a pattern in braces stands for.
 
         Raises:
             UsageError: fsspec or the library for this kind of URL is missing, or there is nothing there.
             DataError: it cannot be read.
         """
-        fsspec = optional("fsspec", "remote", f"reading {url}")
-        try:
-            self._system, root = fsspec.core.url_to_fs(url)
-        except (ImportError, ValueError) as error:
-            raise UsageError(
-                f"{url}: cannot be opened ({error}); check the URL, and install the library that it needs"
-            ) from error
         self.url = url
-        self._root = PurePosixPath(root.rstrip("/"))
+        self._system = _system(url, limits)
+        last = self._system.root.rpartition("/")[2]
         self._folder = Path(tempfile.mkdtemp(prefix="tna-onnx-"))
         self._remove: weakref.finalize[Any, Any] = weakref.finalize(self, _remove, self._folder)
-        self.path = self._folder / (self._root.name or "data")
-        names = expanded(self._root.name)
+        self.path = self._folder / _file_name(url, last)
+        names = expanded(last)
         # A name with braces may exist as it is, so the pattern is tried last, as for local paths.
-        if self._is("isdir", self._root):
-            self._get(f"{self._root}/", f"{self.path}/", recursive=True)
-        elif self._is("exists", self._root):
-            self._get(str(self._root), str(self.path))
+        if self._ask(self._system.is_folder):
+            self._copy(lambda: self._system.get_folder(self.path))
+        elif self._ask(self._system.exists):
+            self._copy(lambda: self._system.get([last], [self.path]))
         elif len(names) > 1:
             self.fetch(names)
         else:
@@ -79,32 +160,86 @@ class Copy:
             DataError: one cannot be read, or lies outside that folder.
         """
         # A manifest from elsewhere must not make this write outside the copy.
-        outside = [name for name in names if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts]
+        outside = [name for name in names if _leads_out(name)]
         if outside:
             raise DataError(f"{self.url}: {outside[0]!r} lies outside the folder of that file; use relative paths")
         targets = [self._folder / name for name in names]
-        for folder in {target.parent for target in targets}:
-            folder.mkdir(parents=True, exist_ok=True)
-        self._get([str(self._root.parent / name) for name in names], [str(target) for target in targets])
+
+        def get() -> None:
+            for folder in {target.parent for target in targets}:
+                folder.mkdir(parents=True, exist_ok=True)
+            self._system.get(names, targets)
+
+        self._copy(get)
 
     def keep_for(self, user: object) -> None:
         """Remove the copy when `user` is gone, not before."""
         self._remove.detach()
         self._remove = weakref.finalize(user, _remove, self._folder)
 
-    def _is(self, question: str, path: PurePosixPath) -> bool:
+    def _ask(self, question: Callable[[], bool]) -> bool:
         try:
-            return bool(getattr(self._system, question)(str(path)))
+            return question()
+        except TnaError:
+            raise
         except Exception as error:  # every file system has exceptions of its own
-            raise DataError(f"{self.url}: cannot be reached ({error}); check address and credentials") from error
+            raise DataError(
+                f"{self.url}: cannot be reached ({reason(error)}); check address and credentials"
+            ) from error
 
-    def _get(self, source: str | list[str], target: str | list[str], **options: Any) -> None:
+    def _copy(self, get: Callable[[], None]) -> None:
         try:
-            self._system.get(source, target, **options)
+            get()
+        except TnaError:
+            raise
         except Exception as error:  # likewise
             raise DataError(
-                f"{self.url}: cannot be copied ({type(error).__name__}: {error}); check the connection and the disk"
+                f"{self.url}: cannot be copied ({type(error).__name__}: {reason(error)}); check the connection and the "
+                "disk"
             ) from error
+
+
+def _system(url: str, limits: Limits) -> _System:
+    """Return what is behind a URL.
+
+    Raises:
+        UsageError: fsspec or the library for this kind of URL is missing, or the URL cannot be used.
+    """
+    if _is_http(url):
+        root, mark, query = url.partition("?")
+        return _Web(root.rstrip("/"), mark + query, limits)
+    fsspec = optional("fsspec", "remote", f"reading {url}")
+    try:
+        system, root = fsspec.core.url_to_fs(url)
+        return _Fsspec(str(root).rstrip("/"), system, limits)
+    except Exception as error:  # what a URL may look like is the business of many libraries
+        raise UsageError(
+            f"{url}: cannot be opened ({reason(error)}); check the URL, and install the library that it needs"
+        ) from error
+
+
+def _is_http(url: str) -> bool:
+    return url.partition("://")[0].lower() in ("http", "https")
+
+
+def _http() -> Any:
+    """Return our module for the web, which takes as long to load as a small run: only where it is needed."""
+    return importlib.import_module("tna_onnx.data.sources.http")
+
+
+def _file_name(url: str, last: str) -> str:
+    """Return the name of the copy: that of the file, if it can be one."""
+    name = last
+    if _is_http(url):
+        name = unquote(last)
+    if name in ("", ".", "..") or len(name) > _MAX_NAME or any(sign in name for sign in "/\\\0"):
+        return "data"
+    return name
+
+
+def _leads_out(name: str) -> bool:
+    path = PurePosixPath(name)
+    return path.is_absolute() or ".." in path.parts or "\0" in name or "\\" in name
 
 
 def _remove(folder: Path) -> None:

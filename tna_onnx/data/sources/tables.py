@@ -20,10 +20,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tna_onnx.data.digest import files_sha256
+from tna_onnx.data.files import check_inside, read_text
 from tna_onnx.data.formats import ROWS
 from tna_onnx.data.labelfile import find_label_column, labels_apart
 from tna_onnx.data.labels import label_indices, listed
 from tna_onnx.data.optional import optional
+from tna_onnx.data.parsing import parsing
 from tna_onnx.data.sources.arrow import ArrowColumn, map_table, table_schema
 from tna_onnx.data.sources.columns import ArraySource, check_names, only_other, open_columns
 from tna_onnx.data.sources.images import ImageSource, open_image_files
@@ -32,6 +34,7 @@ from tna_onnx.errors import DataError
 if TYPE_CHECKING:
     from typing import BinaryIO
 
+    from tna_onnx.data.limits import Limits
     from tna_onnx.data.request import Request
     from tna_onnx.data.source import AnyArray, IntArray
 
@@ -52,6 +55,7 @@ class TableImages:
     path: Path
     files: tuple[Path, ...]
     column: ArrowColumn
+    data_root: Path | None = None
 
     def __len__(self) -> int:
         """Return their number."""
@@ -71,11 +75,12 @@ class TableImages:
         if content is not None:
             return io.BytesIO(content)
         if path:
-            folder = self.path if self.path.is_dir() else self.path.parent
+            folder = _folder(self.path)
+            check_inside(folder, [str(path)], self.name(row), self.data_root)
             return folder / str(path)
         raise DataError(f"{self.name(row)}: holds no image; remove that row")
 
-    def digest(self, rows: IntArray, labels: IntArray) -> str:  # noqa: ARG002 - whole files count
+    def digest(self, rows: IntArray, labels: IntArray, contents: object) -> str:  # noqa: ARG002 - whole files count
         """Return SHA-256 (hex) over the bytes of all files of the table, in order, and the labels."""
         return files_sha256(self.files, labels)
 
@@ -88,7 +93,8 @@ def open_table(path: Path, request: Request) -> ArraySource | ImageSource:
         DataError: the table cannot be read, or its columns or labels do not fit the model.
     """
     pyarrow = optional("pyarrow", "tables", "reading Parquet and Arrow files")
-    files = _files(path)
+    files = _files(path, request.limits, request.data_root)
+    check_inside(_folder(path), [str(file.absolute()) for file in files if file != path], str(path), request.data_root)
     schema = table_schema(files[0])
     names = list(schema.names)
     wanted = [spec.name for spec in request.inputs]
@@ -105,7 +111,9 @@ def _open_images(
     path: Path, files: tuple[Path, ...], request: Request, image_name: str, label_name: str | None
 ) -> ImageSource:
     table, labels = _map(path, files, request, [image_name], label_name)
-    images = TableImages(path, files, ArrowColumn(table.column(image_name), f"{path}: column {image_name!r}"))
+    images = TableImages(
+        path, files, ArrowColumn(table.column(image_name), f"{path}: column {image_name!r}"), request.data_root
+    )
     where = request.labels_where(f"{path}: column {label_name!r}")
     indices = label_indices(labels, len(images), request.n_classes, where, request.class_names)
     return open_image_files(_title(path), str(path), images, indices, request, request.image_input(str(path)))
@@ -136,9 +144,9 @@ def _map(
 ) -> tuple[Any, AnyArray]:
     """Return the table with these columns, and the labels."""
     if label_name is None:
-        return map_table(files, columns), labels_apart(request, None)
+        return map_table(files, columns, request.limits), labels_apart(request, None)
     # These columns only: Parquet and compressed files are copied to disk.
-    table = map_table(files, [*columns, label_name])
+    table = map_table(files, [*columns, label_name], request.limits)
     return table, labels_apart(request, _labels(table, label_name, path, request))
 
 
@@ -146,7 +154,14 @@ def _title(path: Path) -> str:
     return f"table {path.resolve().name}"
 
 
-def _files(path: Path) -> tuple[Path, ...]:
+def _folder(path: Path) -> Path:
+    """Return the folder that paths in a table count from."""
+    if path.is_dir():
+        return path
+    return path.parent
+
+
+def _files(path: Path, limits: Limits, data_root: Path | None) -> tuple[Path, ...]:
     """Return the files of a table in their order."""
     if path.is_file():
         return (path,)
@@ -156,11 +171,10 @@ def _files(path: Path) -> tuple[Path, ...]:
             f"{path}: holds several data sets; choose one: {', '.join(str(path / name) for name in splits)}"
         )
     if (path / _STATE).is_file():
-        try:
-            state = json.loads((path / _STATE).read_text(encoding="utf-8"))
+        check_inside(path, [_STATE], str(path), data_root)
+        with parsing(str(path / _STATE), "cannot be read", "save the data set again"):
+            state = json.loads(read_text(path / _STATE, limits))
             names = [str(entry["filename"]) for entry in state["_data_files"]]
-        except (OSError, ValueError, LookupError, TypeError) as error:
-            raise DataError(f"{path / _STATE}: cannot be read ({error}); save the data set again") from error
         if state.get("_indices_data_files"):  # left by `shuffle` and `select`, which do not move the rows
             raise DataError(f"{path}: holds rows in an order of its own; save data_set.flatten_indices() instead")
         files = tuple(path / name for name in names)
@@ -227,7 +241,7 @@ def _labels(table: Any, name: str, path: Path, request: Request) -> AnyArray:
             return values.astype(np.float64)
         return values
     indices = values.astype(np.int64)
-    known = _class_label(table.schema, name, path)
+    known = _class_label(table.schema, name, path, request.limits)
     if known is None or indices.size == 0:
         return indices
     # Without the model's names, indices of the data set can only be taken as the model's if the counts agree.
@@ -246,16 +260,22 @@ def _labels(table: Any, name: str, path: Path, request: Request) -> AnyArray:
     return np.array(known)[indices]  # names decide: the data set and the model may order the classes differently
 
 
-def _class_label(schema: Any, name: str, path: Path) -> list[str] | None:
+def _class_label(schema: Any, name: str, path: Path, limits: Limits) -> list[str] | None:
     """Return the names that `datasets` stored for the indices of a column, if it did."""
     info: Any = None
     try:
         if b"huggingface" in (schema.metadata or {}):
             info = json.loads(schema.metadata[b"huggingface"])["info"]
         elif path.is_dir() and (path / _INFO).is_file():
-            info = json.loads((path / _INFO).read_text(encoding="utf-8"))
+            info = json.loads(read_text(path / _INFO, limits))
         names = info["features"][name]["names"]
-    except (OSError, ValueError, LookupError, TypeError):  # no such entry, or not in the form of `datasets`
+    except (
+        DataError,
+        ValueError,
+        LookupError,
+        TypeError,
+        RecursionError,
+    ):  # no such entry, or not in the form of `datasets`
         return None
     if not isinstance(names, list) or not names:
         return None

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import sys
 import tarfile
@@ -25,13 +26,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tna_onnx.data.digest import files_sha256
+from tna_onnx.data.files import check_inside, open_regular
 from tna_onnx.data.labels import label_indices, listed
+from tna_onnx.data.parsing import parsing
 from tna_onnx.data.sources.images import SUFFIXES, ImageSource, open_image_files
 from tna_onnx.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import BinaryIO
 
+    from tna_onnx.data.limits import Limits
     from tna_onnx.data.request import Request
     from tna_onnx.data.source import AnyArray, IntArray
 
@@ -69,13 +74,13 @@ class TarImages:
     def open(self, row: int) -> io.BytesIO:
         """Return the bytes of image `row`."""
         try:
-            with self.shards[self.shard[row]].open("rb") as stream:
+            with open_regular(self.shards[self.shard[row]]) as stream:
                 stream.seek(int(self.starts[row]))
                 return io.BytesIO(stream.read(int(self.sizes[row])))
         except OSError as error:
             raise DataError(f"{self.name(row)}: cannot be read ({error.strerror}); check that it is there") from error
 
-    def digest(self, rows: IntArray, labels: IntArray) -> str:  # noqa: ARG002 - whole shards count
+    def digest(self, rows: IntArray, labels: IntArray, contents: object) -> str:  # noqa: ARG002 - whole shards count
         """Return SHA-256 (hex) over the bytes of all shards, in order, and the labels."""
         return files_sha256(self.shards, labels)
 
@@ -97,6 +102,7 @@ def open_webdataset(path: Path, request: Request, shards: Sequence[Path] = ()) -
     files = tuple(shards) or (path,)
     if path.is_dir():
         files = tuple(sorted(path.glob("*.tar")))
+        check_inside(path, [file.name for file in files], str(path), request.data_root)
     # 8 bytes a sample each, where a list takes 36: there may be millions.
     shard = array("q")
     starts = array("q")
@@ -104,7 +110,7 @@ def open_webdataset(path: Path, request: Request, shards: Sequence[Path] = ()) -
     keys: list[str] = []
     column: list[Any] = []
     for number, file in enumerate(files):
-        for sample in _scan(file):
+        for sample in _scan(file, request.limits):
             shard.append(number)
             starts.append(sample.start)
             sizes.append(sample.size)
@@ -158,27 +164,24 @@ def expanded(text: str) -> list[str]:
     return [before + part + rest for part in parts for rest in expanded(after)]
 
 
-def _scan(path: Path) -> Iterator[_Sample]:
+def _scan(path: Path, limits: Limits) -> Iterator[_Sample]:
     """Yield the samples of one shard in the order of their first members."""
     images: dict[str, tuple[int, int]] = {}
     labels: dict[str, object] = {}
-    try:
-        with tarfile.open(path, "r:") as archive:  # not compressed: images are read by their position
-            for member in _members(archive):
+    advice = "shards must be whole and not compressed: unpack .tar.gz with gunzip"
+    with parsing(str(path), "cannot be read as a tar file", advice), open_regular(path) as stream:
+        bounded: Any = _Bounded(stream)
+        with tarfile.open(fileobj=bounded, mode="r:") as archive:  # not compressed: images are read by their position
+            for member in _members(archive, bounded.size):
                 key, kind = _key(member.name)
                 if f".{kind.rpartition('.')[2]}" in SUFFIXES:
                     if key in images:
                         raise DataError(f"{path}: sample {key!r} has several images; keep one")
                     images[key] = (member.offset_data, member.size)
                 elif kind == "cls" or (kind == "json" and key not in labels):  # .cls wins, whichever comes first
-                    label = _label(archive, member, kind, f"{path}: {member.name}")
+                    label = _label(archive, member, kind, f"{path}: {member.name}", limits)
                     if label is not None:
                         labels[key] = label
-    except (tarfile.TarError, OSError, EOFError) as error:
-        raise DataError(
-            f"{path}: cannot be read as a tar file ({error}); shards must be whole and not compressed: unpack .tar.gz "
-            "with gunzip"
-        ) from error
     # After the scan, since members of a sample need not be neighbours. A dict keeps the order of the first members.
     for key in dict.fromkeys([*images, *labels]):
         missing = None
@@ -191,14 +194,32 @@ def _scan(path: Path) -> Iterator[_Sample]:
         yield _Sample(key, *images[key], labels[key])
 
 
-def _members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+class _Bounded:
+    """A file that is never asked for more than it has: a header may claim any size, for which memory would be taken."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self.size = os.fstat(stream.fileno()).st_size
+        self.seek = stream.seek
+        self.tell = stream.tell
+        self.close = stream.close
+
+    def read(self, size: int = -1) -> bytes:
+        left = max(0, self.size - self.tell())
+        return self._stream.read(left if size < 0 else min(size, left))
+
+
+def _members(archive: tarfile.TarFile, size: int) -> Iterator[tarfile.TarInfo]:
     """Yield the regular files whose name does not start with a dot, keeping none of them in memory.
 
     Raises:
-        tarfile.ReadError: a header is broken; `tarfile` itself takes one in the middle for the end.
+        tarfile.ReadError: a header is broken, or a member goes beyond the `size` bytes of the archive; `tarfile` itself
+            takes a broken header in the middle for the end.
     """
     while (member := archive.next()) is not None:
         archive.members = []  # type: ignore[attr-defined]  # else it keeps every header
+        if member.issparse() or member.offset_data + member.size > size:
+            raise tarfile.ReadError(f"member {member.name[:80]!r} claims {member.size:,} bytes, which are not there")
         if member.isreg() and not PurePosixPath(member.name).name.startswith("."):
             yield member
     stream: Any = archive.fileobj
@@ -218,17 +239,17 @@ def _key(name: str) -> tuple[str, str]:
     return str(path.parent / stem), kind.lower()
 
 
-def _label(archive: tarfile.TarFile, member: tarfile.TarInfo, kind: str, where: str) -> object:
+def _label(archive: tarfile.TarFile, member: tarfile.TarInfo, kind: str, where: str, limits: Limits) -> object:
     """Return the label in a `.cls` or `.json` member; None if a `.json` has none."""
     stream = archive.extractfile(member)
     assert stream is not None  # noqa: S101 - for the type checker: `_members` gives regular files only
-    try:
+    if member.size > limits.text_bytes:
+        raise DataError(f"{where}: has {member.size:,} bytes; expected a class index or name")
+    with parsing(where, "cannot be read", "expected a class index or name in UTF-8"):
         text = stream.read().decode("utf-8")
         if kind == "cls":
             return text.strip()
         value = json.loads(text)
-    except ValueError as error:
-        raise DataError(f"{where}: cannot be read ({error}); expected a class index or name in UTF-8") from error
     if not isinstance(value, dict):
         return None
     return next((value[key] for key in _LABEL_KEYS if key in value), None)

@@ -1,0 +1,315 @@
+"""Pipes, devices, links and paths that lead out: refused at once, in every reader, through the command line too."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.conftest import Small
+from tests.data.samples import encoded, gather, spec, write_folder, write_npz
+from tests.support import cli, run
+from tna_onnx.data import Recipe, open_source, read_class_names, read_recipe
+from tna_onnx.data.files import outside
+from tna_onnx.data.limits import Limits
+from tna_onnx.errors import DataError, TnaError, UsageError
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes")
+
+IMAGE = spec("image", (None, 3, 5, 6))
+PLAIN = Recipe(scale=1.0)
+X = np.random.default_rng(0).random((4, 4), np.float32)
+LABELS = np.array([0, 1, 0, 1])
+
+
+def link_to_zero(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def endless(path: Path) -> None:
+    """A file of a terabyte that takes no room."""
+    path.touch()
+    os.truncate(path, 2**40)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, link_to_zero, endless])
+@pytest.mark.parametrize(
+    "name", ["a.npz", "a.npy", "a.csv", "a.json", "a.jsonl", "a.txt", "a.tar", "a.parquet", "a.h5"]
+)
+def test_no_reader_waits(tmp_path: Path, name: str, make: Callable[[Path], Any]) -> None:
+    make(tmp_path / name)
+    labels = LABELS if name == "a.npy" else None
+    inputs = [IMAGE] if name.endswith(("csv", "json", "jsonl", "txt", "tar")) else [spec()]
+    with pytest.raises(TnaError):
+        open_source(tmp_path / name, inputs, 2, labels=labels)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, link_to_zero, endless])
+def test_files_beside_the_data(tmp_path: Path, make: Callable[[Path], Any]) -> None:
+    for name in ("names.txt", "names.json", "recipe.json", "labels.csv", "labels.npy"):
+        make(tmp_path / name)
+    write_npz(tmp_path / "a.npz", {"x": X})
+    for refused in (
+        lambda: read_class_names(tmp_path / "names.txt"),
+        lambda: read_class_names(tmp_path / "names.json"),
+        lambda: read_recipe(tmp_path / "recipe.json"),
+        lambda: open_source(tmp_path / "a.npz", [spec()], 2, labels=tmp_path / "labels.csv"),
+        lambda: open_source(tmp_path / "a.npz", [spec()], 2, labels=tmp_path / "labels.npy"),
+    ):
+        with pytest.raises(TnaError):
+            refused()
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, link_to_zero, endless])
+def test_an_image_that_is_none(tmp_path: Path, make: Callable[[Path], Any]) -> None:
+    root = write_folder(tmp_path / "calib", ["0/a.png", "1/b.png", "1/c.png"])
+    make(root / "1" / "d.png")
+    with pytest.raises(DataError):
+        open_source(root, [IMAGE], 2, PLAIN).digest()
+    if make is os.mkfifo:
+        assert len(open_source(root, [IMAGE], 2, PLAIN, skip_bad=True)) == 3
+
+
+def test_pipes_as_settings_and_data_end_the_command(small: Small, tmp_path: Path) -> None:
+    for name in ("a.npz", "c.toml", "pyproject.toml"):
+        os.mkfifo(tmp_path / name)
+    for words in (["--data", tmp_path / "a.npz"], ["--data", small.test, "--config", tmp_path / "c.toml"]):
+        done = run("evaluate", small.model, *words, cwd=tmp_path, timeout=60)
+        assert done.returncode in (2, 4), done.stderr
+        assert "Traceback" not in done.stderr
+
+
+# ---- places ----
+
+
+def test_what_leads_outside(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    (data / "sub").mkdir(parents=True)
+    for name in ("in.png", "sub/in.png"):
+        (data / name).touch()
+    (tmp_path / "out.png").touch()
+    (data / "link-in").symlink_to(data / "in.png")
+    (data / "link-out").symlink_to(tmp_path / "out.png")
+    (data / "folder").symlink_to(tmp_path, target_is_directory=True)
+    inside = [
+        "in.png",
+        "sub/in.png",
+        "sub/../in.png",
+        "link-in",
+        str(data / "in.png"),
+        "folder/data/in.png",
+        "gone.png",
+    ]
+    out = [
+        "../out.png",
+        str(tmp_path / "out.png"),
+        "link-out",
+        "folder/out.png",
+        "..",
+        "/etc/passwd",
+        "a\0b",
+        "sub/../..",
+    ]
+    assert outside(data, [*inside, *out]) == out
+    assert outside(data, [*inside, *out], tmp_path) == ["/etc/passwd", "a\0b"]
+    assert outside(tmp_path / "folder-that-is-not-there", ["a.png"]) == []
+
+
+@pytest.mark.parametrize("path", ["../secret.png", "{absolute}", "link.png"])
+@pytest.mark.parametrize("form", ["manifest", "labels", "table"])
+def test_names_that_lead_out_need_a_word(tmp_path: Path, path: str, form: str) -> None:
+    data = write_folder(tmp_path / "data", ["0.png"])
+    secret = tmp_path / "secret.png"
+    secret.write_bytes(encoded(5))
+    (data / "link.png").symlink_to(secret)
+    name = path.format(absolute=secret)
+    opened: Any = data / "list.csv"
+    (data / "list.csv").write_text(f"path,label\n0.png,0\n{name},1\n")
+    options: dict[str, Any] = {}
+    if form == "labels":
+        opened = data
+        options["labels"] = data / "list.csv"
+    if form == "table":
+        pa = pytest.importorskip("pyarrow")
+        parquet = pytest.importorskip("pyarrow.parquet")
+        cells = [{"bytes": None, "path": each} for each in ("0.png", name)]
+        parquet.write_table(pa.table({"image": cells, "label": [0, 1]}), data / "a.parquet")
+        opened = data / "a.parquet"
+    with pytest.raises(DataError, match=r"lie outside .*--data-root"):
+        gather(open_source(opened, [IMAGE], 2, PLAIN, **options), 2)
+    source = open_source(opened, [IMAGE], 2, PLAIN, data_root=tmp_path, **options)
+    assert gather(source, 2)["image"].shape == (2, 3, 5, 6)
+
+
+@pytest.mark.parametrize("name", ["x.npy", "labels.npy"])
+def test_arrays_that_are_links(tmp_path: Path, name: str) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    np.save(data / "x.npy", X)
+    np.save(data / "labels.npy", LABELS)
+    (data / name).rename(tmp_path / name)
+    (data / name).symlink_to(tmp_path / name)
+    with pytest.raises(DataError, match="lie outside"):
+        open_source(data, [spec()], 2)
+    assert len(open_source(data, [spec()], 2, data_root=tmp_path)) == 4
+
+
+def test_hdf5_reads_no_other_file(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    (tmp_path / "secret").write_bytes(X.tobytes())
+    with h5py.File(tmp_path / "other.h5", "w") as other:
+        other["x"] = X
+    layout = h5py.VirtualLayout(X.shape, X.dtype)
+    layout[:] = h5py.VirtualSource(str(tmp_path / "other.h5"), "x", X.shape)
+    makers: dict[str, Callable[[Any], Any]] = {
+        "raw": lambda f: f.create_dataset("x", X.shape, X.dtype, external=[(str(tmp_path / "secret"), 0, X.nbytes)]),
+        "link": lambda f: f.__setitem__("x", h5py.ExternalLink(str(tmp_path / "other.h5"), "/x")),
+        "virtual": lambda f: f.create_virtual_dataset("x", layout),
+        "claims": lambda f: f.create_dataset("x", (2**40, 4), X.dtype, chunks=(1024, 4)),
+    }
+    for name, make in makers.items():
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            make(file)
+            file["labels"] = LABELS
+        with pytest.raises(DataError):
+            open_source(tmp_path / f"{name}.h5", [spec()], 2)
+
+
+# ---- sizes ----
+
+
+def npy(shape: object, dtype: str = "'<f4'", body: bytes = X.tobytes()) -> bytes:
+    header = f"{{'descr': {dtype}, 'fortran_order': False, 'shape': {shape}, }}".encode()
+    header += b" " * (63 - (10 + len(header)) % 64) + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + body
+
+
+HEADERS = [
+    npy("(99999999999, 4)"), npy("(-1, 4)"), npy("(True, 4)"), npy("(4, 4.0)"), npy("(2**62, 4)"), npy("'a'"),
+    npy("(4, 4"),
+    npy("(4, 4)", "'O'"), npy("(4, 4)", "[('a', 'O')]"), npy("(4, 4)", "'<f99'"), npy("(4, 4)", "'" + "9" * 5000 + "'"),
+    npy("(" * 400), npy("(4, 4)")[:20], b"\x93NUMPY\x09\x00", b"", npy("(4, " + "9" * 4999 + ")"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("content", HEADERS)
+def test_headers_that_lie(tmp_path: Path, content: bytes) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    np.save(data / "labels.npy", LABELS)
+    (data / "x.npy").write_bytes(content)
+    with pytest.raises(DataError, match=r"x\.npy: cannot be read as an array"):
+        open_source(data, [spec()], 2)
+    with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x.npy", content)
+    with pytest.raises(DataError, match=r"array 'x' cannot be read"):
+        open_source(tmp_path / "a.npz", [spec()], 2, labels=LABELS)
+
+
+def test_archives_expand_as_far_as_they_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tna_onnx.data.limits._EXPANSION_FLOOR", 1000)
+    np.savez_compressed(tmp_path / "a.npz", x=np.zeros((10_000, 4), np.float32), labels=np.arange(10_000) % 2)
+    with pytest.raises(DataError, match="raise --data-limit expansion=NUMBER"):
+        open_source(tmp_path / "a.npz", [spec()], 2, limits=Limits(expansion=2))
+    assert len(open_source(tmp_path / "a.npz", [spec()], 2, limits=Limits(expansion=5000))) == 10_000
+
+
+def test_images_have_as_many_pixels_as_they_may(tmp_path: Path) -> None:
+    for label in (0, 1):
+        (tmp_path / "calib" / str(label)).mkdir(parents=True)
+        Image.new("1", (400, 300)).save(tmp_path / f"calib/{label}/a.png")
+    recipe = Recipe(scale=1.0, resize=(5, 6))
+    source = open_source(tmp_path / "calib", [IMAGE], 2, recipe, limits=Limits(image_pixels=100_000))
+    with pytest.raises(DataError, match=r"has 400 x 300 pixels, .*--data-limit image-pixels"):
+        gather(source, 2)
+    assert gather(open_source(tmp_path / "calib", [IMAGE], 2, recipe), 2)["image"].shape == (2, 3, 5, 6)
+
+
+def test_no_image_starts_a_program(tmp_path: Path) -> None:
+    """PostScript under the name of an image: Pillow would hand it to Ghostscript."""
+    root = write_folder(tmp_path / "calib", ["0/a.png", "1/b.png"])
+    (root / "1/b.png").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 6 5\n%%EndComments\nshowpage\n")
+    with pytest.raises(DataError, match="cannot be read as an image"):
+        gather(open_source(root, [IMAGE], 2, PLAIN), 2)
+
+
+def test_members_that_claim_more_than_the_archive_has(tmp_path: Path) -> None:
+    path = tmp_path / "a.tar"
+    with tarfile.open(path, "w") as archive:
+        for name, content in (("0.png", encoded(0)), ("0.cls", b"0")):
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+        large = tarfile.TarInfo("1.png")
+        large.size = 2**40
+        archive.fileobj.write(large.tobuf())
+    with pytest.raises(DataError, match="claims 1,099,511,627,776 bytes"):
+        open_source(path, [IMAGE], 2, PLAIN)
+
+
+# ---- values ----
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, "9" * 5000, '{"0": ' * 5000, '{"' + "9" * 5000 + '": "cat"}', "[1e999, NaN]"]
+)
+def test_json_that_is_hard(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.json").write_text(text)
+    for refused in (
+        lambda: read_class_names(tmp_path / "a.json"),
+        lambda: read_recipe(tmp_path / "a.json"),
+        lambda: open_source(tmp_path / "a.json", [IMAGE], 2, PLAIN),
+        lambda: open_source(write_npz(tmp_path / "a.npz", {"x": X}), [spec()], 2, labels=tmp_path / "a.json"),
+    ):
+        with pytest.raises(DataError):
+            refused()
+
+
+def test_labels_of_any_type(tmp_path: Path) -> None:
+    def opened(labels: Any) -> Any:
+        return open_source({"x": X, "labels": np.array(labels)}, [spec()], 2)
+
+    assert opened(LABELS.astype(np.uint64)).labels.tolist() == LABELS.tolist()
+    for labels in (
+        np.array([0, 1, 2**64 - 1, 1], np.uint64),
+        np.array([0, 1, -(2**63), 1]),
+        ["0", "1", "9" * 5000, "1"],
+    ):
+        with pytest.raises(DataError):
+            opened(labels)
+
+
+@pytest.mark.parametrize("ending", ["sys.exit(0)", "raise SystemExit", "sys.exit('bye')", "raise GeneratorExit"])
+def test_a_loader_that_ends_the_process(small: Small, tmp_path: Path, ending: str) -> None:
+    (tmp_path / "loader.py").write_text(f"import sys\ndef load():\n    {ending}\n")
+    data = [f"{tmp_path / 'loader.py'}:load", "--format", "loader"]
+    done = cli("calibrate", small.model, "--calib", *data, "-o", tmp_path / "o.onnx")
+    assert (done.exit_code, "line 3: " in done.output) == (4, True), done.output
+    (tmp_path / "loader.py").write_text("import sys\ndef load():\n    yield {}\nsys.exit(0)\n")
+    assert cli("evaluate", small.model, "--data", *data).exit_code == 4
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["x = " + "[" * 100_000, "bins = " + "9" * 5000, "a = 1\0", "[[calibrate]]", "\xff"],
+)
+def test_settings_that_are_hard(small: Small, tmp_path: Path, text: str) -> None:
+    (tmp_path / "c.toml").write_bytes(text.encode("latin-1"))
+    done = cli("evaluate", small.model, "--data", small.test, "--config", tmp_path / "c.toml")
+    assert (done.exit_code, done.output.startswith(f"Error: {tmp_path}")) == (2, True), done.output[:500]
+
+
+def test_limits_are_checked() -> None:
+    for values in ({"image_pixels": -1}, {"expansion": float("nan")}, {"overlap": 101}, {"text_bytes": "1"}):
+        with pytest.raises(UsageError, match="data limit"):
+            Limits(**values)  # type: ignore[arg-type]
+    assert json.loads(json.dumps(Limits().expanded_bytes(2**30))) == 100 * 2**30

@@ -1,0 +1,135 @@
+"""Equal samples against their definition, and through the command line: order, format, part and labels hide no copy."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.conftest import Small
+from tests.data.samples import encoded, spec
+from tests.support import cli
+from tna_onnx.data import open_source
+from tna_onnx.data.digest import sample_digests
+from tna_onnx.data.leaks import overlap_of, read_sketch, repeats_of, sketch_of, sketch_overlap
+
+FAST = ["--method", "tna", "--search", "none", "--device", "cpu", "-q"]
+LISTS = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 2)), max_size=30)
+
+
+def digests(values: list[int]) -> np.ndarray:
+    return np.array(values, np.uint64)
+
+
+@given(LISTS, st.lists(st.integers(0, 6), max_size=20))
+def test_counts_are_those_of_the_definition(samples: list[tuple[int, int]], others: list[int]) -> None:
+    values = [value for value, _ in samples]
+    labels_of = {value: {label for other, label in samples if other == value} for value in values}
+    repeats = repeats_of(digests(values), np.array([label for _, label in samples], np.int64))
+    assert repeats.copies == sum(count - 1 for count in Counter(values).values())
+    assert repeats.contradicting == sum(len(labels_of[value]) > 1 for value in values)
+    assert overlap_of(digests(values), digests(others)).shared == sum(value in others for value in values)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 1.0])
+def test_a_sketch_estimates_the_share(share: float) -> None:
+    """64 digests: five standard errors of a share of 64 draws."""
+    rng = np.random.default_rng(3)
+    old = rng.integers(0, 2**64, 5000, np.uint64)
+    new = rng.integers(0, 2**64, 5000, np.uint64)
+    shared = int(share * 5000)
+    new[:shared] = rng.permutation(old)[:shared]
+    found = sketch_overlap(new, read_sketch(sketch_of(old)))
+    assert abs(found.share - share) <= 5 * np.sqrt(share * (1 - share) / found.n)
+
+
+def test_a_sketch_of_few_samples_tells_all() -> None:
+    few = digests([5, 9, 700])
+    assert sketch_overlap(digests([9, 10**9]), read_sketch(sketch_of(few))).share == 0.5
+    assert len(read_sketch("no digests")) == len(read_sketch("")) == 0
+
+
+def test_samples_are_told_whatever_the_format(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).random((6, 4), np.float32)
+    labels = np.arange(6) % 2
+    np.savez(tmp_path / "a.npz", x=x, labels=labels)
+    (tmp_path / "npy").mkdir()
+    np.save(tmp_path / "npy/x.npy", x[::-1])
+    np.save(tmp_path / "npy/labels.npy", 1 - labels)
+    first = sample_digests(open_source(tmp_path / "a.npz", [spec()], 2))
+    assert sorted(first) == sorted(sample_digests(open_source(tmp_path / "npy", [spec()], 2)))
+    assert len(set(first)) == 6
+
+
+def test_images_are_told_by_their_bytes(tmp_path: Path) -> None:
+    for name, seed in {"a/0/x.png": 1, "a/1/y.png": 2, "b/0/other.png": 2, "b/1/z.png": 3}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(encoded(seed))
+    a, b = (open_source(tmp_path / name, [spec("image", (None, 3, 5, 6))], 2) for name in "ab")
+    assert overlap_of(sample_digests(a), sample_digests(b)).shared == 1
+
+
+def split(small: Small, folder: Path) -> tuple[np.ndarray, np.ndarray]:
+    stored = np.load(small.calib)
+    return stored["x"], stored["labels"]
+
+
+@pytest.mark.parametrize("case", ["same", "reversed", "all but one", "half", "a twentieth", "labels apart"])
+def test_held_out_data_that_were_calibrated_on_are_refused(small: Small, tmp_path: Path, case: str) -> None:
+    x, labels = split(small, tmp_path)
+    other = np.load(small.test)
+    parts = {
+        "same": (x, labels),
+        "reversed": (x[::-1], labels[::-1]),
+        "all but one": (x[1:], labels[1:]),
+        "half": (np.concatenate([other["x"], x]), np.concatenate([other["labels"], labels])),
+        "a twentieth": (np.concatenate([other["x"], x[:80]]), np.concatenate([other["labels"], labels[:80]])),
+        "labels apart": (x, (labels + 1) % 5),
+    }
+    held_x, held_labels = parts[case]
+    np.savez(tmp_path / "held.npz", x=held_x, **({} if case == "labels apart" else {"labels": held_labels}))
+    words = ["calibrate", small.model, "--calib", small.calib, "--eval", tmp_path / "held.npz", *FAST]
+    words += ["-o", tmp_path / "o.onnx"]
+    if case == "labels apart":
+        np.save(tmp_path / "labels.npy", held_labels)
+        words += ["--eval-labels", tmp_path / "labels.npy"]
+    done = cli(*words)
+    assert done.exit_code == 4, done.output
+    assert "are calibration samples too, so they cannot judge the result; remove them" in done.output
+    assert not (tmp_path / "o.onnx").exists()
+    if case == "half":
+        assert cli(*words, "--data-limit", "overlap=60").exit_code == 0
+
+
+def test_what_is_equal_is_said(small: Small, tmp_path: Path) -> None:
+    x, labels = split(small, tmp_path)
+    other = np.load(small.test)
+    twice = np.concatenate([x, x[:30]])
+    np.savez(tmp_path / "twice.npz", x=twice, labels=np.concatenate([labels, labels[:20], (labels[20:30] + 1) % 5]))
+    np.savez(tmp_path / "held.npz", x=np.concatenate([other["x"], x[:5]]), labels=np.r_[other["labels"], labels[:5]])
+    words = ["calibrate", small.model, "--calib", tmp_path / "twice.npz", *FAST, "-o", tmp_path / "o.onnx"]
+    words += ["--json", tmp_path / "r.json"]
+    assert cli(*words).exit_code == 0
+    notes = "\n".join(json.loads((tmp_path / "r.json").read_text())["notes"])
+    assert "30 samples (1.96%) are copies of others, which flatters cross-fitted numbers" in notes
+    assert "20 samples have an equal one with another label" in notes
+    assert cli(*words, "--eval", tmp_path / "held.npz").exit_code == 0
+    notes = "\n".join(json.loads((tmp_path / "r.json").read_text())["notes"])
+    assert "5 of 1,505 samples (0.33%) are calibration samples too" in notes
+
+
+def test_data_that_a_model_was_recalibrated_on_are_known_in_part_and_in_any_order(small: Small, tmp_path: Path) -> None:
+    x, labels = split(small, tmp_path)
+    words = [small.model, "--calib", small.calib, *FAST, "--map", "ts", "-o", tmp_path / "o.onnx"]
+    assert cli("calibrate", *words).exit_code == 0
+    np.savez(tmp_path / "part.npz", x=x[700::-1], labels=labels[700::-1])
+    for flags in (["--calib", tmp_path / "part.npz"], ["--calib", small.test, "--eval", tmp_path / "part.npz"]):
+        done = cli("calibrate", tmp_path / "o.onnx", *flags, *FAST, "--map", "ts", "-o", tmp_path / "b.onnx")
+        assert (done.exit_code, "was recalibrated on these data" in done.output) == (4, True), done.output
+    done = cli("calibrate", tmp_path / "o.onnx", "--calib", small.test, *FAST, "--map", "ts", "-o", tmp_path / "b.onnx")
+    assert done.exit_code == 0, done.output

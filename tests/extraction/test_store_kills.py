@@ -1,0 +1,133 @@
+"""SIGKILL at every write and every rename of a store: it costs one batch at most, and the bytes end the same.
+
+The kill is not a matter of timing. A process fills a store, and kills itself before or after the k-th call of a kind;
+a loop over k ends when the store is complete. Processes are forked in a program of their own, which has no threads.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.conftest import ROOT
+from tests.extraction.test_store import BATCH, KEY, LABELS, N, assert_right, fill
+from tna_onnx.extraction.store import open_store
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and SIGKILL")
+
+PROGRAM = """
+import json, os, signal, sys
+from pathlib import Path
+import numpy as np
+from tests.extraction import test_store as t
+from tna_onnx.extraction import journal, manifest, store as s
+
+CALLS = {"open": (os, "open"), "fsync": (os, "fsync"), "replace": (Path, "replace"), "unlink": (Path, "unlink"),
+         "journal": (s, "append_line")}
+
+def child(cache, kind, k, after, seen):
+    owner, name = CALLS[kind]
+    original = getattr(owner, name)
+    count = 0
+    def call(*args, **kwargs):
+        nonlocal count
+        count += 1
+        if count == k and not after:
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = original(*args, **kwargs)
+        if count == k:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+    setattr(owner, name, call)
+    with s.open_store(cache, t.KEY, t.LABELS, t.BATCH) as store:
+        for start in range(store.done, t.N, t.BATCH):
+            end = min(start + t.BATCH, t.N)
+            for array in ("features", "logits"):
+                values = t.rows(array, start, end)
+                store.array(array, values.shape[1:], values.dtype)[start:end] = values
+            os.pwrite(seen, end.to_bytes(8, "big"), 0)  # these rows are there; what follows makes them count
+            store.finish_up_to(end)
+    os._exit(0)
+
+root = Path(sys.argv[1])
+results = []
+for kind in sys.argv[2:]:
+    for after in (False, True):
+        for k in range(1, 1000):
+            cache = root / f"{kind}-{after}-{k}"
+            seen = os.open(root / "seen", os.O_CREAT | os.O_RDWR | os.O_TRUNC)
+            pid = os.fork()
+            if not pid:
+                try:
+                    child(cache, kind, k, after, seen)
+                finally:
+                    os._exit(1)
+            status = os.waitpid(pid, 0)[1]
+            computed = int.from_bytes(os.pread(seen, 8, 0), "big")
+            os.close(seen)
+            if not os.WIFSIGNALED(status):
+                results.append([kind, after, k, os.WEXITSTATUS(status), None, None])
+                break
+            results.append([kind, after, k, -os.WTERMSIG(status), computed, cache.name])
+print(json.dumps(results))
+"""
+
+
+SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("open", "fsync", "unlink", "journal")]
+
+
+@pytest.mark.parametrize("kind", ["replace", *SLOW])
+def test_a_kill_at_any_call_costs_one_batch_at_most(tmp_path: Path, kind: str) -> None:
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    words = [sys.executable, "-c", PROGRAM, str(tmp_path), kind]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, env=env, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    results = json.loads(done.stdout)
+    kills = [result for result in results if result[3] == -9]
+    assert [result[3] for result in results if result[3] != -9] == [0] * 2, "both loops end with a whole store"
+    assert len(kills) >= 6
+    for _, after, k, _, computed, name in kills:
+        with open_store(tmp_path / name, KEY, LABELS, BATCH) as store:
+            where = f"{'after' if after else 'before'} {kind} {k}"
+            assert store.done >= computed - BATCH, where
+            assert store.notes == [], where
+            fill(store)
+            folder = store.folder
+        assert_right(folder)
+        leftovers = {path.name for path in folder.iterdir()} - {"lock"}
+        assert leftovers == {"features.bin", "logits.bin", "labels.npy", "manifest.json"}, where
+
+
+def test_rows_that_did_not_reach_the_disk_are_computed_again(tmp_path: Path) -> None:
+    """After a crash of the machine the journal may name rows that are not there."""
+    with open_store(tmp_path, KEY, LABELS, BATCH) as store:
+        fill(store, 500)
+        folder = store.folder
+    values = np.memmap(folder / "features.bin", np.float32, "r+", shape=(N, 6))
+    values[310] += 1
+    values.flush()
+    with open_store(tmp_path, KEY, LABELS, BATCH) as store:
+        assert store.done == 300
+        fill(store)
+    assert_right(folder)
+
+
+@pytest.mark.parametrize(
+    "tail", [b"400 5", b"400 500 00\n", b"9" * 5000 + b" 1 a\n", b"\xff\xfe\n", b"100 200 x\n" * 9]
+)
+def test_a_journal_that_is_cut_or_made_up(tmp_path: Path, tail: bytes) -> None:
+    with open_store(tmp_path, KEY, LABELS, BATCH) as store:
+        fill(store, 400)
+        folder = store.folder
+    with (folder / "journal.txt").open("ab") as file:
+        file.write(tail)
+    with open_store(tmp_path, KEY, LABELS, BATCH) as store:
+        assert store.done in (0, 400)  # bytes that are no text leave nothing of the journal
+        fill(store)
+    assert_right(folder)

@@ -1,0 +1,264 @@
+"""Every reader of data, class names, recipes and settings, the feature store: what may be raised is TnaError.
+
+What is read must be usable: labels within the classes, values finite and of the model's dtype and shape. A family is a
+sound file, how it is mutated, and what reads it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import random
+import sys
+import tarfile
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from tests.data.samples import encoded
+from tests.fuzz.mutate import mutated_bytes, mutated_json, mutated_text
+from tests.fuzz.run import Counts, run_cases
+from tna_onnx.cli.config.files import read_file
+from tna_onnx.cli.group import group
+from tna_onnx.data import InputSpec, Recipe, open_precomputed, open_source, read_class_names, read_recipe
+from tna_onnx.data.digest import sample_digests
+from tna_onnx.extraction.store import labels_digest, open_store
+from tna_onnx.extraction.stored import find_stores, read_stored
+
+N = 6
+LABELS = np.arange(N) % 3
+X = np.random.default_rng(0).random((N, 4), np.float32)
+VECTOR = [InputSpec("x", (None, 4), np.dtype(np.float32))]
+IMAGE = [InputSpec("image", (None, 3, 5, 6), np.dtype(np.float32))]
+PNG = [encoded(k) for k in range(N)]
+
+
+@dataclass(frozen=True)
+class Family:
+    """Attributes: `write` makes files in a folder, and returns what to mutate and what to read."""
+
+    write: Callable[[Path], tuple[Path, Any]]
+    mutate: Callable[[bytes, random.Random], bytes]
+    read: Callable[[Any], object]
+
+
+def samples(inputs: list[InputSpec], **options: Any) -> Callable[[Any], None]:
+    def read(data: Any) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            source = open_source(data, inputs, 3, **options)
+            source.describe()
+            source.digest()
+            assert len(sample_digests(source)) == len(source) == len(source.labels), "lengths"
+            assert source.labels.min() >= 0, "labels"
+            assert source.labels.max() < 3, "labels"
+            for batch in source.batches(4):
+                values = batch[inputs[0].name]
+                assert np.isfinite(values).all(), "values"
+                assert (values.dtype, values.shape[1:]) == (inputs[0].dtype, inputs[0].shape[1:]), "form"
+
+    return read
+
+
+def npz(save: Any) -> Callable[[Path], tuple[Path, Any]]:
+    def write(folder: Path) -> tuple[Path, Any]:
+        path = folder / "a.npz"
+        save(path, x=X, labels=LABELS)
+        return path, path
+
+    return write
+
+
+def npy(folder: Path) -> tuple[Path, Any]:
+    np.save(folder / "x.npy", X)
+    np.save(folder / "labels.npy", LABELS)
+    return folder / random.choice(["x.npy", "labels.npy"]), folder
+
+
+def text(name: str, content: str, beside: bool = True) -> Callable[[Path], tuple[Path, Any]]:
+    def write(folder: Path) -> tuple[Path, Any]:
+        for k, image in enumerate(PNG if beside else ()):
+            (folder / f"{k}.png").write_bytes(image)
+        (folder / name).write_text(content)
+        return folder / name, folder / name
+
+    return write
+
+
+def images(folder: Path) -> tuple[Path, Any]:
+    for k, kind in enumerate(["PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP"]):
+        path = folder / str(k % 3) / f"{k}.png"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(encoded(k, kind))
+    return random.choice(sorted(folder.glob("*/*.png"))), folder
+
+
+def tar(folder: Path) -> tuple[Path, Any]:
+    with tarfile.open(folder / "a.tar", "w") as archive:
+        for k in range(N):
+            for name, content in ((f"{k}.png", PNG[k]), (f"{k}.cls", str(LABELS[k]).encode())):
+                member = tarfile.TarInfo(name)
+                member.size = len(content)
+                archive.addfile(member, io.BytesIO(content))
+    return folder / "a.tar", folder / "a.tar"
+
+
+def table(kind: str) -> Callable[[Path], tuple[Path, Any]]:
+    def write(folder: Path) -> tuple[Path, Any]:
+        import pyarrow as pa
+        import pyarrow.feather
+        import pyarrow.parquet
+
+        made = pa.table(
+            {"x": X.tolist(), "label": LABELS}, schema=pa.schema({"x": pa.list_(pa.float32()), "label": "int64"})
+        )
+        path = folder / f"a.{kind}"
+        if kind == "parquet":
+            pyarrow.parquet.write_table(made, path)
+        else:
+            pyarrow.feather.write_feather(made, path, compression="uncompressed")
+        return path, path
+
+    return write
+
+
+def hdf5(folder: Path) -> tuple[Path, Any]:
+    import h5py
+
+    with h5py.File(folder / "a.h5", "w") as file:
+        file["x"] = X
+        file["labels"] = LABELS
+    return folder / "a.h5", folder / "a.h5"
+
+
+def precomputed(folder: Path) -> tuple[Path, Any]:
+    np.savez(folder / "a.npz", features=X, labels=LABELS)
+    return folder / "a.npz", folder / "a.npz"
+
+
+def read_precomputed(data: Path) -> None:
+    found = open_precomputed(data, VECTOR, 3)
+    assert found is None or np.isfinite(next(iter(found.batches(N)))[found.kind]).all()
+
+
+def store(folder: Path) -> tuple[Path, Any]:
+    key = {"labels_sha256": labels_digest(LABELS)}
+    with open_store(folder, key, LABELS, 2) as opened:
+        opened.array("features", (4,), X.dtype)[:] = X
+        opened.finish_up_to(N)
+        place = opened.folder
+    return random.choice(sorted(place.glob("*.*"))), folder
+
+
+def read_store(folder: Path) -> None:
+    find_stores(folder)
+    np.testing.assert_array_equal(read_stored(folder).arrays["features"], X)
+
+
+def refill_store(folder: Path) -> None:
+    key = {"labels_sha256": labels_digest(LABELS)}
+    with open_store(folder, key, LABELS, 2) as opened:
+        assert not opened.done or np.array_equal(opened.arrays["features"][: opened.done], X[: opened.done]), "rows"
+
+
+def read_settings(path: Path) -> None:
+    ctx = click.Context(group.commands["calibrate"], info_name="calibrate", parent=click.Context(group))
+    read_file(ctx, path)
+
+
+CSV = "path,label\n" + "".join(f"{k}.png,{LABELS[k]}\n" for k in range(N))
+LIST = "".join(f"{k}.png {LABELS[k]}\n" for k in range(N))
+ROWS = [{"path": f"{k}.png", "label": int(LABELS[k])} for k in range(N)]
+RECIPE = {
+    "image_processor_type": "ViTImageProcessor",
+    "do_resize": True,
+    "size": {"height": 8, "width": 8},
+    "resample": 3,
+    "do_rescale": True,
+    "rescale_factor": 0.5,
+    "do_normalize": True,
+    "image_mean": [1, 2, 3],
+    "image_std": [1, 2, 3],
+}
+TIMM = {"input_size": [3, 8, 8], "crop_pct": 0.8, "interpolation": "lanczos", "mean": [0.5], "std": [1]}
+NAMES = {"id2label": {"0": "a", "1": "b"}}
+SETTINGS = 'bins = 10\nobjective = "ece"\n[calibrate]\nseed = 3\nmean = [0.1, 0.2]\nlabels = "a.csv"\n'
+SPEC = IMAGE[0]
+PLAIN = Recipe(scale=1.0)
+
+FAMILIES: dict[str, Family] = {
+    "npz": Family(npz(np.savez), mutated_bytes, samples(VECTOR)),
+    "npz, compressed": Family(npz(np.savez_compressed), mutated_bytes, samples(VECTOR)),
+    "npy": Family(npy, mutated_bytes, samples(VECTOR)),
+    "csv": Family(text("a.csv", CSV), mutated_text, samples(IMAGE, recipe=PLAIN)),
+    "json": Family(text("a.json", json.dumps(ROWS)), mutated_json, samples(IMAGE, recipe=PLAIN)),
+    "jsonl": Family(text("a.jsonl", "\n".join(map(json.dumps, ROWS))), mutated_text, samples(IMAGE, recipe=PLAIN)),
+    "txt": Family(text("a.txt", LIST), mutated_text, samples(IMAGE, recipe=PLAIN)),
+    "images": Family(images, mutated_bytes, samples(IMAGE, recipe=PLAIN)),
+    "images, skipped": Family(images, mutated_bytes, samples(IMAGE, recipe=PLAIN, skip_bad=True)),
+    "tar": Family(tar, mutated_bytes, samples(IMAGE, recipe=PLAIN)),
+    "parquet": Family(table("parquet"), mutated_bytes, samples(VECTOR)),
+    "arrow": Family(table("arrow"), mutated_bytes, samples(VECTOR)),
+    "hdf5": Family(hdf5, mutated_bytes, samples(VECTOR)),
+    "features": Family(precomputed, mutated_bytes, read_precomputed),
+    "store": Family(store, mutated_bytes, read_store),
+    "store, filled": Family(store, mutated_bytes, refill_store),
+    "names": Family(text("a.json", json.dumps(NAMES), False), mutated_json, read_class_names),
+    "recipe": Family(text("a.json", json.dumps(RECIPE), False), mutated_json, lambda p: read_recipe(p).resolve(SPEC)),
+    "timm": Family(
+        text("a.json", json.dumps({"pretrained_cfg": TIMM}), False),
+        mutated_json,
+        lambda p: read_recipe(p).resolve(SPEC),
+    ),
+    "settings": Family(text("a.toml", SETTINGS, False), mutated_text, read_settings),
+}
+
+
+def fuzz(name: str, cases: int, seed: int = 0) -> Counts:
+    """Run cases of a family."""
+    family = FAMILIES[name]
+
+    def case(rng: random.Random) -> None:
+        random.seed(rng.random())
+        with tempfile.TemporaryDirectory() as folder:
+            target, data = family.write(Path(folder))
+            target.write_bytes(family.mutate(target.read_bytes(), rng))
+            family.read(data)
+
+    return run_cases(case, cases, seed)
+
+
+def lines(cases: int, seed: int, names: list[str]) -> Iterator[tuple[str, Counts]]:
+    """Run all families, and yield their counts."""
+    for name in names:
+        yield name, fuzz(name, max(1, cases // len(names)), seed)
+
+
+def main() -> None:
+    """Run, print counts, and exit with 1 if a case ended badly."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cases", type=int, default=2000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--family", choices=FAMILIES, action="append")
+    words = parser.parse_args()
+    bad = 0
+    total = Counts()
+    for name, counts in lines(words.cases, words.seed, words.family or list(FAMILIES)):
+        print(f"{name:16} {counts}", flush=True)  # noqa: T201
+        for what, case in counts.examples.items():
+            print(f"    case {case}: {what}")  # noqa: T201
+        total.ends += counts.ends
+        bad += counts.bad
+    print(f"{'all':16} {total}")  # noqa: T201
+    sys.exit(bad > 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""Feature stores that are there: found in a folder, and read when they are finished."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tna_onnx.data.files import open_regular
+from tna_onnx.errors import DataError
+from tna_onnx.extraction.manifest import MANIFEST, read_manifest
+from tna_onnx.extraction.store import LABELS, DiskStore, as_json, labels_digest
+
+__all__ = ["StoredFeatures", "begun_batch_size", "find_stores", "read_stored"]
+
+_NPY_HEADER = 4096  # bytes: more than the header of a `.npy` file has
+
+
+@dataclass(frozen=True, eq=False)
+class StoredFeatures:
+    """A finished store, opened for reading.
+
+    Attributes:
+        folder: where it lies.
+        key: what its rows were computed from.
+        arrays: name -> (N, ...) rows.
+        labels: (N,) int64.
+    """
+
+    folder: Path
+    key: dict[str, Any]
+    arrays: dict[str, NDArray[Any]]
+    labels: NDArray[np.int64]
+
+
+def read_stored(folder: Path) -> StoredFeatures:
+    """Open a finished store and check all of its chunks.
+
+    Args:
+        folder: the store, or a cache with one store in it.
+
+    Raises:
+        DataError: no store, several, an unfinished or damaged one.
+    """
+    stores = find_stores(folder)
+    if len(stores) != 1:
+        names = ", ".join(path.name for path in stores) or "none"
+        raise DataError(f"{folder}: expected one feature store, found {names}; give the folder of one")
+    place = stores[0]
+    manifest = read_manifest(place)
+    if manifest is None:
+        raise DataError(
+            f"{place}: the manifest of the feature store cannot be read, or was changed; collect the features again"
+        )
+    store = DiskStore(place, manifest["key"], manifest["samples"], manifest["chunk"])
+    try:
+        store.restore("r")
+        # The values are the last bytes of the .npy file. Its header says nothing new, and a damaged one is not parsed.
+        with open_regular(place / LABELS, follow=False) as file:
+            labels = np.frombuffer(file.read(8 * store.samples + _NPY_HEADER)[-8 * store.samples :], "<i8")
+    except (OSError, ValueError) as error:
+        raise DataError(f"{place}: the feature store cannot be read ({error}); collect the features again") from error
+    if store.done < store.samples:
+        reason = "; ".join(store.notes) or f"{store.done:,} of {store.samples:,} samples are there"
+        raise DataError(f"{place}: the feature store is not complete: {reason}; collect the features again")
+    # labels have a file of their own, which the checksums of chunks leave out
+    if len(labels) != store.samples or labels_digest(labels) != store.key.get("labels_sha256"):
+        raise DataError(f"{place}: {LABELS} does not belong to this store; collect the features again")
+    return StoredFeatures(place, store.key, store.arrays, labels.astype(np.int64))
+
+
+def find_stores(folder: Path) -> list[Path]:
+    """Return the folder if it is a store, else the stores in it, finished or not.
+
+    A `manifest.json` alone does not make a store: other programs have files of that name.
+    """
+    places = [folder]
+    if not (folder / MANIFEST).exists():
+        places = sorted(path.parent for path in folder.glob(f"*/{MANIFEST}"))
+    return [place for place in places if (place / LABELS).exists() or (place / "features.bin").exists()]
+
+
+def begun_batch_size(cache: Path, key: Mapping[str, Any]) -> int | None:
+    """Return the batch size of the fullest store in `cache` whose key has these entries; None without one."""
+    entries = as_json(key)
+    begun = []
+    for folder in find_stores(cache):
+        manifest = read_manifest(folder)
+        if manifest is not None and entries.items() <= manifest["key"].items():
+            done = len(manifest["checksums"]) * manifest["chunk"]
+            begun.append((done, int(manifest["key"]["batch_size"])))
+    return max(begun)[1] if begun else None
