@@ -43,8 +43,9 @@ _what_options = together(
         default=Settings.map,
         show_default=True,
         help="Calibration map: none, temperature (ts), ensemble temperature (ets), temperature and class biases "
-        "(bias), structured vector and matrix scaling (svs, sms), isotonic one-vs-all (irova), atypicality-aware "
-        "(aar), a refit of the last layer near the trained one (refit); for two classes platt, beta and quadratic.",
+        "(bias), structured vector and matrix scaling (svs, sms), svs of smoothed log-probabilities (svs-mix), "
+        "isotonic one-vs-all (irova), atypicality-aware (aar), a refit of the last layer near the trained one (refit); "
+        "for two classes platt, beta and quadratic.",
     ),
     click.option(
         "--anchor",

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MAPS", "MapName"]
 
-MapName = Literal["ts", "ets", "bias", "svs", "sms", "platt", "beta", "quadratic", "irova", "aar", "refit"]
+MapName = Literal["ts", "ets", "bias", "svs", "svs-mix", "sms", "platt", "beta", "quadratic", "irova", "aar", "refit"]
 """Maps by the name that the command line uses."""
 
 _CLASSES: dict[MapName, tuple[str, str]] = {
@@ -23,6 +23,7 @@ _CLASSES: dict[MapName, tuple[str, str]] = {
     "ets": ("ensemble_temperature", "EnsembleTemperature"),
     "bias": ("bias", "Bias"),
     "svs": ("vector_scaling", "VectorScaling"),
+    "svs-mix": ("smoothed_scaling", "SmoothedScaling"),
     "sms": ("matrix_scaling", "MatrixScaling"),
     "platt": ("platt", "Platt"),
     "beta": ("beta", "Beta"),

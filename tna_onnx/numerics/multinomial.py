@@ -141,7 +141,7 @@ def fit_scores(
     reduce: Callable[..., Any],
     form: Form,
     size: Shape,
-    temperature: float,
+    temperature: float | None,
     strength: tuple[Any, float],
     *,
     start: tuple[Any, FloatArray] | None = None,
@@ -152,7 +152,7 @@ def fit_scores(
         reduce: runs over chunks of (logits, labels).
         form: what D is.
         size: of the samples.
-        temperature: T.
+        temperature: T; None takes x = s, neither divided nor centred.
         strength: of D (a number, or an array of its shape) and of c.
         start: (D, c) where the steps begin; zeros otherwise.
 
@@ -177,7 +177,7 @@ class _Objective:
         reduce: runs over chunks of (logits, labels).
         form: what D is.
         shape: of D.
-        temperature: T.
+        temperature: T, or None.
         size: number of samples.
         ridge: (k,) diagonal of the Hessian of the ridge.
     """
@@ -185,7 +185,7 @@ class _Objective:
     reduce: Callable[..., Any]
     form: Form
     shape: tuple[int, ...]
-    temperature: float
+    temperature: float | None
     size: int
     ridge: FloatArray
 
@@ -217,7 +217,7 @@ def _shape_sums(logits: Any, labels: NDArray[np.int64], *_: Any) -> FloatArray:
 
 
 def _loss_sums(
-    form: Form, temperature: float, d: FloatArray, c: FloatArray, logits: Any, labels: NDArray[np.int64], *_: Any
+    form: Form, temperature: float | None, d: FloatArray, c: FloatArray, logits: Any, labels: NDArray[np.int64], *_: Any
 ) -> FloatArray:
     """Sums over samples of (NLL, its gradient, the diagonal of its Hessian)."""
     xp = array_api_compat.array_namespace(logits)
@@ -245,7 +245,7 @@ def _loss_sums(
 
 def _hessian_sums(
     form: Form,
-    temperature: float,
+    temperature: float | None,
     d: FloatArray,
     c: FloatArray,
     along_d: FloatArray,
@@ -263,8 +263,10 @@ def _hessian_sums(
     return _joined((form.against(r, x), xp.sum(r, axis=0, dtype=xp.float64)))
 
 
-def _tempered(op: ArrayOps, logits: Any, temperature: float) -> Any:
-    """Return x = P s / T."""
+def _tempered(op: ArrayOps, logits: Any, temperature: float | None) -> Any:
+    """Return x = P s / T, or s."""
+    if temperature is None:
+        return logits
     return (logits - op.mean(logits)) * (1 / temperature)
 
 
