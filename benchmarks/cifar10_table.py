@@ -65,7 +65,10 @@ CONTROLS: dict[Row, tuple[str, dict[str, Any]]] = {
         {"search": "sparse", "map": "none", "ensemble_size": "inf", "objective": "ece", "tilt_bias": False},
     ),
     ("none", "ts by ECE"): ("T by ECE", {"search": "none", "map": "ts", "objective": "ece"}),
-    **{("none", name): (name.upper(), {"search": "none", "map": name}) for name in ("bias", "svs", "sms", "refit")},
+    **{
+        ("none", name): (name.upper(), {"search": "none", "map": name})
+        for name in ("bias", "svs", "svs-mix", "sms", "refit")
+    },
     ("auto", "auto"): ("Default", {}),
 }
 ROWS = PAPER_ROWS | {row: label for row, (label, _) in CONTROLS.items()}
@@ -128,7 +131,9 @@ def split(table: FeatureTable, seed: int) -> list[FeatureTable]:
 def run_row(row: Row, calib: FeatureTable, test: FeatureTable, head: Head, seed: int) -> Run:
     """Search and fit on one half, score the other."""
     words = CONTROLS[row][1] if row in CONTROLS else {"search": row[0], "map": row[1], **_PAPER}
-    settings = Settings(bins=BINS, seed=seed, **words)
+    # the command refuses to do nothing
+    plain = row == ("none", "none")
+    settings = Settings(bins=BINS, seed=seed, **(_PAPER if plain else words))
 
     def logits(table: FeatureTable, weight: Any) -> HeadLogits:
         tilted = weight is not head.weight and settings.tilt_bias
@@ -138,8 +143,8 @@ def run_row(row: Row, calib: FeatureTable, test: FeatureTable, head: Head, seed:
     strategy = Strategy(
         lambda weight: logits(calib, weight),
         head.weight,
-        settings.resolved_search,
-        settings.resolved_map,
+        "none" if plain else settings.resolved_search,
+        "none" if plain else settings.resolved_map,
         settings.for_search,
         allowed=("none", *(name for name in ALL_MAPS if not ALL_MAPS[name].binary)),
         options=settings.fit_options,
