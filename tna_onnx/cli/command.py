@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from tna_onnx.cli.channels import complain, drop
+from tna_onnx.cli.signals import Stopped
 from tna_onnx.cli.written import interruption
 from tna_onnx.errors import INTERRUPTED, TnaError
 
@@ -45,6 +46,9 @@ class Group(click.Group):
         """Run a command."""
         try:
             return super().invoke(ctx)
+        except Stopped as stop:
+            complain(interruption(ctx))
+            ctx.exit(stop.exit_code)
         # only documented errors end here; any other is a bug, which `main` reports
         except TnaError as error:
             complain(f"Error: {error}")
