@@ -13,7 +13,7 @@ from tna_onnx.cli.channels import complain, drop
 from tna_onnx.cli.shortage import shortage
 from tna_onnx.cli.signals import Stopped
 from tna_onnx.cli.written import interruption
-from tna_onnx.errors import INTERRUPTED, DeviceError, TnaError
+from tna_onnx.errors import INTERRUPTED, TnaError
 
 __all__ = ["Command", "Group"]
 
@@ -33,7 +33,7 @@ class Command(click.Command):
         except (EOFError, MemoryError, OSError, RuntimeError) as error:
             missing = shortage(error)
             if missing is not None:
-                raise DeviceError(missing) from error
+                raise missing from error
             if isinstance(error, RuntimeError):
                 raise
             # click would end with 1 and no traceback, as if the user had closed an input or a pipe.

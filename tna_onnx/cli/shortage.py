@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 
+from tna_onnx.errors import DeviceError
+
 __all__ = ["shortage"]
 
 _MEMORY = "not enough memory; use a smaller --batch-size, fewer samples or a machine with more memory"
@@ -26,10 +28,11 @@ _OF_NUMBER = {getattr(errno, name): text for name, text in _NUMBERS.items() if h
 _OF_TEXT = {"can't start new thread": _THREADS, "No usable temporary directory": _TEMPORARY}
 
 
-def shortage(error: BaseException) -> str | None:
-    """Return what is missing and what to do, or None if the error tells of nothing that the machine lacks."""
+def shortage(error: BaseException) -> DeviceError | None:
+    """Return an error that says what is missing and what to do, or None if the machine lacks nothing."""
+    text = next((text for said, text in _OF_TEXT.items() if said in str(error)), None)
     if isinstance(error, MemoryError):
-        return _MEMORY
-    if isinstance(error, OSError) and error.errno in _OF_NUMBER:
-        return _OF_NUMBER[error.errno]
-    return next((text for said, text in _OF_TEXT.items() if said in str(error)), None)
+        text = _MEMORY
+    elif isinstance(error, OSError):
+        text = _OF_NUMBER.get(error.errno or 0, text)
+    return None if text is None else DeviceError(text)
