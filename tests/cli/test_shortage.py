@@ -28,7 +28,9 @@ def test_what_is_missing(error: Exception, word: str) -> None:
     assert word in str(said)
 
 
-@pytest.mark.parametrize("error", [OSError(), OSError(errno.EIO, "Input/output error"), RuntimeError("x"), ValueError()])
+@pytest.mark.parametrize(
+    "error", [OSError(), OSError(errno.EIO, "Input/output error"), RuntimeError("x"), ValueError()]
+)
 def test_others_are_bugs(error: Exception) -> None:
     assert shortage(error) is None
 
