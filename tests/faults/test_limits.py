@@ -20,6 +20,8 @@ from tests.support import PLAIN, program, run, words_of
 
 resource = pytest.importorskip("resource")
 
+pytestmark = pytest.mark.slow  # 23 runs of the real program
+
 FILES = ("o.onnx", "r.html", "r.json")
 OLDER = b"older"
 DOCUMENTED = {1, 2, 3, 4, 5, 6}

@@ -31,8 +31,7 @@ session.Session.run = told
 """
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
-@pytest.mark.parametrize("older", [False, True])
+@pytest.mark.parametrize(("name", "older"), [("SIGINT", True), ("SIGTERM", False), ("SIGTERM", True), ("SIGHUP", True)])
 def test_one_line_and_no_file(small: Small, tmp_path: Path, name: str, older: bool) -> None:
     output = tmp_path / "o.onnx"
     if older:
