@@ -21,8 +21,8 @@ def main() -> None:
 
     try:
         group(prog_name="tna-onnx")
-    except KeyboardInterrupt:  # the group reports one inside a command; this one came before or after it
-        sys.exit(INTERRUPTED)
+    except KeyboardInterrupt as error:  # the group reports one inside a command; this one came before or after it
+        sys.exit(getattr(error, "exit_code", INTERRUPTED))
     except OSError as error:  # commands turn theirs into other errors, so this is the help that could not be printed
         drop(sys.stdout)
         complain(f"Error: standard output: cannot be written: {error.strerror}")

@@ -10,6 +10,8 @@ from typing import Any
 import click
 
 from tna_onnx.cli.channels import complain, drop
+from tna_onnx.cli.shortage import shortage
+from tna_onnx.cli.signals import Stopped
 from tna_onnx.cli.written import interruption
 from tna_onnx.errors import INTERRUPTED, DataError, TnaError
 
@@ -28,7 +30,12 @@ class Command(click.Command):
         """Run the command."""
         try:
             return super().invoke(ctx)
-        except (EOFError, OSError) as error:
+        except (EOFError, MemoryError, OSError, RuntimeError) as error:
+            missing = shortage(error)
+            if missing is not None:
+                raise missing from error
+            if isinstance(error, RuntimeError):
+                raise
             # click would end with 1 and no traceback, as if the user had closed an input or a pipe.
             raise RuntimeError(f"unexpected {type(error).__name__}") from error
 
@@ -45,6 +52,9 @@ class Group(click.Group):
         """Run a command."""
         try:
             return super().invoke(ctx)
+        except Stopped as stop:
+            complain(interruption(ctx))
+            ctx.exit(stop.exit_code)
         # only documented errors end here; any other is a bug, which `main` reports
         except TnaError as error:
             complain(f"Error: {error}")
