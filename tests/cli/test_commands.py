@@ -315,8 +315,18 @@ def test_external_data_do_not_replace_what_is_no_regular_file(tmp_path: Path) ->
     weight = np.random.default_rng(0).standard_normal((8, 5)).astype(np.float32)
     path = save(tmp_path / "m.onnx", [helper.make_node("MatMul", ["x", "w"], ["logits"], name="head")], {"w": weight})
     onnx.save(onnx.load(path), path, save_as_external_data=True, location="weights.bin", size_threshold=0)
-    os.mkfifo(tmp_path / "o.onnx.data")
-    np.savez(tmp_path / "d.npz", x=np.ones((40, 8), np.float32), labels=np.arange(40) % 5)
-    result = cli("calibrate", path, "--calib", tmp_path / "d.npz", "-o", tmp_path / "o.onnx", *FAST)
-    assert (result.exit_code, "o.onnx.data, which is not a regular file" in result.output) == (2, True), result.output
-    assert (tmp_path / "o.onnx.data").is_fifo()
+    x = np.random.default_rng(1).standard_normal((400, 8)).astype(np.float32)
+    np.savez(
+        tmp_path / "d.npz", x=x, labels=np.argmax(x @ weight + np.random.default_rng(2).gumbel(size=(400, 5)), axis=1)
+    )
+    words = ("calibrate", path, "--calib", tmp_path / "d.npz", "-o", tmp_path / "o.onnx", *FAST)
+    assert cli(*words).exit_code == 0
+    # the same run gives the same name
+    (data,) = tmp_path.glob("o.onnx.*.data")
+    for written in (data, tmp_path / "o.onnx"):
+        written.unlink()
+    os.mkfifo(data)
+    result = cli(*words)
+    assert (result.exit_code, f"{data.name}, which is not a regular file" in result.output) == (2, True), result.output
+    assert data.is_fifo()
+    assert not (tmp_path / "o.onnx").exists()
