@@ -134,6 +134,9 @@ def run_row(row: Row, calib: FeatureTable, test: FeatureTable, head: Head, seed:
     # the command refuses to do nothing
     plain = row == ("none", "none")
     settings = Settings(bins=BINS, seed=seed, **(_PAPER if plain else words))
+    options = settings.fit_options
+    if row in PAPER_ROWS:
+        options["objective"] = "nll"
 
     def logits(table: FeatureTable, weight: Any) -> HeadLogits:
         tilted = weight is not head.weight and settings.tilt_bias
@@ -147,7 +150,7 @@ def run_row(row: Row, calib: FeatureTable, test: FeatureTable, head: Head, seed:
         "none" if plain else settings.resolved_map,
         settings.for_search,
         allowed=("none", *(name for name in ALL_MAPS if not ALL_MAPS[name].binary)),
-        options=settings.fit_options,
+        options=options,
     )
     outcome = strategy.run(lambda *_: None)
     assert outcome.weight is not None

@@ -264,7 +264,9 @@ def test_a_label_read_in_front_of_the_logits_would_miss_the_map(small: Small, tm
 
 def test_a_significant_loss_of_accuracy_is_not_written(demo: Demo, tmp_path: Path) -> None:
     wrong = dict(np.load(demo.calib))
-    wrong["labels"] = np.where(wrong["labels"] == 3, 5, wrong["labels"])
+    # most threes are taken for fives, as if the labellers could not tell them apart
+    threes = np.flatnonzero(wrong["labels"] == 3)
+    wrong["labels"][threes[len(threes) // 20 :]] = 5
     np.savez(tmp_path / "wrong.npz", **wrong)
     output = tmp_path / "o.onnx"
     with pytest.raises(tna_onnx.CheckFailed, match=r"--max-accuracy-drop 0.3 missed: .* 2,000 held-out"):

@@ -332,7 +332,8 @@ def test_heads_that_depend_on_the_place_in_the_batch(name: str, tmp_path: Path) 
 )
 def test_models_without_a_head_keep_their_logits(name: str, kind: str, tmp_path: Path) -> None:
     model, data = case_data(name, tmp_path)
-    arguments = PLAIN | {"output_kind": kind}
+    # it predicts one class nearly always
+    arguments = PLAIN | {"output_kind": kind, "trust_labels": True}
     expected = tna_onnx.calibrate(model, data, output=tmp_path / "a.onnx", **arguments)
     for _ in range(2):
         found = features(model, data, tmp_path / "cache", output_kind=kind, device="cpu")
