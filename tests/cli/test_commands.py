@@ -327,6 +327,9 @@ def test_external_data_do_not_replace_what_is_no_regular_file(tmp_path: Path) ->
         written.unlink()
     os.mkfifo(data)
     result = cli(*words)
-    assert (result.exit_code, f"{data.name}: is the name of the new model's external data" in result.output) == (2, True), result.output
+    assert (result.exit_code, f"{data.name}: is the name of the new model's external data" in result.output) == (
+        2,
+        True,
+    ), result.output
     assert data.is_fifo()
     assert not (tmp_path / "o.onnx").exists()

@@ -90,6 +90,7 @@ class Settings(SearchSettings):
         fold: whether linear maps may go into weight and bias.
         ets_loss: what the weights of ETS minimise.
         quantized_head: what becomes of a weight that is stored quantised.
+        trust_labels: whether labels were taken as right although they look wrong or miss classes.
         ensemble_size_asked: tilted weights averaged, as asked for: a number, at least 1, `auto`, or `inf` for the limit
             of many.
         device: device that was asked for.
@@ -107,6 +108,7 @@ class Settings(SearchSettings):
     fold: bool = True
     ets_loss: str = "auto"
     quantized_head: str = "requantize"
+    trust_labels: bool = False
     ensemble_size_asked: int | Literal["auto", "inf"] = "auto"
     device: str = "auto"
     computed_on: str = ""
