@@ -5,13 +5,17 @@ opened.
 
 Writing: what is new goes into a temporary file or folder beside its place, reaches the disk, and then takes the name in
 one step. A process that is killed leaves the old content, and a temporary that the next one to write there removes:
-each is locked while its owner lives, and the system gives the lock back when it dies.
+each is locked while its owner lives, and the system gives the lock back when it dies. Locks of a shared disk may be
+seen on one machine alone, so the temporaries of other machines are removed when they are a day old.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import hashlib
 import os
+import platform
 import re
 import secrets
 import shutil
@@ -35,7 +39,12 @@ __all__ = [
     "write_new",
 ]
 
-_TEMPORARY = re.compile(r"\.tna-onnx-[0-9a-f]{16}\.tmp")
+_TEMPORARY = re.compile(r"\.tna-onnx-([0-9a-f]{8})-[0-9a-f]{16}\.tmp")
+_MACHINE = hashlib.sha256(platform.node().encode()).hexdigest()[:8]
+_OLD = 86400.0  # seconds: no run holds a temporary for a day
+
+# A folder that is read-only, or a file that another file system is mounted on: it can be written, not replaced.
+_CANNOT_REPLACE = (errno.EACCES, errno.EBUSY, errno.EPERM, errno.EROFS)
 
 # Seconds to wait for another process that is renaming files in the same folder, and between two looks.
 _PATIENCE = 60.0
@@ -70,7 +79,8 @@ def _require_regular(path: Path, status: os.stat_result) -> None:
 def write_file(path: Path, content: bytes) -> None:
     """Write a file in one step: the old content stays until the new one is on disk. The mode of an old file is kept.
 
-    A link stays a link, to a new file. Pipes and devices are written to as they are: they have no content to lose.
+    A link stays a link, to a new file. Pipes and devices are written to as they are: they have no content to lose. So
+    is a file in a folder where nothing can be renamed, as it is mounted into a container.
 
     Raises:
         OSError: the file cannot be written.
@@ -78,7 +88,15 @@ def write_file(path: Path, content: bytes) -> None:
     if not is_replaced(path):
         path.write_bytes(content)
         return
-    target = path.resolve()
+    try:
+        _replace(path.resolve(), content)
+    except OSError as error:
+        if error.errno not in _CANNOT_REPLACE or not os.access(path, os.W_OK):
+            raise
+        path.write_bytes(content)
+
+
+def _replace(target: Path, content: bytes) -> None:
     remove_leftovers(target.parent)
     temporary, lock = _claim(target.parent, _create)
     try:
@@ -94,7 +112,7 @@ def write_file(path: Path, content: bytes) -> None:
 
 
 def is_replaced(path: Path) -> bool:
-    """Whether `write_file` puts a new file in the place of an old one, for which it needs the right to the folder.
+    """Whether `write_file` puts a new file in the place of an old one, where the folder lets it.
 
     Pipes and devices stay, and so does what /dev/stdout and /dev/fd/3 stand for: a file that someone has open.
     """
@@ -153,16 +171,19 @@ def temporary_folder(parent: Path | None) -> Iterator[Path]:
 def remove_leftovers(folder: Path) -> None:
     """Remove the temporary files and folders of processes that no longer live."""
     with contextlib.suppress(OSError):
-        found = [Path(entry.path) for entry in os.scandir(folder) if _TEMPORARY.fullmatch(entry.name)]
-        for path in found:
+        for path in [Path(entry.path) for entry in os.scandir(folder)]:
             _remove_leftover(path)
 
 
 def _remove_leftover(path: Path) -> None:
+    match = _TEMPORARY.fullmatch(path.name)
+    if match is None:
+        return
     with contextlib.suppress(OSError):
         lock = os.open(path, _READ)
         try:
-            if not _lock(lock):
+            here = match[1] == _MACHINE
+            if not (here or time.time() - os.fstat(lock).st_mtime > _OLD) or not _lock(lock):
                 return
             if stat.S_ISDIR(os.fstat(lock).st_mode):
                 shutil.rmtree(path, ignore_errors=True)
@@ -175,7 +196,7 @@ def _remove_leftover(path: Path) -> None:
 def _claim(parent: Path, make: Callable[[Path], int]) -> tuple[Path, int]:
     """Make a temporary and lock it; returns it and the descriptor that holds the lock."""
     while True:
-        path = parent / f".tna-onnx-{secrets.token_hex(8)}.tmp"
+        path = parent / f".tna-onnx-{_MACHINE}-{secrets.token_hex(8)}.tmp"
         lock = make(path)
         locked = _lock(lock)
         # Between making and locking, another process may have taken it for a leftover.
@@ -194,23 +215,26 @@ def _make_folder(path: Path) -> int:
 
 
 @contextlib.contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
+def alone_in(folder: Path) -> Iterator[bool]:
     """Let one process at a time into a block that renames and removes files of a folder.
 
+    Gives whether it is the only one. It is not after a minute in which another program keeps the folder locked, which
+    may be the one that waits for this.
+
     Raises:
-        OSError: another process stays in it for a minute.
+        OSError: the folder cannot be opened.
     """
     if sys.platform == "win32":
-        yield
+        yield True
         return
     lock = os.open(folder, os.O_RDONLY)
     try:
         end = time.monotonic() + _PATIENCE
-        while _lock(lock) is False:
-            if time.monotonic() > end:
-                raise OSError(0, f"another program keeps {folder} locked", str(folder))
+        alone = _lock(lock) is not False
+        while not alone and time.monotonic() < end:
             time.sleep(_PAUSE)
-        yield
+            alone = _lock(lock) is not False
+        yield alone
     finally:
         os.close(lock)
 

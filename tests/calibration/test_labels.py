@@ -36,7 +36,7 @@ def test_classes_that_are_missing_leave_what_keeps_predictions(small: Small, tmp
     assert report.comparison.after.accuracy == report.comparison.before.accuracy
     assert report.classes_unseen == (3, 4)
     first = report.notes[0]
-    assert first.startswith("the calibration data have no sample of 2 of 5 classes (3, 4): only maps that keep")
+    assert first.startswith("the calibration data have no sample of 2 of 5 classes (3, 4): maps with numbers")
 
 
 def test_who_trusts_the_labels_gets_every_map(small: Small, tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def _recalibrate(case: Case, folder: Path) -> tuple[Path, Path, tna_onnx.Report]
     np.savez(folder / "calib.npz", labels=_labels(_probabilities(path, case, feeds)), **feeds)
     choose = {"head": case.choose.get("node"), "output_name": case.choose.get("output")}
     report = tna_onnx.calibrate(
-        path, folder / "calib.npz", output=folder / "new.onnx", max_accuracy_drop=20, **choose,
+        path, folder / "calib.npz", output=folder / "new.onnx", max_accuracy_drop=20, trust_labels=True, **choose,
         **WALKED | {"ensemble_size": 4},
     )  # fmt: skip
     return path, folder / "new.onnx", report

@@ -97,7 +97,24 @@ def test_accuracy_and_chance_against_their_definition(n_classes: int, n_samples:
 def test_one_predicted_class() -> None:
     found = label_suspicion(np.zeros(100, np.int64), np.arange(100) % 4, 4)
     assert found is not None
-    assert (found.kind, found.accuracy, found.chance) == ("chance", 0.25, 0.25)
+    assert (found.kind, found.accuracy, found.chance) == ("one class", 0.25, 0.25)
+    assert not found.tells
+
+
+def test_a_rare_event() -> None:
+    """A model that never sees it is right 99 times of 100; its predictions say nothing about the labels."""
+    labels = (np.arange(1000) % 100 == 0).astype(np.int64)
+    found = label_suspicion(np.zeros(1000, np.int64), labels, 2)
+    assert found is not None
+    assert not found.tells
+    assert found.text().startswith("accuracy is 99.0%, what the model's most frequent prediction gives by itself")
+
+
+def test_just_below_one_class() -> None:
+    predicted = (np.arange(1000) % 9 == 0).astype(np.int64)
+    found = label_suspicion(predicted, np.random.default_rng(0).integers(0, 2, 1000), 2)
+    assert found is not None
+    assert found.tells
 
 
 def test_no_samples() -> None:

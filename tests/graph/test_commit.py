@@ -18,6 +18,7 @@ from onnx import numpy_helper
 from tests.conftest import ROOT
 from tests.graph.samples import CASES
 from tests.killed import UNRELATED
+from tna_onnx import files
 from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.rewrite import rewrite
@@ -93,6 +94,39 @@ def test_a_model_without_external_data_in_the_place_of_one_with(external: Model,
         pass
     assert not (tmp_path / old).exists()
     assert onnx.load(tmp_path / "new.onnx") == plain.proto
+
+
+def test_an_interrupt_right_after_the_rename(external: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The new model stands: its data must stay."""
+    output = tmp_path / "new.onnx"
+    save(external, 2, output)
+    real = os.replace
+
+    def interrupted(source: Path, target: Path) -> None:
+        real(source, target)
+        if Path(target).name == output.name:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            save(external, 3, output)
+    np.testing.assert_array_equal(weight_in(output), 3 * weight_in(external.path))
+
+
+def test_a_program_that_holds_the_folder_and_waits_for_this(
+    external: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `flock FOLDER tna-onnx ...` does."""
+    monkeypatch.setattr(files, "_PATIENCE", 0.1)
+    output = tmp_path / "new.onnx"
+    old = save(external, 2, output)
+    with files.alone_in(tmp_path):
+        save(external, 3, output)
+    np.testing.assert_array_equal(weight_in(output), 3 * weight_in(external.path))
+    assert (tmp_path / old).exists()  # nobody else may be removed from under
+    save(external, 4, output)
+    assert not (tmp_path / old).exists()
 
 
 def test_the_mode_of_the_old_model_is_kept(external: Model, tmp_path: Path) -> None:

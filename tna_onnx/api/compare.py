@@ -20,6 +20,7 @@ from tna_onnx.data import InputSpec, Source
 from tna_onnx.data.images.notes import preprocessing_notes
 from tna_onnx.data.options import Data
 from tna_onnx.data.source import require_samples
+from tna_onnx.data.suspicion import warnings_of
 from tna_onnx.engine.outputs import score_model
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction.batch_size import BatchSize, batch_size_notes, check_batch_size, choose_batch_size
@@ -219,7 +220,7 @@ def _run(
 
     size = choose_batch_size(settings.batch_size, session, [output.name], source)
     scores, classes = score_model(session, output, source, size, advance)
-    warning = data.check(classes, source.labels, names, output.n_classes)
+    suspicion = data.check(classes, source.labels, names, output.n_classes)
     about_images = preprocessing_notes(source, input_specs(session), data.preprocessing)
     return _Run(
         name=given.name,
@@ -231,7 +232,7 @@ def _run(
         labels=source.labels,
         preprocessing=source.recipe(),
         provider=session.provider,
-        notes=(*batch_size_notes(settings.batch_size, size), *filter(None, [warning]), *about_images),
+        notes=(*batch_size_notes(settings.batch_size, size), *warnings_of(suspicion, names), *about_images),
     )
 
 

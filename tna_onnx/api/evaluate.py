@@ -7,6 +7,7 @@ from typing import Any
 from tna_onnx.api.arguments import EvaluateWords, Unpack, data_of, limits_of, model_options_of, refuse_unknown
 from tna_onnx.data.images.notes import preprocessing_notes
 from tna_onnx.data.source import require_samples
+from tna_onnx.data.suspicion import warnings_of
 from tna_onnx.engine.outputs import score_model
 from tna_onnx.extraction.batch_size import BatchSize, batch_size_notes, check_batch_size, choose_batch_size
 from tna_onnx.extraction.sessions import input_specs, open_model
@@ -71,7 +72,7 @@ def evaluate(
     require_samples(source, bins)
     size = choose_batch_size(batch_size, session, [output.name], source)
     scores, predicted = score_model(session, output, source, size, progress or silent)
-    warning = labelled.check(predicted, source.labels, names, output.n_classes)
+    suspicion = labelled.check(predicted, source.labels, names, output.n_classes)
     metrics = Metrics.of(scores, bins)
     evaluation = Evaluation(
         model=loaded.name,
@@ -86,7 +87,7 @@ def evaluate(
         provider=session.provider,
         notes=(
             *batch_size_notes(batch_size, size),
-            *filter(None, [warning]),
+            *warnings_of(suspicion, names),
             *preprocessing_notes(source, inputs, labelled.preprocessing),
         ),
         missed=gates.limits_missed(metrics, ""),

@@ -9,6 +9,7 @@ import numpy as np
 
 from tna_onnx.api.arguments import DataModelWords, Unpack, data_of, model_options_of, refuse_unknown
 from tna_onnx.data.images.notes import preprocessing_notes
+from tna_onnx.data.suspicion import warnings_of
 from tna_onnx.errors import UsageError
 from tna_onnx.extraction.batch_size import BatchSize, batch_size_for, batch_size_notes, check_batch_size
 from tna_onnx.extraction.collect import collect_features
@@ -82,7 +83,7 @@ def features(
     if probed.tail is not None and session.fixed_batch:
         size = session.fixed_batch
     table = collect_features(opened, probed.readout, source, size, progress or silent, Path(cache))
-    warning = labelled.check(_predicted(table, probed.readout), source.labels, names, readout.n_classes)
+    suspicion = labelled.check(_predicted(table, probed.readout), source.labels, names, readout.n_classes)
     about_images = preprocessing_notes(source, opened.inputs, labelled.preprocessing)
     return Collection(
         model=loaded.name,
@@ -93,7 +94,12 @@ def features(
         shape=table.features.shape,
         dtype=table.features.dtype.name,
         folder=str(table.folder),
-        notes=(*table.resumed, *batch_size_notes(batch_size, size), *filter(None, [warning]), *about_images),
+        notes=(
+            *table.resumed,
+            *batch_size_notes(batch_size, size),
+            *warnings_of(suspicion, names),
+            *about_images,
+        ),
         preprocessing=source.recipe(),
         provider=session.provider,
     )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tna_onnx.calibration.job import Job
 from tna_onnx.calibration.task import Task
 from tna_onnx.data.coverage import Coverage
+from tna_onnx.data.suspicion import Suspicion, warnings_of
 from tna_onnx.errors import DataError
 from tna_onnx.maps import MAPS
 
@@ -32,17 +34,20 @@ class LabelCheck:
         keeps_order = name == "none" or MAPS[name].keeps_order
         return keeps_order or self.trusted or not self.coverage.left_out
 
-    def require(self, name: str) -> None:
+    def require(self, name: str, option: str = "map") -> None:
         """Refuse a map by name for which classes are missing.
+
+        Args:
+            name: of the map, or auto.
+            option: that names it.
 
         Raises:
             DataError: there are such classes.
         """
         if name != "auto" and not self.covers(name):
             raise DataError(
-                f"--map {name}: {self.coverage.text('the calibration data')}; this map moves classes against each "
-                "other, and would learn that these never come; add samples of them, use --map ts or ets, or say "
-                "--trust-labels if these classes cannot come"
+                f"--{option} {name}: {self.coverage.text('the calibration data')}; it would learn that these "
+                "classes never come; add samples of them, use --map ts or ets, or --trust-labels if they cannot come"
             )
 
 
@@ -61,22 +66,25 @@ def check_labels(job: Job, task: Task) -> LabelCheck:
     if job.held_out is not None and task.held_out is not None:
         labels = task.held_out.source.labels
         predicted = task.logits(task.weight, on=task.held_out).predictions()
-        warnings.append(_trust(job.held_out.check(predicted, labels, names, classes), "--eval", trusted=trusted))
+        suspicion = job.held_out.check(predicted, labels, names, classes)
+        warnings += _trust(suspicion, names, "--eval", trusted=trusted)
         warnings.append(Coverage.of(labels, classes).text("the held-out data", names))
     predicted = task.logits(task.weight).predictions()
-    warnings.append(_trust(job.calib.check(predicted, task.source.labels, names, classes), "--calib", trusted=trusted))
-    if coverage.left_out and not trusted:
-        others = "only maps that keep every prediction were looked at; --trust-labels looks at all of them"
+    suspicion = job.calib.check(predicted, task.source.labels, names, classes)
+    warnings += _trust(suspicion, names, "--calib", trusted=trusted)
+    if coverage.left_out and not trusted and job.settings.resolved_map == "auto":
+        others = "maps with numbers of their own for each class were left out; --trust-labels allows them"
         warnings[0] = f"{warnings[0]}: {others}"
     return LabelCheck(coverage, tuple(warning for warning in warnings if warning), trusted)
 
 
-def _trust(suspicion: str, flag: str, *, trusted: bool) -> str:
-    """Return what looks wrong, if the user trusts the labels all the same.
+def _trust(suspicion: Suspicion | None, names: Sequence[str] | None, flag: str, *, trusted: bool) -> tuple[str, ...]:
+    """Return what looks wrong, where it does not tell against the labels or the user trusts them all the same.
 
     Raises:
         DataError: the user does not.
     """
-    if suspicion and not trusted:
-        raise DataError(f"{flag}: {suspicion}; --trust-labels calibrates all the same")
-    return suspicion
+    warnings = warnings_of(suspicion, names)
+    if suspicion is not None and suspicion.tells and not trusted:
+        raise DataError(f"{flag}: {warnings[0]}; --trust-labels calibrates all the same")
+    return warnings

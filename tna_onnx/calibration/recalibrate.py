@@ -49,7 +49,7 @@ def recalibrate(job: Job, progress: Progress) -> Report:
     labels.require(job.settings.resolved_map)
     if job.settings.anchor == "refit":
         writing.require_anchor()
-        labels.require("refit")
+        labels.require("refit", "anchor")
 
     strategy = _strategy(job, task, [name for name in writing.choices if labels.covers(name)])
     outcome = _search(task, strategy, progress)

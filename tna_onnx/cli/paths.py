@@ -38,8 +38,8 @@ def check_result_file(path: str | None, *others: str | None, kind: str = "JSON")
         raise UsageError(f"{path}: folder {file.parent} does not exist; create it or choose another")
     if file.is_dir() or (file.exists() and not os.access(file, os.W_OK)):
         raise UsageError(f"{path}: cannot be written; expected the name of a file for the {kind}")
-    # A regular file is written beside the old one, behind a link too, and then renamed.
-    if is_replaced(file) and not os.access(file.resolve().parent, os.W_OK):
+    # A new file needs the right to the folder, behind a link too; one that is there can be written as it is.
+    if is_replaced(file) and not file.exists() and not os.access(file.resolve().parent, os.W_OK):
         raise UsageError(f"{path}: cannot be written: the folder {file.resolve().parent} is not writable")
     # Pipes and character devices are fine: --json /dev/stdout is common in scripts.
     if file.is_socket() or file.is_block_device():

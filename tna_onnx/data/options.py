@@ -17,7 +17,7 @@ from tna_onnx.data.limits import DEFAULT_LIMITS, Limits
 from tna_onnx.data.names import metadata_class_names, read_class_names
 from tna_onnx.data.opening import open_source
 from tna_onnx.data.source import InputSpec, Source
-from tna_onnx.data.suspicion import below_expectation, label_suspicion
+from tna_onnx.data.suspicion import Suspicion, below_expectation, label_suspicion
 from tna_onnx.errors import CheckFailed, UsageError
 
 __all__ = ["Data"]
@@ -85,8 +85,8 @@ class Data:
 
     def check(
         self, predicted: NDArray[Any], labels: NDArray[np.int64], names: Sequence[str] | None, n_classes: int
-    ) -> str:
-        """Return a warning about labels that look wrong beside the model's predictions; empty if they look right.
+    ) -> Suspicion | None:
+        """Return why labels look wrong beside the model's predictions; None if they look right.
 
         Args:
             predicted: predicted classes (N,).
@@ -102,7 +102,7 @@ class Data:
         if suspicion is not None:
             warning = suspicion.text(names)
         self.check_accuracy(float(np.mean(predicted == labels)), len(labels), warning)
-        return warning
+        return suspicion
 
     def check_accuracy(self, accuracy: float, n: int, warning: str = "") -> None:
         """Compare a measured accuracy (a fraction, of n samples) with the expected one.

@@ -5,6 +5,8 @@ Let H be the confusion matrix, H[y, k] the number of samples of label y that are
 - Accuracy is sum_c H[c, c] / N; chance is what the same labels and predictions would give if they were independent,
   sum_c (sum_k H[c, k]) (sum_y H[y, c]) / N^2.
 - Near chance: accuracy is below chance + max(0.05 (1 - chance), 2 standard errors of chance).
+- One class: accuracy is near chance, but 90 % of the predictions are one class. So does a good model of a rare event;
+  its predictions say nothing about the labels.
 - Another order: a permutation p of the classes with sum_c H[c, p(c)] as large as possible (linear assignment) is found
   on one half of the samples and scored on the other, both ways round, so that it cannot profit from noise. It is
   reported if it is better by 5 points and by 4 standard errors of the paired difference.
@@ -24,13 +26,14 @@ if TYPE_CHECKING:
 
     from tna_onnx.data.source import AnyArray, IntArray
 
-__all__ = ["Confusion", "Suspicion", "below_expectation", "label_suspicion"]
+__all__ = ["Confusion", "Suspicion", "below_expectation", "label_suspicion", "warnings_of"]
 
 _NEAR = 0.05  # of the way from chance to 1: a 10-class model below 14.5 %, a 1,000-class model below 5.1 %
 # Another order must be better by both. The first leaves out what is not worth a warning, the second is reached by
 # chance in one of 30,000 data sets (the normal distribution beyond 4 standard errors).
 _MIN_GAIN = 0.05
 _MIN_ERRORS = 4
+_ONE_CLASS = 0.9  # of all predictions
 _MAX_CLASSES = 4096  # above, the assignment takes minutes and the matrix more than 130 MB
 _MAX_EXAMPLES = 3
 
@@ -50,23 +53,31 @@ class Suspicion:
     """Why the labels may be wrong.
 
     Attributes:
-        kind: "chance", the labels have next to nothing to do with the predictions; or "order", another order of the
-            classes fits much better.
+        kind: "chance", the labels have next to nothing to do with the predictions; "one class", nor could they, as the
+            model predicts one class nearly always; or "order", another order of the classes fits much better.
         accuracy: share of samples predicted as labelled.
         chance: what labels and predictions would give if they were independent.
         reordered: accuracy after the permutation, on samples that it was not found on; None if no order is better.
         confusions: the most frequent wrong predictions of a class, largest share first.
     """
 
-    kind: Literal["chance", "order"]
+    kind: Literal["chance", "one class", "order"]
     accuracy: float
     chance: float
     reordered: float | None
     confusions: tuple[Confusion, ...]
 
+    @property
+    def tells(self) -> bool:
+        """Whether it speaks against the labels, so that nothing should rest on them."""
+        return self.kind != "one class"
+
     def text(self, class_names: Sequence[str] | None = None) -> str:
         """Return what was seen, where, and what to check, in one sentence or two."""
-        if self.reordered is None:
+        if self.kind == "one class":
+            seen = f"accuracy is {self.accuracy:.1%}, what the model's most frequent prediction gives by itself"
+            advice = "if the model should predict other classes more often, check the preprocessing and the labels"
+        elif self.reordered is None:
             seen = f"accuracy is {self.accuracy:.1%}, near chance ({self.chance:.1%})"
             advice = "check the labels, the order of the classes and the preprocessing"
         else:
@@ -118,9 +129,19 @@ def label_suspicion(predicted: IntArray, labels: IntArray, n_classes: int) -> Su
         return Suspicion("order", accuracy, chance, reordered, _confusions(hits))
     # The second term keeps small data sets from a warning that is noise.
     margin = max(_NEAR * (1 - chance), 2 * math.sqrt(chance * (1 - chance) / n_samples))
-    if accuracy < chance + margin:
-        return Suspicion("chance", accuracy, chance, None, _confusions(hits))
-    return None
+    if accuracy >= chance + margin:
+        return None
+    kind: Literal["chance", "one class"] = "chance"
+    if hits.sum(axis=0).max() >= _ONE_CLASS * n_samples:
+        kind = "one class"
+    return Suspicion(kind, accuracy, chance, None, _confusions(hits))
+
+
+def warnings_of(suspicion: Suspicion | None, class_names: Sequence[str] | None) -> tuple[str, ...]:
+    """Return what is suspicious, as notes of a report: one, or none."""
+    if suspicion is None:
+        return ()
+    return (suspicion.text(class_names),)
 
 
 def below_expectation(accuracy: float, n_samples: int, expected: float) -> str | None:

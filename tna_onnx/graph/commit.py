@@ -6,7 +6,8 @@
        the new model with the new data.
     3. Data files that earlier models of this name have left are removed.
 
-A run that is killed between two steps leaves a data file that nothing refers to; step 3 of the next run removes it.
+A run that is killed between two steps leaves a data file that nothing refers to; step 3 of the next run removes it. One
+run at a time is in steps 1 and 2, or removes: what nothing refers to yet may be the data of a model that comes next.
 """
 
 from __future__ import annotations
@@ -40,12 +41,15 @@ def commit(temporary: Path, data: Path | None, output: Path) -> None:
     Raises:
         UsageError: a file cannot be written.
     """
+    folder = output.absolute().parent
     try:
-        with alone_in(output.absolute().parent):
+        with alone_in(folder):
             _rename(temporary, data, output)
-            _remove_old_data(output, data)
     except OSError as error:
         raise UsageError(f"{output}: cannot be written: {error.strerror}") from error
+    # What cannot be read or removed stays: the model is written.
+    with contextlib.suppress(OSError):
+        _remove_old_data(folder, output)
 
 
 def _rename(temporary: Path, data: Path | None, output: Path) -> None:
@@ -55,8 +59,9 @@ def _rename(temporary: Path, data: Path | None, output: Path) -> None:
         place = _place_data(data, output.with_name(data.name))
     try:
         temporary.replace(output)  # step 2: until here, the earlier model stands
-    except BaseException:  # an interrupt, too, must not leave data that nothing refers to
-        if place is not None:
+    except BaseException:
+        # An interrupt, too, must not leave data that nothing refers to; after the rename, the new model does.
+        if place is not None and os.path.lexists(temporary):
             place.unlink()
         raise
     sync_folder(output.absolute().parent)
@@ -77,18 +82,29 @@ def _place_data(data: Path, place: Path) -> Path | None:
     return None
 
 
-def _remove_old_data(output: Path, kept: Path | None) -> None:
+def _remove_old_data(folder: Path, output: Path) -> None:
     """Do step 3, for files that are ours by name, hold what the name says, and belong to no model."""
     pattern = re.compile(re.escape(output.name) + rf"\.([0-9a-f]{{{DIGITS}}})\.data")
-    # What cannot be read or removed stays: the model is written.
-    with contextlib.suppress(OSError):
-        for path in list(output.absolute().parent.iterdir()):
-            match = pattern.fullmatch(path.name)
-            if match is None or (kept is not None and path.name == kept.name):
-                continue
+    # Large files are read before others have to wait.
+    found = [path for path in folder.iterdir() if _is_intact(path, pattern)]
+    if not found:
+        return
+    with alone_in(folder) as alone:
+        for path in found:
             with contextlib.suppress(OSError):
-                if _digest(path).startswith(match[1]) and not _named_elsewhere(path, output):
+                if alone and not _named_in_folder(path):
                     path.unlink()
+
+
+def _is_intact(path: Path, pattern: re.Pattern[str]) -> bool:
+    """Whether a file is called like data of the model, and has the digest that it is called by."""
+    match = pattern.fullmatch(path.name)
+    if match is None:
+        return False
+    try:
+        return _digest(path).startswith(match[1])
+    except OSError:
+        return False
 
 
 def _digest(path: Path) -> str:
@@ -99,10 +115,10 @@ def _digest(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _named_elsewhere(data: Path, output: Path) -> bool:
-    """Whether another file in the folder, such as a copy of the old model, may refer to a data file."""
+def _named_in_folder(data: Path) -> bool:
+    """Whether a file in the folder may refer to a data file: the model itself, or a copy of an old one."""
     for path in data.parent.iterdir():
-        if path in (data, data.parent / output.name) or not path.is_file() or path.suffix == ".data":
+        if path == data or not path.is_file() or path.suffix == ".data":
             continue
         if path.stat().st_size > _MAX_SEARCHED and ".onnx" not in path.name:
             continue
