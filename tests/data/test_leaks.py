@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.api.test_choice import logits_of
 from tests.conftest import Small
 from tests.data.samples import encoded, spec
 from tests.support import cli
+from tna_onnx.calibration.leaks import check_leaks
 from tna_onnx.data import open_source
 from tna_onnx.data.digest import sample_digests
 from tna_onnx.data.leaks import overlap_of, read_sketch, repeats_of, sketch_of, sketch_overlap
+from tna_onnx.data.limits import DEFAULT_LIMITS
+from tna_onnx.extraction.given import Samples
+from tna_onnx.graph.load import load_model
+
+if TYPE_CHECKING:
+    from tna_onnx.graph.readout import Readout
 
 FAST = ["--method", "tna", "--search", "none", "--device", "cpu", "-q"]
 LISTS = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 2)), max_size=30)
@@ -121,6 +131,34 @@ def test_what_is_equal_is_said(small: Small, tmp_path: Path) -> None:
     assert cli(*words, "--eval", tmp_path / "held.npz").exit_code == 0
     notes = "\n".join(json.loads((tmp_path / "r.json").read_text())["notes"])
     assert "5 of 1,505 samples (0.33%) are calibration samples too" in notes
+
+
+def test_data_in_another_form_cannot_be_compared_and_a_note_says_so(small: Small, tmp_path: Path) -> None:
+    """Logits of the calibration data as held-out data would pass for other samples."""
+    x, labels = split(small, tmp_path)
+    np.savez(tmp_path / "calib.npz", logits=logits_of(small.model, x[::-1]), labels=labels[::-1])
+    words = ["--search", "none", "--map", "ts", "-o", tmp_path / "o.onnx", "--json", tmp_path / "r.json"]
+    done = cli("calibrate", small.model, "--calib", tmp_path / "calib.npz", *words)
+    assert done.exit_code == 0, done.output
+    words[5] = tmp_path / "b.onnx"
+    done = cli("calibrate", tmp_path / "o.onnx", "--calib", small.calib, *words)
+    assert done.exit_code == 0, done.output
+    (note,) = [each for each in json.loads((tmp_path / "r.json").read_text())["notes"] if "not known" in each]
+    assert note.endswith("it tells them apart by logits, and these by values of the model's inputs")
+    calib = Samples(open_source(small.calib, [spec("x", (None, 8))], 5), cast("Readout", None))
+    held = replace(calib, given={"logits": np.dtype(np.float32)})
+    (note,) = check_leaks(load_model(small.model), calib, held, DEFAULT_LIMITS)
+    assert "the ones are told apart by logits, the others by values of the model's inputs" in note
+
+
+def test_one_equal_sample_is_no_leak(small: Small, tmp_path: Path) -> None:
+    x, labels = split(small, tmp_path)
+    other = np.load(small.test)
+    for shared, code in ((1, 0), (2, 4)):
+        held = {"x": np.concatenate([other["x"][:30], x[:shared]])}
+        np.savez(tmp_path / "held.npz", labels=np.concatenate([other["labels"][:30], labels[:shared]]), **held)
+        words = ["--eval", tmp_path / "held.npz", *FAST, "-o", tmp_path / "o.onnx"]
+        assert cli("calibrate", small.model, "--calib", small.calib, *words).exit_code == code
 
 
 def test_data_that_a_model_was_recalibrated_on_are_known_in_part_and_in_any_order(small: Small, tmp_path: Path) -> None:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
 from tna_onnx.data.digest import sample_digests
 from tna_onnx.data.leaks import overlap_of, read_sketch, repeats_of, sketch_overlap
 from tna_onnx.data.limits import Limits
+from tna_onnx.data.source import Source
 from tna_onnx.errors import DataError
 from tna_onnx.extraction.given import Samples
 from tna_onnx.graph.load import Model
@@ -15,6 +21,32 @@ __all__ = ["check_leaks"]
 # A sketch tells a small share only roughly: by this much, or by fewer samples, an estimate may be above by chance.
 _SKETCH_MARGIN = 0.05
 _MIN_TOLD = 3
+
+# One equal sample is no leak, however few there are.
+_MIN_SHARED = 2
+
+
+@dataclass(frozen=True, eq=False)
+class _Told:
+    """A data set as far as leaks are concerned.
+
+    Attributes:
+        source: the samples.
+        digests: of each of them, (N,); read once, as a source may be slow.
+        form: what they are of.
+    """
+
+    source: Source
+    digests: NDArray[np.uint64]
+    form: str
+
+    @classmethod
+    def of(cls, samples: Samples) -> _Told:
+        return cls(samples.source, sample_digests(samples.source), samples.form)
+
+    @property
+    def name(self) -> str:
+        return self.source.describe()
 
 
 def check_leaks(model: Model, samples: Samples, held_out: Samples | None, limits: Limits) -> tuple[str, ...]:
@@ -29,37 +61,43 @@ def check_leaks(model: Model, samples: Samples, held_out: Samples | None, limits
     Raises:
         DataError: more is shared than the limit allows, or a sample cannot be read.
     """
-    sets = [samples]
+    calib = _Told.of(samples)
+    sets = [calib]
     if held_out is not None:
-        sets.append(held_out)
+        sets.append(_Told.of(held_out))
     notes = [note for each in sets for note in _refuse_earlier(model, each, limits)]
-    if held_out is not None:
-        notes += _refuse_shared(samples, held_out, limits)
+    for judging in sets[1:]:
+        notes += _refuse_shared(calib, judging, limits)
     for each in sets:
         notes += _repeats(each, folds=held_out is None)
     return tuple(notes)
 
 
-def _refuse_shared(samples: Samples, held_out: Samples, limits: Limits) -> list[str]:
+def _refuse_shared(calib: _Told, held_out: _Told, limits: Limits) -> list[str]:
     """Refuse held-out data that are calibration data; note a small share that is.
 
     Raises:
         DataError: a larger share.
     """
-    overlap = overlap_of(sample_digests(held_out.source), sample_digests(samples.source))
+    if calib.form != held_out.form:
+        return [
+            f"{held_out.name}: whether these are calibration samples too is not known: the ones are told apart by "
+            f"{held_out.form}, the others by {calib.form}"
+        ]
+    overlap = overlap_of(held_out.digests, calib.digests)
     what = f"{overlap.shared:,} of {overlap.n:,} samples ({overlap.share:.2%})"
-    if 100 * overlap.share > limits.overlap:
+    if 100 * overlap.share > limits.overlap and overlap.shared >= _MIN_SHARED:
         raise DataError(
-            f"{held_out.source.describe()}: {what} are calibration samples too, so they cannot judge the result; "
+            f"{held_out.name}: {what} are calibration samples too, so they cannot judge the result; "
             "remove them, or leave out --eval to have the result cross-fitted. Where equal samples are to be expected, "
             "as in tables of few distinct rows, --data-limit overlap=PERCENT allows them"
         )
     if overlap.shared:
-        return [f"{held_out.source.describe()}: {what} are calibration samples too"]
+        return [f"{held_out.name}: {what} are calibration samples too"]
     return []
 
 
-def _refuse_earlier(model: Model, each: Samples, limits: Limits) -> list[str]:
+def _refuse_earlier(model: Model, each: _Told, limits: Limits) -> list[str]:
     """Refuse data that the model was recalibrated on before: it looks better on them than it is.
 
     Raises:
@@ -69,30 +107,37 @@ def _refuse_earlier(model: Model, each: Samples, limits: Limits) -> list[str]:
     own = entries.get("calibration_sha256")
     if own is None:
         return []
-    overlap = sketch_overlap(sample_digests(each.source), read_sketch(entries.get("calibration_sketch", "")))
+    form = entries.get("calibration_form", each.form)
+    if form != each.form:
+        return [
+            f"{each.name}: whether {model.name} was recalibrated on some of these samples is not known: it tells them "
+            f"apart by {form}, and these by {each.form}"
+        ]
+    overlap = sketch_overlap(each.digests, read_sketch(entries.get("calibration_sketch", "")))
     certain = 100 * overlap.share > limits.overlap + 100 * _SKETCH_MARGIN and overlap.shared >= _MIN_TOLD
     # Files of earlier versions have no sketch.
     if (certain or each.source.digest() == own) and limits.overlap < 100:
         raise DataError(
-            f"{each.source.describe()}: {model.name} was recalibrated on these data, and looks better on them than "
+            f"{each.name}: {model.name} was recalibrated on these data, and looks better on them than "
             "it is; give others, or start from the original model"
         )
     if overlap.shared:
         share = f"about {overlap.share:.0%}"
-        return [f"{each.source.describe()}: {model.name} was recalibrated on some of these samples, {share}"]
+        return [f"{each.name}: {model.name} was recalibrated on some of these samples, {share}"]
     return []
 
 
-def _repeats(each: Samples, *, folds: bool) -> list[str]:
+def _repeats(each: _Told, *, folds: bool) -> list[str]:
     """Say how many samples are copies of others, and how many of those have another label."""
-    repeats = repeats_of(sample_digests(each.source), each.source.labels)
+    repeats = repeats_of(each.digests, each.source.labels)
     notes = []
-    where = each.source.describe()
     if repeats.copies:
-        note = f"{where}: {repeats.copies:,} samples ({repeats.copies / repeats.n:.2%}) are copies of others"
+        note = f"{each.name}: {repeats.copies:,} samples ({repeats.copies / repeats.n:.2%}) are copies of others"
         if folds:  # a copy may be in the part that is fitted, and its twin in the part that judges
             note += ", which flatters cross-fitted numbers; give --eval, or remove the copies"
         notes.append(note)
     if repeats.contradicting:
-        notes.append(f"{where}: {repeats.contradicting:,} samples have an equal one with another label; correct them")
+        notes.append(
+            f"{each.name}: {repeats.contradicting:,} samples have an equal one with another label; correct them"
+        )
     return notes

@@ -42,6 +42,7 @@ def provenance_entries(task: Task, settings: Settings, outcome: Outcome) -> dict
         "calibration_samples": len(task.source),
         # a few digests of single samples: they tell these data in another order, and a part of them
         "calibration_sketch": sketch_of(sample_digests(task.source)),
+        "calibration_form": task.calibration.samples.form,
         **({"preprocessing": recipe} if recipe else {}),
         **task.class_output.provenance,
         "output_kind": task.class_output.kind,

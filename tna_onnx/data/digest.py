@@ -28,6 +28,7 @@ __all__ = [
     "files_sha256",
     "row_digests",
     "sample_digests",
+    "sample_form",
     "short_digests",
     "stream_sha256",
     "tree_sha256",
@@ -115,6 +116,12 @@ def sample_digests(source: Source) -> NDArray[np.uint64]:
     # a source from elsewhere need not have them
     parts = [row_digests(batch) for batch in source.batches(_ROWS)]
     return np.concatenate([np.zeros(0, np.uint64), *parts])
+
+
+def sample_form(source: Source) -> str:
+    """Return what the digests of its samples are of; those of two sources can be compared where this is the same."""
+    form: str = getattr(source, "sample_form", "values of the model's inputs")
+    return form
 
 
 def row_digests(batch: Batch) -> NDArray[np.uint64]:

@@ -1,6 +1,7 @@
 """Samples that occur twice: within a data set, in two that must be apart, and with labels that contradict each other.
 
-All of it is told by the digests of single samples, so neither order nor format nor labels hide a copy. A file's own
+All of it is told by the digests of single samples, so neither order nor labels hide a copy, nor does another format of
+arrays. Samples in another form (features for images, say) have other digests. A file's own
 record of its calibration data is a sketch: the K smallest of their n digests. Digests are uniform, so among the m
 samples of other data whose digests are not above the largest of the sketch, the share that is in the sketch is the
 share of those data that were calibration data too, with a standard error of sqrt(p (1 - p) / m).

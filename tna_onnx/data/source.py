@@ -11,7 +11,8 @@ Laws, which one test runs over every source:
 3. Every array of a batch is a fresh C-contiguous array in the dtype of its `InputSpec`; writing to it changes nothing.
 4. `digest()` changes with any byte of the data, and does not change when the data moves.
 
-A source may also have `sample_digests()`, which `tna_onnx.data.digest.sample_digests` otherwise computes from batches.
+A source may also have `sample_digests()`, which `tna_onnx.data.digest.sample_digests` otherwise computes from batches,
+and then a text `sample_form` that says what they are of.
 """
 
 from collections.abc import Iterator

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data import Batch, InputSpec, Source, open_precomputed
-from tna_onnx.data.digest import arrays_sha256
+from tna_onnx.data.digest import arrays_sha256, sample_form
 from tna_onnx.data.options import Data
 from tna_onnx.data.request import Request
 from tna_onnx.data.sources.columns import open_columns
@@ -48,6 +48,15 @@ class Samples:
     source: Source
     readout: Readout
     given: Mapping[str, np.dtype[Any]] = field(default_factory=dict)
+
+    @property
+    def form(self) -> str:
+        """What digests of single samples are of; two data sets can be compared where this is the same."""
+        if not self.given:
+            return sample_form(self.source)
+        if isinstance(self.readout, Head):
+            return "features"
+        return "logits"
 
     def open_written(self, path: Path, output: str, device: Device) -> Runner:
         """Open a written file from where the samples enter to one of its outputs.

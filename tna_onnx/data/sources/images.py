@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Protocol
+from typing import TYPE_CHECKING, BinaryIO, ClassVar, Protocol
 
 import numpy as np
 
@@ -87,6 +87,7 @@ class ImageSource:
     preprocess: ResolvedRecipe
     skipped: tuple[str, ...] = ()
     limits: Limits = DEFAULT_LIMITS
+    sample_form: ClassVar[str] = "bytes of image files"
 
     def __len__(self) -> int:
         """Return the number of images."""
