@@ -166,7 +166,9 @@ def _target(job: Job, model: Model) -> Path | None:
         target = model.path.with_suffix(".tna.onnx")
     else:
         return None
-    check_output(model, target, overwrite=job.overwrite)
+    # a dry run beside a model in a read-only folder writes nothing there
+    if job.output is not None or not job.dry_run:
+        check_output(model, target, overwrite=job.overwrite)
     # writing the model over its own data would lose them
     for path in _data_files(job):
         if target.exists() and path.exists() and target.samefile(path):

@@ -103,6 +103,8 @@ class Strategy:
         # only the pairs of a complete search were fitted with their weights
         fitted = chosen.fitted or self._fit(method, logits)
         allowed = self.rule.allowed(scores, before)
+        # what could not be fitted on one weight may have been fitted on another
+        failed = {each: reason for each, reason in failed.items() if each not in scores}
         return Outcome(candidates, chosen, weight, method, fitted, before, logits, scores, allowed, failed)
 
     def cross_fitted(self, outcome: Outcome) -> SampleScores:

@@ -10,14 +10,13 @@ from tna_onnx.errors import INTERNAL_ERROR, INTERRUPTED, DeviceError, ResultErro
 
 __all__ = ["main"]
 
-_LESS_MEMORY = "choose a smaller --batch-size, or use fewer samples or a machine with more memory"
-
 
 def main() -> None:
     """Run `tna-onnx`. The exit code is that of the error's class; an unexpected error ends with INTERNAL_ERROR."""
     loading()
     from tna_onnx.cli.channels import complain, drop  # noqa: PLC0415 - click loads only when a command runs
     from tna_onnx.cli.group import group  # noqa: PLC0415
+    from tna_onnx.cli.shortage import shortage  # noqa: PLC0415
 
     try:
         group(prog_name="tna-onnx")
@@ -27,8 +26,8 @@ def main() -> None:
         drop(sys.stdout)
         complain(f"Error: standard output: cannot be written: {error.strerror}")
         sys.exit(ResultError.exit_code)
-    except MemoryError as error:  # not a bug: this machine is too small for what was asked
-        complain(f"Error: not enough memory ({str(error) or 'no more could be allocated'}); {_LESS_MEMORY}")
+    except MemoryError as error:  # outside of a command, which tells such errors itself
+        complain(f"Error: {shortage(error)}")
         sys.exit(DeviceError.exit_code)
     except Exception:  # noqa: BLE001 - a bug must not end with the exit code of a documented error
         complain(f"{traceback.format_exc()}Error: this is a bug in tna-onnx, please report it")

@@ -13,7 +13,7 @@ from tna_onnx.cli.channels import complain, drop
 from tna_onnx.cli.shortage import shortage
 from tna_onnx.cli.signals import Stopped
 from tna_onnx.cli.written import interruption
-from tna_onnx.errors import INTERRUPTED, DataError, TnaError
+from tna_onnx.errors import INTERRUPTED, TnaError
 
 __all__ = ["Command", "Group"]
 
@@ -59,9 +59,6 @@ class Group(click.Group):
         except TnaError as error:
             complain(f"Error: {error}")
             ctx.exit(error.exit_code)
-        except MemoryError:
-            complain("Error: out of memory; give fewer or smaller samples, a smaller --batch-size, or more memory")
-            ctx.exit(DataError.exit_code)
         except KeyboardInterrupt:
             complain(interruption(ctx))
             ctx.exit(INTERRUPTED)

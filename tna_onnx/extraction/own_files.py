@@ -6,6 +6,7 @@ would make a run overwrite whatever it points to.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from pathlib import Path
@@ -41,7 +42,9 @@ def make_folder(folder: Path) -> None:
         _check_user(folder, status)
         with os.scandir(folder) as entries:
             for entry in entries:
-                _check_file(folder / entry.name, entry.stat(follow_symlinks=False))
+                # another run may have just renamed or removed it
+                with contextlib.suppress(FileNotFoundError):
+                    _check_file(folder / entry.name, entry.stat(follow_symlinks=False))
 
 
 def open_own(path: Path) -> IO[bytes]:
