@@ -101,6 +101,7 @@ def _setting(head: dict[str, Any], pairs: int) -> Iterator[str]:
 
 def _short(cells: Cells, members: dict[str, list[str]]) -> Iterator[str]:
     names = members.get("all", next(iter(members.values())))
+    yield f"Where there is something to gain ({len(names)} pairs; those with drawn labels are left out):"
     for key, title in (("nll_worse", "log loss"), ("accuracy_worse", "accuracy"), ("worse", "log loss or accuracy")):
         parts = [f"`{name}` in {_rate(rate(cells, names, name, key))} % of runs" for name in (DEFAULT, "ts")]
         yield f"Significantly worse {title} than the input: {', '.join(parts)}."
@@ -112,7 +113,9 @@ def _short(cells: Cells, members: dict[str, list[str]]) -> Iterator[str]:
         )
     if calibrated := members.get("calibrated"):
         improved = _rate(rate(cells, calibrated, DEFAULT, "improved"))
-        yield f"Calibrated models called improved: `{DEFAULT}` in {improved} % of runs."
+        worse = [f"`{name}` in {_rate(rate(cells, calibrated, name, 'worse'))} % of runs" for name in (DEFAULT, "ts")]
+        yield f"On models that are calibrated already ({len(calibrated)} pairs), the same: {', '.join(worse)}."
+        yield f"Those called improved: `{DEFAULT}` in {improved} % of runs."
 
 
 def _gain_table(cells: Cells, names: Sequence[str]) -> str:
