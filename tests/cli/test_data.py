@@ -421,6 +421,53 @@ def test_pixels_of_a_uint8_model(
     assert result.exit_code == 2, result.output
 
 
+# --- tables of numbers
+
+
+def table_network(path: Path, *, columns: bool) -> Path:
+    """Write four features -> logits (N, 3): one input `X` (N, 4), or inputs `a` to `d` (N, 1)."""
+    weight = 3 * np.random.default_rng(3).standard_normal((4, 3)).astype(np.float32)
+    nodes, inputs = [], [tensor_info("X", ["N", 4])]
+    if columns:
+        inputs = [tensor_info(name, ["N", 1]) for name in "abcd"]
+        nodes = [helper.make_node("Concat", list("abcd"), ["X"], axis=1)]
+    nodes.append(helper.make_node("MatMul", ["X", "weight"], ["logits"], name="head"))
+    onnx.save(small_model(nodes, inputs, [tensor_info("logits", ["N", 3])], {"weight": weight}), path)
+    return path
+
+
+@pytest.mark.parametrize("columns", [False, True])
+def test_columns_of_numbers(tmp_path: Path, columns: bool) -> None:
+    """The same rows as CSV, Parquet, with further columns, in Python: the same metrics, and a note of the columns."""
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    model = table_network(tmp_path / "model.onnx", columns=columns)
+    rng = np.random.default_rng(4)
+    x = rng.standard_normal((N, 4)).astype(np.float32)
+    weight = onnx.numpy_helper.to_array(onnx.load(model).graph.initializer[0])
+    y = np.argmax(x @ weight / 3 + rng.gumbel(size=(N, 3)), axis=1)
+    named = dict(zip("abcd", x.T, strict=True))
+    arrays = {name: values[:, np.newaxis] for name, values in named.items()} if columns else {"X": x}
+    expected = tna_onnx.evaluate(model, {**arrays, "labels": y}, device="cpu").metrics
+    table = {"": np.arange(N), **named, "city": ["Bern"] * N, "label": y}
+    lines = [",".join(table), *(",".join(map(str, row)) for row in zip(*table.values(), strict=True))]
+    (tmp_path / "calib.csv").write_text("\n".join(lines))
+    pq.write_table(pa.table(table), tmp_path / "calib.parquet")
+    for data in (tmp_path / "calib.csv", tmp_path / "calib.parquet", pa.table(table), (x.astype(np.float64), y)):
+        found = tna_onnx.evaluate(model, data, device="cpu")
+        assert found.metrics == expected
+        if not isinstance(data, tuple):
+            note = next(note for note in found.notes if note.startswith("columns"))
+            assert "'a', 'b', 'c', 'd' " in note
+            assert note.rpartition("; ")[0].endswith("label 'label'")
+            assert "'city'" in note
+    told = ["--columns", "a,b", "--columns", "c,d"]
+    done = cli("calibrate", model, "--calib", tmp_path / "calib.csv", *told, *FIT, "-o", tmp_path / "out.onnx")
+    assert done.exit_code == 0, done.output
+    assert "in the model's order, as told; label 'label'" in done.output
+
+
 # --- from Python
 
 

@@ -125,6 +125,32 @@ def parquet(folder: Path) -> Case:
     return Case(folder / "calib.parquet", PAIR, folder / "calib.parquet", X[5].tobytes())
 
 
+TABLE = [spec("X", (None, 6))]
+FLAT = {f"c{place}": column for place, column in enumerate(X.reshape(N, 6).T)}
+
+
+def text_table(folder: Path) -> Case:
+    lines = [",".join([*FLAT, "target"])]
+    lines += [
+        ",".join([*map(repr, map(float, row)), str(label)]) for row, label in zip(X.reshape(N, 6), LABELS, strict=True)
+    ]
+    (folder / "calib.csv").write_text("\n".join(lines))
+    return Case(folder / "calib.csv", TABLE, folder / "calib.csv", repr(float(X[5, 0, 0])).encode())
+
+
+def parquet_of_numbers(folder: Path) -> Case:
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    plain: dict[str, Any] = {"compression": "none", "use_dictionary": False, "row_group_size": 3}
+    pq.write_table(pa.table({**FLAT, "target": LABELS}), folder / "calib.parquet", **plain)
+    return Case(folder / "calib.parquet", TABLE, folder / "calib.parquet", FLAT["c3"][3:6].tobytes())
+
+
+def numbers_in_memory(folder: Path) -> Case:
+    return Case((X.reshape(N, 6).astype(np.float64), LABELS), TABLE)
+
+
 def parquet_images(folder: Path) -> Case:
     pa = pytest.importorskip("pyarrow")
     import pyarrow.parquet as pq
@@ -228,7 +254,8 @@ def url(folder: Path) -> Case:
 
 KINDS: list[Callable[[Path], Case]] = [
     arrays, wider_arrays, images, integer_images, flat_folder, skipping, manifest, npy_folder, npy_file, shards,
-    parquet, parquet_images, arrow, lambda folder: arrow(folder, "lz4"), saved_dataset, hdf5, precomputed, mapping,
+    text_table, parquet_of_numbers, numbers_in_memory, parquet, parquet_images,
+    arrow, lambda folder: arrow(folder, "lz4"), saved_dataset, hdf5, precomputed, mapping,
     generator, reader, loader, url,
 ]  # fmt: skip
 NAMES = [kind.__name__.replace("<lambda>", "arrow_lz4") for kind in KINDS]

@@ -173,6 +173,39 @@ def text_model(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     return 4 * table, weight
 
 
+def table_model(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Write a classifier of four numbers, and its data as tables; return the features and the labels."""
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet
+
+    weight = rng.standard_normal((4, 3)).astype(np.float32)
+    node = helper.make_node("MatMul", ["X", "weight"], ["logits"], name="head")
+    model = small_model([node], [tensor_info("X", ["N", 4])], [tensor_info("logits", ["N", 3])], {"weight": 4 * weight})
+    onnx.save(model, "tabular.onnx")
+    x = rng.standard_normal((N, 4))
+    y = drawn(x.astype(np.float32) @ (4 * weight), 5)
+    names = ["age", "height", "weight", "income"]
+    table = {**{name: x[:, place] for place, name in enumerate(names)}, "label": y}
+    for file, columns in (("people.csv", table), ("customers.csv", {"customer": np.arange(N), **table})):
+        rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+        Path(file).write_text("\n".join([",".join(columns), *(",".join(map(str, row)) for row in rows)]))
+    pyarrow.parquet.write_table(pa.table(table), "people.parquet")
+    return x, y
+
+
+class Items:
+    """A data set of torch: items by number."""
+
+    def __init__(self, items: Iterable[Any]) -> None:
+        self._items = list(items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __getitem__(self, row: int) -> Any:
+        return self._items[row]
+
+
 class SavedDataSet:
     """What `datasets` writes; that library is not needed to read it."""
 
@@ -271,6 +304,7 @@ def stand_ins(names: tuple[str, ...]) -> dict[str, Any]:
     attention_mask = (np.arange(7) < rng.integers(2, 8, N)[:, None]).astype(np.int64)
     text_logits = (table[input_ids] * attention_mask[..., None]).mean(axis=1) @ text_weight
     own = sorted(names)
+    x, y = table_model(rng)
     data = {"image": [{"bytes": png(c), "path": None} for c in colours]}
     data_set = pa.table({**data, "label": [own.index(names[y]) for y in image_labels]})
     return {
@@ -284,6 +318,12 @@ def stand_ins(names: tuple[str, ...]) -> dict[str, Any]:
             "images": images,
             "torch_data_loader": [(images[k : k + 30], labels[k : k + 30]) for k in range(0, N, 30)],
             "calibration_data_reader": Reader(images),
+            "X": x,
+            "y": y,
+            "data_frame": pa.table(
+                {"age": x[:, 0], "height": x[:, 1], "weight": x[:, 2], "income": x[:, 3], "label": y}
+            ),
+            "torch_data_set": Items(zip(x.astype(np.float32), y, strict=True)),
         },
     }
 

@@ -64,6 +64,7 @@ class DataWords(TypedDict, total=False):
     preprocessing: Recipe | str | Path | None
     classes: Sequence[str] | str | Path | None
     label_column: str | None
+    columns: Sequence[str]
     skip_bad: bool
     expect_accuracy: float | None
     data_root: str | Path | None

@@ -14,7 +14,7 @@ from tna_onnx.calibration.leaks import check_leaks
 from tna_onnx.calibration.settings import QuantizedHead
 from tna_onnx.calibration.task import Collected, Task
 from tna_onnx.data.images.notes import preprocessing_warnings
-from tna_onnx.data.source import require_samples
+from tna_onnx.data.source import require_samples, source_notes
 from tna_onnx.engine.placement import placement_of
 from tna_onnx.errors import UsageError
 from tna_onnx.extraction.batch_size import batch_size_for, check_batch_size
@@ -58,6 +58,7 @@ def open_task(job: Job, progress: Progress) -> Task:
     _check_samples(job, samples, held_out, training)
     # after the counts, because it reads all data
     data_notes = check_leaks(model, samples, held_out, job.calib.limits)
+    data_notes += source_notes(samples.source)
     if not samples.given:
         data_notes += tuple(preprocessing_warnings(samples.source, opened.inputs, job.calib.preprocessing))
 

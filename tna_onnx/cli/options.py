@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from tna_onnx.calibration.settings import Settings
-from tna_onnx.cli.types import Number, batch_size, data_limits
+from tna_onnx.cli.types import Number, batch_size, data_limits, names
 from tna_onnx.data.formats import FORMATS
 from tna_onnx.graph.options import OUTPUT_KINDS
 from tna_onnx.numerics.checks import MAX_LEVEL
@@ -50,6 +50,14 @@ data_options = together(
     click.option("--format", type=click.Choice(FORMATS), help="Format of the data.  [default: detected]"),
     click.option("--classes", type=click.Path(), help="File with the class names in the model's order."),
     click.option("--label-column", metavar="NAME", help="Column of a manifest or table with the labels."),
+    click.option(
+        "--columns",
+        metavar="NAMES",
+        multiple=True,
+        callback=names,
+        help="Columns of a table that fill the model's inputs, in the model's order; several with commas, or repeat "
+        "the option.  [default: by name, else all numbers]",
+    ),
     click.option("--skip-bad", is_flag=True, help="Skip images that cannot be read, and count them."),
     click.option(
         "--expect-accuracy",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import math
 from typing import Any
 
@@ -9,7 +10,7 @@ import click
 
 from tna_onnx.data.limits import LIMIT_NAMES, Limits
 
-__all__ = ["Number", "Words", "batch_size", "data_limits", "flat", "members", "numbers", "size"]
+__all__ = ["Number", "Words", "batch_size", "data_limits", "flat", "members", "names", "numbers", "size"]
 
 
 class Number(click.FloatRange):
@@ -33,6 +34,12 @@ class Words(click.Choice):  # type: ignore[type-arg]  # a generic only from clic
         # click converts a default again, which is a tuple by then.
         words = value if isinstance(value, tuple) else value.split(",")
         return tuple(super(Words, self).convert(word, param, ctx) for word in words)
+
+
+def names(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
+    """Parse names with commas between them; one that holds a comma stands in double quotes."""
+    cells = [cell.strip() for row in csv.reader(texts, skipinitialspace=True) for cell in row]
+    return tuple(cell for cell in cells if cell)
 
 
 def flat(_ctx: click.Context, _param: click.Parameter, groups: tuple[tuple[str, ...], ...]) -> tuple[str, ...]:

@@ -7,9 +7,10 @@ Paths are recognised by what is there; the first row that fits counts:
 | `npz` | a file `.npz` |
 | `npy` | a file `.npy`, or a folder with `.npy` files |
 | `webdataset` | a file `.tar`, a folder with `.tar` files, or a pattern such as `shard-{000..004}.tar` |
-| `table` | a file `.parquet`, `.arrow`, `.feather` or `.ipc`, a folder with such files, or one with `state.json` |
+| `table` | a file `.parquet`, `.arrow`, `.feather` or `.ipc`, a folder with such files, or one with `state.json`; |
+| | and a file `.csv`, `.tsv`, `.json` or `.jsonl` where the model takes no images |
 | `hdf5` | a file `.h5` or `.hdf5` |
-| `manifest` | a file `.csv`, `.tsv`, `.json`, `.jsonl` or `.txt` |
+| `manifest` | a file `.csv`, `.tsv`, `.json`, `.jsonl` or `.txt`, where the model's only input takes images |
 | `folder` | a folder with none of the other files |
 | `loader` | `loader.py:function`; never recognised, only named by the user |
 

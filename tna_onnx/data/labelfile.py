@@ -9,8 +9,8 @@
 | `.npy` | an array of labels |
 
 Columns and keys are found by name, in any case: `label` or `labels`, else the only one of `class`, `class_name`,
-`category` and `target`; `path`, or the only one of `file`, `filename`, `file_name`, `filepath`, `file_path`, `image`,
-`image_path`, `img` and `img_path`. All others are ignored.
+`category` and `target`, else `y`; `path`, or the only one of `file`, `filename`, `file_name`, `filepath`, `file_path`,
+`image`, `image_path`, `img` and `img_path`. All others are ignored.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ __all__ = ["LABEL_FILES", "LabelFile", "find_label_column", "labels_apart", "rea
 
 LABEL_FILES = (".csv", ".tsv", ".jsonl", ".json", ".txt", ".npy")
 
-# Groups of names, tried one after the other: "label" is certain, a column "class" may hold something else.
-_LABEL = (("label",), ("labels",), ("class", "class_name", "category", "target"))
+# Groups of names, tried one after the other: "label" is certain, a column "class" may hold something else, and "y" may
+# be a coordinate.
+_LABEL = (("label",), ("labels",), ("class", "class_name", "category", "target"), ("y",))
 _PATH = (
     ("path",),
     ("file", "filename", "file_name", "filepath", "file_path", "image", "image_path", "img", "img_path"),

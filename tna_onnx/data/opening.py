@@ -6,7 +6,6 @@ A URL is copied first, and recognised by its copy.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +16,8 @@ from tna_onnx.data.labelfile import read_label_file
 from tna_onnx.data.labels import check_labels
 from tna_onnx.data.limits import Limits
 from tna_onnx.data.request import Request
-from tna_onnx.data.sources.iterables import is_iterable, open_iterable, open_mapping
 from tna_onnx.data.sources.loader import open_loader
+from tna_onnx.data.sources.objects import open_object
 from tna_onnx.data.sources.remote import Copy, is_url, local_path
 from tna_onnx.data.sources.webdataset import expand_braces, open_webdataset
 from tna_onnx.errors import DataError, UsageError
@@ -45,6 +44,7 @@ def open_source(
     labels: str | Path | npt.ArrayLike | None = None,
     class_names: Sequence[str] | None = None,
     label_column: str | None = None,
+    columns: Sequence[str] = (),
     skip_bad: bool = False,
     data_root: str | Path | None = None,
     limits: Limits | None = None,
@@ -52,8 +52,8 @@ def open_source(
     """Open labelled samples.
 
     Args:
-        data: path of a file or folder; a URL; a `Source`; a mapping of arrays; an iterable of batches, a function that
-            returns one, or an object with `get_next()` (`tna_onnx.data.sources.iterables`).
+        data: path of a file or folder; a URL; a `Source`; a data frame, `(X, y)`, a mapping of arrays, a data set
+            or batches (`tna_onnx.data.sources.objects`).
         inputs: the model's inputs, all of which the samples must provide.
         n_classes: the number of classes of the model; labels are indices below it, checked here.
         recipe: preprocessing for images; None is `Recipe()`.
@@ -61,6 +61,7 @@ def open_source(
         labels: labels that are not stored with the samples: path of a file (`tna_onnx.data.labelfile`), or values (N,).
         class_names: the model's class names, in the order of its output; labels may then be names.
         label_column: the column of a manifest or table that holds the labels; None finds it by its name.
+        columns: columns of a table that fill the inputs, in the model's order; empty finds them.
         skip_bad: leave out images that cannot be read, which takes one pass over all of them, and count them.
         data_root: folder in which files may lie that the data name, besides the folder of the data.
         limits: how large things in the data may be; None is `Limits()`.
@@ -76,7 +77,10 @@ def open_source(
     elif labels is not None:
         labels = np.asarray(labels)
     root = None if data_root is None else Path(data_root)
-    request = Request(inputs, n_classes, recipe, labels, class_names, label_column, skip_bad, root, limits or Limits())
+    chosen = (columns,) if isinstance(columns, str) else tuple(map(str, columns))
+    request = Request(
+        inputs, n_classes, recipe, labels, class_names, label_column, skip_bad, root, limits or Limits(), chosen
+    )
     if not isinstance(data, (str, Path)):
         return _open_object(data, request)
     if format == "loader":
@@ -94,20 +98,13 @@ def _open_object(data: Any, request: Request) -> Source:
         source: Source = data
         check_labels(source.labels, len(source), request.n_classes, source.describe())
         return source
-    if isinstance(data, Mapping):  # before iterables: a mapping is one too
-        return open_mapping(data, request)
-    if is_iterable(data):
-        return open_iterable(data, request)
-    raise UsageError(
-        f"expected a path, a source, a mapping of arrays or batches, found {type(data).__name__}; name the file or "
-        "folder of the samples"
-    )
+    return open_object(data, request)
 
 
 def _open_url(url: str, request: Request, kind: Format | None) -> Source:
     copy = Copy(url, request.limits)
     try:
-        if copy.path.is_file() and (kind or _recognise(copy.path)) == "manifest":
+        if copy.path.is_file() and (kind or _recognise(copy.path, request)) == "manifest":
             # The images that a manifest names lie beside it, behind the URL.
             table = read_label_file(copy.path, request.label_column, is_path=lambda _: True, limits=request.limits)
             copy.fetch(table.paths or ())
@@ -126,10 +123,10 @@ def _open_path(path: Path, request: Request, kind: Format | None) -> Source:
         if ".py:" in str(path):
             advice = "to run a function of a Python file, add --format loader"
         raise UsageError(f"{path}: no such file or folder; {advice}")
-    return _opener(kind or _recognise(path))(path, request)
+    return _opener(kind or _recognise(path, request))(path, request)
 
 
-def _recognise(path: Path) -> Format:
+def _recognise(path: Path, request: Request) -> Format:
     suffix = path.suffix.lower()
     if path.is_dir():
         for kind, row in ROWS.items():
@@ -138,7 +135,8 @@ def _recognise(path: Path) -> Format:
         return "folder"
     for kind, row in ROWS.items():
         if suffix in row.files:
-            return kind
+            # a list of images is of use to a model that takes images, and to no other
+            return "table" if kind == "manifest" and not request.takes_images else kind
     known = " ".join(ending for row in ROWS.values() for ending in row.files)
     raise DataError(
         f"{path}: expected a folder, or a file {known}; found {suffix or 'no suffix'}. If it is one of "

@@ -36,6 +36,7 @@ class Data:
         preprocessing: recipe for images, or the path of a `preprocessor_config.json` or timm `config.json`.
         classes: the model's class names in the order of its output, or the path of a file with them.
         label_column: column of a manifest or table that holds the labels; None finds it by its name.
+        columns: columns of a table that fill the model's inputs, in the model's order; empty finds them.
         skip_bad: leave out images that cannot be read, and count them.
         expect_accuracy: accuracy that the model is known to have, in per cent.
         data_root: folder in which files may lie that the data name, besides their own folder.
@@ -51,6 +52,7 @@ class Data:
     preprocessing: Recipe | str | Path | None = None
     classes: Sequence[str] | str | Path | None = None
     label_column: str | None = None
+    columns: Sequence[str] = ()
     skip_bad: bool = False
     expect_accuracy: float | None = None
     data_root: str | Path | None = None
@@ -141,6 +143,7 @@ class Data:
             labels=self.labels,
             class_names=names,
             label_column=self.label_column,
+            columns=self.columns,
             skip_bad=self.skip_bad,
             data_root=self.data_root,
             limits=self.limits,

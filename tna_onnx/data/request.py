@@ -37,6 +37,7 @@ class Request:
         skip_bad: leave out images that cannot be read, instead of refusing them.
         data_root: folder in which files may lie that the data name, besides their own folder.
         limits: how large things in the data may be.
+        columns: columns of a table that fill the inputs, in the model's order; empty finds them.
     """
 
     inputs: Sequence[InputSpec]
@@ -48,6 +49,7 @@ class Request:
     skip_bad: bool = False
     data_root: Path | None = None
     limits: Limits = DEFAULT_LIMITS
+    columns: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Check that the class names are as many as the classes, also where labels are indices.
@@ -60,6 +62,11 @@ class Request:
                 f"{len(self.class_names)} class names for a model with {self.n_classes} classes "
                 f"({listed(self.class_names)}); give the name of every class, in the order of the model's output"
             )
+
+    @property
+    def takes_images(self) -> bool:
+        """Whether the model has one input, of the four axes that images have."""
+        return len(self.inputs) == 1 and len(self.inputs[0].shape) == 4
 
     def image_input(self, where: str) -> tuple[str, ResolvedRecipe]:
         """Return the name and the preprocessing of the only input, which takes images.

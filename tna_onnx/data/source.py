@@ -12,7 +12,7 @@ Laws, which one test runs over every source:
 4. `digest()` changes with any byte of the data, and does not change when the data moves.
 
 A source may also have `sample_digests()`, which `tna_onnx.data.digest.sample_digests` otherwise computes from batches,
-and then a text `sample_form` that says what they are of.
+and then a text `sample_form` that says what they are of; and `notes`, lines that reports show.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,17 @@ import numpy.typing as npt
 
 from tna_onnx.errors import DataError, UsageError
 
-__all__ = ["AnyArray", "Batch", "InputSpec", "IntArray", "Source", "require_samples", "shape_text", "split_rows"]
+__all__ = [
+    "AnyArray",
+    "Batch",
+    "InputSpec",
+    "IntArray",
+    "Source",
+    "require_samples",
+    "shape_text",
+    "source_notes",
+    "split_rows",
+]
 
 AnyArray: TypeAlias = npt.NDArray[Any]
 IntArray: TypeAlias = npt.NDArray[np.int64]
@@ -99,6 +109,12 @@ def require_samples(source: Source, bins: int, held_out: int = 0) -> None:
             f"{source.describe()}: {n_samples} samples{rest}, fewer than the {bins} bins of the ECE; "
             "give more samples, or fewer --bins"
         )
+
+
+def source_notes(source: Source) -> tuple[str, ...]:
+    """Return what a source says of how it was read: which columns fill which inputs, say."""
+    notes: tuple[str, ...] = getattr(source, "notes", ())
+    return notes
 
 
 def shape_text(shape: tuple[int | None, ...]) -> str:

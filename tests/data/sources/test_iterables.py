@@ -142,7 +142,6 @@ def test_names_as_labels() -> None:
         ([(X,)], "batch 0: has 1 parts, expected 2, 'x', 'labels' in this order"),
         ([(X, IDS, LABELS)], "batch 0: has 3 parts, expected 2"),
         ([X], "batch 0: expected a mapping or a tuple of 'x', 'labels', found ndarray; for arrays of all samples"),
-        ((X, LABELS), "found ndarray; for arrays of all samples give one mapping"),
         ([(X, LABELS[:3])], "batch 0: every array must have one row per sample"),
         ([(X, 3)], "batch 0: every array must have one row per sample"),
         ([(X, LABELS), (X[:, :3], LABELS)], "dtype float32, batch 1 has (N, 3) and float32"),
@@ -177,7 +176,7 @@ def test_labels_apart_of_another_length() -> None:
 
 @pytest.mark.parametrize("data", [3, None])
 def test_other_objects(data: Any) -> None:
-    with pytest.raises(UsageError, match="expected a path, a source, a mapping"):
+    with pytest.raises(UsageError, match="expected a path, a source, a data frame"):
         opened(data)
 
 

@@ -129,7 +129,7 @@ def test_empty_cells(tmp_path: Path, cells: list[Any]) -> None:
 @pytest.mark.parametrize(
     ("columns", "inputs", "pattern"),
     [
-        ({"x": ["a"] * 6}, [spec()], "expected numbers or lists of numbers, found string"),
+        ({"x": ["a"] * 6}, [spec()], "holds text, and the model's input 'x' takes float32"),
         ({"x": rows(X, pa.list_(pa.float64()))}, [spec()], "expected dtype float32, found float64"),
         ({"x": rows(X[:, :3])}, [spec()], "expected shape (N, 4), found (6, 3)"),
         ({"a": rows(X), "b": rows(X)}, [spec()], "no column for the model's input 'x'"),

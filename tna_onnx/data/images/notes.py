@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tna_onnx.data.images.preprocess import Recipe
-from tna_onnx.data.source import InputSpec, Source
+from tna_onnx.data.source import InputSpec, Source, source_notes
 
 __all__ = ["preprocessing_notes", "preprocessing_warnings", "recipe_text"]
 
@@ -27,7 +27,7 @@ _MIN_SIDE = 8  # smaller ones are no images
 
 
 def preprocessing_notes(source: Source, inputs: Sequence[InputSpec], stated: Recipe | str | Path | None) -> list[str]:
-    """Return one line on what was done to images, and the warnings; nothing for data that are no images.
+    """Return what a source says of itself, one line on what was done to images, and the warnings.
 
     Args:
         source: the samples.
@@ -39,7 +39,7 @@ def preprocessing_notes(source: Source, inputs: Sequence[InputSpec], stated: Rec
     """
     recipe = source.recipe()
     done = [] if recipe is None else [f"preprocessing: {recipe_text(recipe)}"]
-    return [*done, *preprocessing_warnings(source, inputs, stated)]
+    return [*source_notes(source), *done, *preprocessing_warnings(source, inputs, stated)]
 
 
 def preprocessing_warnings(

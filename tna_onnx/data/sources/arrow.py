@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tna_onnx.data.limits import Limits
     from tna_onnx.data.source import AnyArray, IntArray
 
-__all__ = ["ArrowColumn", "ArrowNumbers", "map_table", "table_schema"]
+__all__ = ["ArrowColumn", "ArrowNumbers", "is_list", "map_table", "table_schema"]
 
 _PURPOSE = "reading Parquet and Arrow files"
 _NUMPY_NAMES = {"halffloat": "float16", "float": "float32", "double": "float64"}  # others have the names of NumPy
@@ -96,7 +96,7 @@ class ArrowNumbers:
         for chunk in np.unique(which).tolist():
             at = np.flatnonzero(which == chunk)
             part = self.chunks[chunk].take(pa.array(rows[at] - self.starts[chunk]))
-            while _is_list(pa, part.type):
+            while is_list(pa, part.type):
                 part = part.flatten()
             values[at] = part.to_numpy(zero_copy_only=False).reshape(len(at), *self.shape[1:])
         return values
@@ -237,7 +237,8 @@ def _storage(chunk: Any) -> Any:
     return getattr(chunk, "storage", chunk)  # extension types, such as tensors, wrap plain lists
 
 
-def _is_list(pa: Any, kind: Any) -> bool:
+def is_list(pa: Any, kind: Any) -> bool:
+    """Tell whether a type is one of lists."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
@@ -250,7 +251,7 @@ def _shape(pa: Any, array: Any, where: str, start: int) -> tuple[tuple[int, ...]
             if not shape:  # further in, a place in the flat list is not a row
                 place = f", first in row {start + int(np.argmax(array.is_null().to_numpy(zero_copy_only=False)))}"
             raise DataError(f"{where}: has empty cells{place}; fill them or remove the rows")
-        if not _is_list(pa, array.type) or not len(array):
+        if not is_list(pa, array.type) or not len(array):
             return tuple(shape), array.type
         lengths = np.asarray(array.value_lengths())
         different = np.flatnonzero(lengths != lengths[0])

@@ -64,6 +64,7 @@ class ArraySource:
         columns: input name -> its values.
         labels: class indices (N,).
         hashed: computes the digest.
+        notes: what reports say about how the columns were taken.
     """
 
     title: str
@@ -73,6 +74,7 @@ class ArraySource:
     columns: Mapping[str, Column] = field(repr=False)
     labels: IntArray = field(repr=False)
     hashed: Callable[[], str] = field(repr=False)
+    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -150,6 +152,8 @@ def open_columns(
     *,
     hashed: Callable[[IntArray], str],
     noun: str = "array",
+    label: str | None = None,
+    notes: tuple[str, ...] = (),
 ) -> ArraySource:
     """Check columns and labels against the model and return them as a source.
 
@@ -161,6 +165,8 @@ def open_columns(
         labels: class indices or names, one per sample.
         hashed: computes the digest, given the class indices.
         noun: as in `ArraySource`.
+        label: what the column with the labels is called; None is "labels".
+        notes: as in `ArraySource`.
 
     Raises:
         DataError: the shape, dtype or length of a column, or the labels, do not fit the model.
@@ -175,10 +181,10 @@ def open_columns(
         raise DataError(
             f"{where}: every {noun} must have one row per sample, but {counts}; store the same samples in each"
         )
-    labels_where = request.labels_where(f"{where}: {noun} {LABELS!r}")
+    labels_where = request.labels_where(f"{where}: {noun} {label or LABELS!r}")
     n_samples = lengths[inputs[0].name]
     indices = label_indices(labels, n_samples, request.n_classes, labels_where, request.class_names)
-    return ArraySource(title, where, noun, inputs, columns, indices, lambda: hashed(indices))
+    return ArraySource(title, where, noun, inputs, columns, indices, lambda: hashed(indices), notes)
 
 
 def check_names(

@@ -48,7 +48,7 @@ def open_mapping(data: Mapping[str, Any], request: Request, title: str = "arrays
     arrays = {spec.name: _array(data[spec.name], f"{title}: array {spec.name!r}") for spec in request.inputs}
     stored = None
     if LABELS in data:
-        stored = _array(data[LABELS], title)
+        stored = _array(data[LABELS], f"{title}: array {LABELS!r}")
     labels = labels_apart(request, stored)
     return open_columns(title, title, request, arrays, labels, hashed=lambda indices: arrays_sha256(arrays, indices))
 
@@ -199,6 +199,7 @@ def _array(value: Any, where: str) -> AnyArray:
         array = np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise DataError(f"{where}: cannot be made an array ({error}); give NumPy arrays") from error
-    if array.dtype.hasobject and not where.endswith(f"{LABELS!r}"):  # labels may be names
-        raise DataError(f"{where}: expected numbers, found objects; give arrays of one shape and dtype")
+    if array.dtype.kind in "OUS" and not where.endswith(f"{LABELS!r}"):  # labels may be names
+        found = "objects" if array.dtype.hasobject else str(array.dtype)
+        raise DataError(f"{where}: expected numbers, found {found}; give arrays of one shape and dtype")
     return array

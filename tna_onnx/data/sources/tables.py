@@ -1,7 +1,8 @@
 """Samples from tables: Parquet and Arrow files, folders of them, data sets that Hugging Face's `datasets` saved.
 
-Columns are the model's inputs by name, or for a model with one input the only other column; numbers, or lists of them
-that all have one shape. A column of bytes, or of structs {bytes, path} as `datasets` stores images, holds images.
+Which columns fill which inputs is settled in `tna_onnx.data.sources.layout`: columns of numbers side by side, or a
+column of lists that all have one shape. A column of bytes, or of structs {bytes, path} as `datasets` stores images,
+holds images.
 Labels are in the column `label` or `labels`, as class indices or names. Where `datasets` has stored the names that its
 indices stand for and the model's names are known, names decide.
 
@@ -17,8 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from tna_onnx.data.digest import files_sha256
 from tna_onnx.data.files import check_inside, read_text
 from tna_onnx.data.formats import ROWS
@@ -26,24 +25,29 @@ from tna_onnx.data.labelfile import find_label_column, labels_apart
 from tna_onnx.data.labels import label_indices, listed
 from tna_onnx.data.optional import optional
 from tna_onnx.data.parsing import parsing
-from tna_onnx.data.sources.arrow import ArrowColumn, map_table, table_schema
-from tna_onnx.data.sources.columns import ArraySource, check_names, only_other, open_columns
+from tna_onnx.data.sources.arrow import ArrowColumn, is_list, map_table, table_schema
+from tna_onnx.data.sources.columns import ArraySource, open_columns
+from tna_onnx.data.sources.delimited import DELIMITED, open_delimited
 from tna_onnx.data.sources.images import ImageSource, open_image_files
+from tna_onnx.data.sources.layout import Kind, Layout, lay_out
+from tna_onnx.data.sources.stacked import stack
+from tna_onnx.data.sources.table_labels import stored_labels
 from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import BinaryIO
 
     from tna_onnx.data.limits import Limits
     from tna_onnx.data.request import Request
     from tna_onnx.data.source import AnyArray, IntArray
+    from tna_onnx.data.sources.columns import Column
 
 __all__ = ["open_table"]
 
 _SUFFIXES = ROWS["table"].files
 # What `datasets` writes beside its Arrow files: how a data set is stored, its features, the names of its splits.
 _STATE = "state.json"
-_INFO = "dataset_info.json"
 _SPLITS = "dataset_dict.json"
 _IMAGE_NAMES = ("image", "img")
 
@@ -86,12 +90,14 @@ class TableImages:
 
 
 def open_table(path: Path, request: Request) -> ArraySource | ImageSource:
-    """Map the table in the file or folder `path`.
+    """Map the table in the file or folder `path`, or read that of a text file.
 
     Raises:
         UsageError: pyarrow or, for images, Pillow is missing; a recipe cannot be used; no room for a temporary file.
         DataError: the table cannot be read, or its columns or labels do not fit the model.
     """
+    if path.is_file() and path.suffix.lower() in DELIMITED:
+        return open_delimited(path, request)
     pyarrow = optional("pyarrow", "tables", "reading Parquet and Arrow files")
     files = _files(path, request.limits, request.data_root)
     check_inside(_folder(path), [str(file.absolute()) for file in files if file != path], str(path), request.data_root)
@@ -100,11 +106,13 @@ def open_table(path: Path, request: Request) -> ArraySource | ImageSource:
     wanted = [spec.name for spec in request.inputs]
     label_name = None
     if request.labels is None:
-        label_name = find_label_column([name for name in names if name not in wanted], request.label_column, str(path))
+        taken = {*wanted, *request.columns}
+        label_name = find_label_column([name for name in names if name not in taken], request.label_column, str(path))
     image_name = _image_column(pyarrow, schema, request, label_name, path)
     if image_name is not None:
         return _open_images(path, files, request, image_name, label_name)
-    return _open_numbers(path, files, request, _columns(names, request, label_name, path), label_name)
+    kinds = {field.name: _kind(pyarrow, field.type) for field in schema}
+    return _open_numbers(path, files, request, lay_out(str(path), kinds, request, label_name), kinds, label_name)
 
 
 def _open_images(
@@ -120,14 +128,23 @@ def _open_images(
 
 
 def _open_numbers(
-    path: Path, files: tuple[Path, ...], request: Request, column_of: dict[str, str], label_name: str | None
+    path: Path,
+    files: tuple[Path, ...],
+    request: Request,
+    layout: Layout,
+    kinds: Mapping[str, Kind],
+    label_name: str | None,
 ) -> ArraySource:
-    table, labels = _map(path, files, request, list(column_of.values()), label_name)
     request.check_arrays(str(path))
-    arrays = {
-        name: ArrowColumn(table.column(column), f"{path}: column {column!r}").numbers()
-        for name, column in column_of.items()
-    }
+    used = list(dict.fromkeys(name for names in layout.columns.values() for name in names))
+    table, labels = _map(path, files, request, used, label_name)
+    numbers = {name: ArrowColumn(table.column(name), f"{path}: column {name!r}").numbers() for name in used}
+    arrays: dict[str, Column] = {}
+    for spec in request.inputs:
+        names = layout.columns[spec.name]
+        arrays[spec.name] = numbers[names[0]]
+        if any(kinds[name] == "number" for name in names):
+            arrays[spec.name] = stack(str(path), spec, names, [numbers[name] for name in names])
     return open_columns(
         _title(path),
         str(path),
@@ -136,6 +153,8 @@ def _open_numbers(
         labels,
         hashed=lambda indices: files_sha256(files, indices),
         noun="column",
+        label=label_name,
+        notes=(layout.note,) if layout.note else (),
     )
 
 
@@ -147,7 +166,7 @@ def _map(
         return map_table(files, columns, request.limits), labels_apart(request, None)
     # These columns only: Parquet and compressed files are copied to disk.
     table = map_table(files, [*columns, label_name], request.limits)
-    return table, labels_apart(request, _labels(table, label_name, path, request))
+    return table, labels_apart(request, stored_labels(table, label_name, path, request))
 
 
 def _title(path: Path) -> str:
@@ -217,66 +236,14 @@ def _holds_images(types: Any, kind: Any) -> bool:
     return bool(types.is_binary(kind) or types.is_large_binary(kind))
 
 
-def _columns(names: list[str], request: Request, label_name: str | None, path: Path) -> dict[str, str]:
-    """Return input name -> column."""
-    others = [name for name in names if name != label_name]
-    if len(request.inputs) == 1:
-        chosen = only_other(others, request.inputs[0])
-        if chosen is not None:
-            return {request.inputs[0].name: chosen}
-    check_names(str(path), others, request.inputs, need_labels=False, noun="column")
-    return {spec.name: spec.name for spec in request.inputs}
-
-
-def _labels(table: Any, name: str, path: Path, request: Request) -> AnyArray:
-    """Return the labels, as numbers or names."""
-    column = table.column(name)
-    # Said here with its row: as a Python value an empty cell is None, which no message explains.
-    if column.null_count:
-        row = next(row for row, value in enumerate(column) if not value.is_valid)
-        raise DataError(f"{path}: column {name!r} has {column.null_count} empty cells, first in row {row}; fill them")
-    values = np.array([*column.to_pylist(), None], object)[:-1]  # None keeps NumPy from making axes of nested lists
-    if not all(isinstance(value, int) for value in values):
-        if all(isinstance(value, (int, float)) for value in values):
-            return values.astype(np.float64)
-        return values
-    indices = values.astype(np.int64)
-    known = _class_label(table.schema, name, path, request.limits)
-    if known is None or indices.size == 0:
-        return indices
-    # Without the model's names, indices of the data set can only be taken as the model's if the counts agree.
-    if request.class_names is None and len(known) != request.n_classes:
-        raise DataError(
-            f"{path}: column {name!r} has {len(known)} classes ({listed(known)}), the model has {request.n_classes}; "
-            "give the model's class names in its order (--classes FILE)"
-        )
-    if request.class_names is None:
-        return indices
-    if indices.min() < 0 or indices.max() >= len(known):
-        raise DataError(
-            f"{path}: column {name!r} must lie in 0 to {len(known) - 1}, the places of its class names, but goes from "
-            f"{indices.min()} to {indices.max()}; remove samples without a label"
-        )
-    return np.array(known)[indices]  # names decide: the data set and the model may order the classes differently
-
-
-def _class_label(schema: Any, name: str, path: Path, limits: Limits) -> list[str] | None:
-    """Return the names that `datasets` stored for the indices of a column, if it did."""
-    info: Any = None
-    try:
-        if b"huggingface" in (schema.metadata or {}):
-            info = json.loads(schema.metadata[b"huggingface"])["info"]
-        elif path.is_dir() and (path / _INFO).is_file():
-            info = json.loads(read_text(path / _INFO, limits))
-        names = info["features"][name]["names"]
-    except (
-        DataError,
-        ValueError,
-        LookupError,
-        TypeError,
-        RecursionError,
-    ):  # no such entry, or not in the form of `datasets`
-        return None
-    if not isinstance(names, list) or not names:
-        return None
-    return [str(text) for text in names]
+def _kind(pyarrow: Any, kind: Any) -> Kind:
+    types = pyarrow.types
+    if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
+        return "number"
+    if types.is_dictionary(kind):
+        return _kind(pyarrow, kind.value_type)
+    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
+        return "text"
+    if is_list(pyarrow, getattr(kind, "storage_type", kind)):
+        return "list"
+    return "other"

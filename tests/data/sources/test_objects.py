@@ -1,0 +1,235 @@
+"""Python objects as people have them: data frames, (X, y), arrays, data sets."""
+
+import gc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.data.samples import gather, spec
+from tna_onnx.data import Source, open_source
+from tna_onnx.errors import DataError, UsageError
+
+X = np.random.default_rng(0).random((70, 3))  # more than one batch of items
+LABELS = np.arange(70) % 3
+NAMES = np.array(["setosa", "virginica", "versicolor"])
+ONE = [spec("X", (None, 3))]
+EACH = [spec(name, (None, 1)) for name in "abc"]
+
+
+class Series:
+    """A column of a data frame, of which only this is used."""
+
+    def __init__(self, values: Any) -> None:
+        self.values = np.asarray(values)
+        self.dtype = self.values.dtype
+        self.shape = self.values.shape
+
+    def to_numpy(self) -> Any:
+        return self.values
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        return self.values
+
+
+class Frame:
+    """What data frames of pandas and polars have in common."""
+
+    def __init__(self, columns: dict[Any, Any]) -> None:
+        self.content = columns
+        self.columns = list(columns)
+        self.dtypes = ()
+
+    def __dataframe__(self) -> Any:
+        raise NotImplementedError
+
+    def __getitem__(self, name: Any) -> Series:
+        return Series(self.content[name])
+
+
+class Items:
+    """A data set of torch: items by number."""
+
+    def __init__(self, items: list[Any]) -> None:
+        self.items = items
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, row: int) -> Any:
+        return self.items[row]
+
+
+def parts(order: str = "abc") -> dict[str, Any]:
+    return {name: X[:, "abc".index(name)] for name in order}
+
+
+def opened(data: Any, inputs: Any = ONE, **options: Any) -> Source:
+    return open_source(data, inputs, 3, **options)
+
+
+FORMS: dict[str, Callable[[], tuple[Any, dict[str, Any]]]] = {
+    "frame": lambda: (Frame({**parts(), "target": LABELS}), {}),
+    "frame, label first": lambda: (Frame({"label": LABELS, **parts()}), {}),
+    "frame, columns called 0, 1, 2": lambda: (Frame({**dict(enumerate(X.T)), "y": LABELS}), {}),
+    "frame, label column": lambda: (Frame({**parts(), "species": LABELS}), {"label_column": "species"}),
+    "frame, names": lambda: (Frame({**parts(), "class": NAMES[LABELS]}), {"class_names": NAMES}),
+    "frame, labels apart": lambda: (Frame(parts()), {"labels": Series(LABELS)}),
+    "frame, told": lambda: (Frame({**parts("cab"), "n": LABELS, "y": LABELS}), {"columns": ["a", "b", "c"]}),
+    "X, y": lambda: ((X, LABELS), {}),
+    "X, y of float32": lambda: ((X.astype(np.float32), LABELS), {}),
+    "X, y of lists": lambda: ((X.tolist(), LABELS.tolist()), {}),
+    "X, y of names": lambda: ((X, NAMES[LABELS].astype(object)), {"class_names": NAMES}),
+    "X, y of a frame": lambda: ((Frame(parts()), Series(LABELS)), {}),
+    "X and labels": lambda: (X, {"labels": LABELS}),
+    "X and labels of float32": lambda: (X.astype(np.float32), {"labels": LABELS.tolist()}),
+    "mapping, names as objects": lambda: (
+        {"X": X.astype(np.float32), "labels": NAMES[LABELS].astype(object)},
+        {"class_names": NAMES},
+    ),
+    "mapping of columns": lambda: ({**parts(), "target": LABELS}, {}),
+    "items": lambda: (Items([(x.astype(np.float32), int(y)) for x, y in zip(X, LABELS, strict=True)]), {}),
+    "items by name": lambda: (
+        Items([{"X": x.astype(np.float32), "label": y} for x, y in zip(X, LABELS, strict=True)]),
+        {},
+    ),
+    "items and labels": lambda: (Items(list(X.astype(np.float32))), {"labels": LABELS}),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_forms(name: str) -> None:
+    data, options = FORMS[name]()
+    source = opened(data, **options)
+    np.testing.assert_array_equal(gather(source, 16)["X"], X.astype(np.float32), strict=True)
+    np.testing.assert_array_equal(source.labels, LABELS, strict=True)
+
+
+@pytest.mark.parametrize("data", [Frame({**parts("cba"), "target": LABELS}), (X, LABELS), parts("bca") | {"y": LABELS}])
+def test_one_input_a_column(data: Any) -> None:
+    joined = gather(opened(data, EACH), 16)
+    for place, name in enumerate("abc"):
+        np.testing.assert_array_equal(joined[name], X[:, [place]].astype(np.float32), strict=True)
+
+
+def test_values_that_are_missing_or_of_python() -> None:
+    cells = [1, 2.5, *X[2:, 0].tolist()]
+    source = opened(Frame({"a": np.array(cells, object), **{k: parts()[k] for k in "bc"}, "target": LABELS}))
+    np.testing.assert_array_equal(gather(source, 70)["X"][:, 0], np.array(cells, np.float32))
+    cells[7] = None
+    with pytest.raises(
+        DataError, match="data frame: column 'a': expected a finite number of float32, found nan in row 7"
+    ):
+        opened(Frame({"a": np.array(cells, object), **{k: parts()[k] for k in "bc"}, "target": LABELS}))
+
+
+def test_the_digest_follows_values_and_labels() -> None:
+    digest = opened((X, LABELS)).digest()
+    assert opened((X.copy(), LABELS.tolist())).digest() == digest
+    assert opened((X[::-1], LABELS)).digest() != digest
+    assert opened((X, LABELS[::-1])).digest() != digest
+
+
+def test_a_tuple_of_batches_is_none_of_x_and_y() -> None:
+    batches = tuple((X[part].astype(np.float32), LABELS[part]) for part in (slice(0, 35), slice(35, 70)))
+    np.testing.assert_array_equal(gather(opened(batches), 16)["X"], X.astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("data", "inputs", "error", "pattern"),
+    [
+        (X, ONE, DataError, r"array \(70, 3\): has no labels; give \(X, y\)"),
+        ((X, LABELS[:5]), ONE, DataError, "5 labels for 70 samples"),
+        ((X[:, :2], LABELS), ONE, DataError, "names 2 columns, the model takes 3"),
+        ((np.zeros((70, 3, 2)), LABELS), EACH, DataError, "one array for a model with 3 inputs; give a mapping"),
+        (
+            Frame({"a": X[:, 0], "target": LABELS}),
+            EACH,
+            DataError,
+            "data frame: no column for the model's input 'b', 'c'",
+        ),
+        (Frame({0: LABELS, "0": LABELS}), ONE, DataError, "several columns are called '0'"),
+        (Frame(parts()), ONE, DataError, "data frame: no column can hold the labels"),
+        ({**parts(), "target": LABELS[:3]}, ONE, DataError, "one row per sample, found lengths"),
+        (Items([(X[0], 0), (X[1, :2], 1)]), ONE, DataError, r"samples have shapes \(2,\), \(3,\)"),
+        (Items([(np.array(["a"]), 0), (np.array(["b"]), 1)]), ONE, DataError, "batch 0: 'X': expected numbers, found"),
+        (3, ONE, UsageError, "found int"),
+    ],
+)
+def test_refusals(data: Any, inputs: Any, error: type[Exception], pattern: str) -> None:
+    with pytest.raises(error, match=pattern):
+        opened(data, inputs)
+
+
+def test_torch() -> None:
+    torch = pytest.importorskip("torch")
+    values = torch.tensor(X, dtype=torch.float32, requires_grad=True)
+    for data in (
+        (values, torch.tensor(LABELS)),
+        torch.utils.data.TensorDataset(values, torch.tensor(LABELS)),
+        torch.utils.data.Subset(torch.utils.data.TensorDataset(values, torch.tensor(LABELS)), range(70)),
+    ):
+        source = opened(data)
+        np.testing.assert_array_equal(gather(source, 16)["X"], X.astype(np.float32), strict=True)
+        np.testing.assert_array_equal(source.labels, LABELS)
+
+
+def test_tables_of_pyarrow_and_sparse_matrices() -> None:
+    pa = pytest.importorskip("pyarrow")
+    sparse = pytest.importorskip("scipy.sparse")
+    for data in (pa.table({**parts(), "label": LABELS}), (sparse.csr_matrix(X), LABELS)):
+        np.testing.assert_array_equal(gather(opened(data), 16)["X"], X.astype(np.float32), strict=True)
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_data_frames(library: str) -> None:
+    frames = pytest.importorskip(library)
+    whole = frames.DataFrame({**parts(), "target": NAMES[LABELS]})
+    for data in (whole, (whole[["a", "b", "c"]], whole["target"])):
+        source = opened(data, class_names=NAMES)
+        np.testing.assert_array_equal(gather(source, 16)["X"], X.astype(np.float32), strict=True)
+        np.testing.assert_array_equal(source.labels, LABELS)
+
+
+class DataSet:
+    """What a data set of `datasets` has, as far as it is used."""
+
+    features: Any = None
+    column_names = ("a", "b", "c", "label")
+
+    def __init__(self, table: Any) -> None:
+        self.table = table
+        self.written: list[Path] = []
+
+    def to_parquet(self, path: str) -> None:
+        pytest.importorskip("pyarrow.parquet").write_table(self.table, path)
+        self.written.append(Path(path))
+
+
+def test_data_sets_of_hugging_face_are_copied_and_the_copy_is_removed() -> None:
+    pa = pytest.importorskip("pyarrow")
+    data = DataSet(pa.table({**parts(), "label": LABELS}))
+    source = opened(data)
+    np.testing.assert_array_equal(gather(source, 16)["X"], X.astype(np.float32), strict=True)
+    assert source.describe() == "data set (70 samples, 3 classes)"
+    assert len(source.digest()) == 64
+    copy = data.written[0]
+    assert copy.is_file()
+    del source
+    gc.collect()
+    assert not copy.parent.exists()
+    with pytest.raises(UsageError, match="expected one data set, found 2; choose one of 'train', 'test'"):
+        opened({"train": data, "test": data})
+    wrong = DataSet(pa.table({"a": X[:, 0], "label": LABELS}))
+    with pytest.raises(DataError, match="data set: column 'a' holds one number a row"):
+        opened(wrong)
+    assert not wrong.written[0].parent.exists()
+
+
+def test_datasets_itself() -> None:
+    datasets = pytest.importorskip("datasets")
+    data = datasets.Dataset.from_dict({**parts(), "label": LABELS})
+    for given in (data, data.with_format("torch"), data.shuffle(seed=0).select(range(70))):
+        assert len(opened(given)) == 70

@@ -1,0 +1,159 @@
+"""Tables in text files: CSV, TSV, JSON and JSON Lines, read into columns by name.
+
+A cell of CSV is a number, a truth value, a list in JSON's brackets, or text; a column is of numbers if each of its
+cells is one, or empty. Without a header the columns are called 1, 2, ... The separator of a `.csv` is a comma, or a
+semicolon or tab where the first line has no comma.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tna_onnx.data.digest import files_sha256
+from tna_onnx.data.files import read_text
+from tna_onnx.data.labels import listed
+from tna_onnx.data.parsing import parse_json, parsing
+from tna_onnx.data.sources.inmemory import open_in_memory
+from tna_onnx.errors import DataError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tna_onnx.data.limits import Limits
+    from tna_onnx.data.request import Request
+    from tna_onnx.data.source import AnyArray
+    from tna_onnx.data.sources.columns import ArraySource
+
+__all__ = ["DELIMITED", "open_delimited", "read_columns"]
+
+DELIMITED = (".csv", ".tsv", ".jsonl", ".json")
+
+_EMPTY = frozenset({"", "na", "n/a", "nan", "null", "none"})
+_TRUTH = {"true": True, "false": False}
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?inf(inity)?", re.IGNORECASE)
+_WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
+
+
+def open_delimited(path: Path, request: Request) -> ArraySource:
+    """Read the table in the text file `path`.
+
+    Raises:
+        UsageError: a recipe is given, or a library is missing.
+        DataError: the file cannot be read, or its columns or labels do not fit the model.
+    """
+    columns = read_columns(path, request.limits)
+    return open_in_memory(
+        f"table {path.name}", str(path), columns, request, hashed=lambda indices: files_sha256([path], indices)
+    )
+
+
+def read_columns(path: Path, limits: Limits) -> dict[str, AnyArray]:
+    """Return name -> values (N,) of each column: numbers, or objects that are text, lists or None.
+
+    Raises:
+        DataError: the file cannot be read as a table.
+    """
+    suffix = path.suffix.lower()
+    text = read_text(path, limits)
+    with parsing(str(path), "cannot be read as a table", "write it again"):
+        if suffix in (".csv", ".tsv"):
+            return _from_rows(path, text, _delimiter(text, suffix))
+        if suffix == ".jsonl":
+            lines = enumerate(text.splitlines(), 1)
+            return _from_objects(path, [parse_json(line, f"{path}: line {n}") for n, line in lines if line.strip()])
+        return _from_objects(path, parse_json(text, str(path)))
+
+
+def _delimiter(text: str, suffix: str) -> str:
+    if suffix == ".tsv":
+        return "\t"
+    first = text.partition("\n")[0]
+    return next((sign for sign in (",", ";", "\t") if sign in first), ",")
+
+
+def _from_rows(path: Path, text: str, delimiter: str) -> dict[str, AnyArray]:
+    # strict: a quote that is left open would take the rows below it into its cell; cells may hold line breaks
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    rows = [row for row in reader if row]
+    if not rows:
+        raise DataError(f"{path}: is empty; write a row with the names of the columns, and one row per sample")
+    header = [cell.strip() for cell in rows[0]]
+    if _is_sample(header):
+        header = [str(number + 1) for number in range(len(header))]
+    else:
+        rows = rows[1:]
+    twice = [name for number, name in enumerate(header) if name in header[:number]]
+    if twice:
+        raise DataError(f"{path}: several columns are called {listed(twice)}; give each a name of its own")
+    wrong = next((number for number, row in enumerate(rows) if len(row) != len(header)), None)
+    if wrong is not None:
+        raise DataError(
+            f"{path}: expected {len(header)} cells in each row ({listed(header)}), found {len(rows[wrong])} in row "
+            f"{wrong}; put text that holds {delimiter!r} in double quotes"
+        )
+    return {name: _parsed([row[at].strip() for row in rows], f"{path}: {name}") for at, name in enumerate(header)}
+
+
+def _is_sample(cells: list[str]) -> bool:
+    """Tell whether a first row holds numbers and no names; pandas calls columns without names 0, 1, 2, ..."""
+    return all(_NUMBER.fullmatch(cell) for cell in cells) and cells != [str(number) for number in range(len(cells))]
+
+
+def _parsed(cells: list[str], where: str) -> AnyArray:
+    """Return cells of text as what they stand for."""
+    filled = [cell for cell in cells if cell.lower() not in _EMPTY]
+    if filled and len(filled) == len(cells) and all(_WHOLE.fullmatch(cell) for cell in filled):
+        return np.array(cells).astype(np.int64)
+    if filled and all(_NUMBER.fullmatch(cell) for cell in filled):
+        return np.array([cell if cell.lower() not in _EMPTY else "nan" for cell in cells]).astype(np.float64)
+    if filled and len(filled) == len(cells) and all(cell.lower() in _TRUTH for cell in filled):
+        return np.array([_TRUTH[cell.lower()] for cell in cells])
+    if filled and len(filled) == len(cells) and all(cell[0] == "[" and cell[-1] == "]" for cell in filled):
+        return _objects([parse_json(cell, where) for cell in cells])
+    return _objects(cells)
+
+
+def _from_objects(path: Path, records: Any) -> dict[str, AnyArray]:
+    if isinstance(records, dict):  # name -> all values of a column
+        records = _turned(path, records)
+    if not isinstance(records, list) or not records or not all(isinstance(record, dict) for record in records):
+        raise DataError(f"{path}: expected an object with the names of the columns for each sample; write it again")
+    names = list(records[0])
+    wrong = next((number for number, record in enumerate(records) if list(record) != names), None)
+    if wrong is not None and set(records[wrong]) != set(names):
+        raise DataError(
+            f"{path}: expected an object with the keys {listed(names)} for each sample, as the first one has, found "
+            f"{listed(records[wrong])} as number {wrong + 1}"
+        )
+    return {name: _typed([record[name] for record in records]) for name in names}
+
+
+def _turned(path: Path, columns: dict[str, Any]) -> list[dict[str, Any]]:
+    # pandas writes {column: {row: value}} by default
+    columns = {name: list(values.values()) if isinstance(values, dict) else values for name, values in columns.items()}
+    if not all(isinstance(values, list) for values in columns.values()):
+        raise DataError(f"{path}: expected a list of objects, one for each sample, found a single one; write it again")
+    if len({len(values) for values in columns.values()}) != 1:
+        raise DataError(f"{path}: its columns differ in length; write one value per sample in each")
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def _typed(values: list[Any]) -> AnyArray:
+    """Return values of JSON as numbers where all are, or null."""
+    if values and all(isinstance(value, bool) for value in values):
+        return np.array(values)
+    numbers = [value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)) for value in values]
+    if not all(numbers) or all(value is None for value in values):
+        return _objects(values)
+    if any(value is None or isinstance(value, float) or abs(value) >= 2**63 for value in values):
+        return np.array([np.nan if value is None else float(value) for value in values])
+    return np.array(values, np.int64)
+
+
+def _objects(values: list[Any]) -> AnyArray:
+    return np.array([*values, None], object)[:-1]  # None keeps NumPy from making axes of nested lists

@@ -1,0 +1,156 @@
+"""Tables in memory: columns by name, of a text file, a data frame or plain arrays, as the inputs of a model.
+
+Which column goes where is settled in `tna_onnx.data.sources.layout`.
+"""
+
+from __future__ import annotations
+
+import numbers
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tna_onnx.data.digest import arrays_sha256
+from tna_onnx.data.labelfile import find_label_column, labels_apart
+from tna_onnx.data.sources.columns import ArraySource, open_columns
+from tna_onnx.data.sources.layout import Kind, lay_out
+from tna_onnx.data.sources.stacked import stack
+from tna_onnx.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from tna_onnx.data.request import Request
+    from tna_onnx.data.source import AnyArray, InputSpec, IntArray
+
+__all__ = ["open_in_memory", "plain_column"]
+
+# What libraries put where a value is missing, by the names of the types: none of them need be installed.
+_MISSING = ("NoneType", "NAType", "NaTType")
+
+
+def open_in_memory(
+    title: str,
+    where: str,
+    columns: Mapping[str, AnyArray],
+    request: Request,
+    *,
+    hashed: Callable[[IntArray], str] | None = None,
+) -> ArraySource:
+    """Take columns of one length as the inputs of the model, and one of them as the labels.
+
+    Args:
+        title: what reports call the data.
+        where: what messages start with.
+        columns: name -> values (N,), as `plain_column` returns them.
+        request: what the model wants.
+        hashed: computes the digest, given the class indices; None hashes the values.
+
+    Raises:
+        UsageError: a recipe is given.
+        DataError: the columns or labels do not fit the model.
+    """
+    request.check_arrays(where)
+    lengths = {name: len(values) for name, values in columns.items()}
+    if len(set(lengths.values())) > 1:
+        raise DataError(
+            f"{where}: every column must have one row per sample, found lengths {lengths}; store them alike"
+        )
+    label = None
+    if request.labels is None:
+        inputs = [spec.name for spec in request.inputs]
+        names = [name for name in columns if name not in inputs and name not in request.columns]
+        label = find_label_column(names, request.label_column, where)
+    kinds: dict[str, Kind] = {name: _kind(values) for name, values in columns.items()}
+    layout = lay_out(where, kinds, request, label)
+    arrays = {spec.name: _filled(where, spec, layout.columns[spec.name], columns, kinds) for spec in request.inputs}
+    return open_columns(
+        title,
+        where,
+        request,
+        arrays,
+        labels_apart(request, None if label is None else columns[label]),
+        hashed=hashed or (lambda indices: arrays_sha256(arrays, indices)),
+        noun="column",
+        label=label,
+        notes=(layout.note,) if layout.note else (),
+    )
+
+
+def plain_column(values: Any) -> AnyArray:
+    """Return values as an array (N,) or (N, ...) of numbers where all are numbers or missing, else of objects."""
+    array = np.asarray(values)
+    if array.dtype.kind == "U":
+        return array.astype(object)
+    if array.dtype.kind != "O" or array.ndim != 1:
+        return array
+    cells = array.tolist()
+    missing = [type(cell).__name__ in _MISSING for cell in cells]
+    plain = [gone or (isinstance(cell, numbers.Real)) for cell, gone in zip(cells, missing, strict=True)]
+    if not cells or not all(plain) or all(missing):
+        return array
+    if all(isinstance(cell, bool) for cell in cells):
+        return array.astype(bool)
+    if not any(missing) and all(isinstance(cell, numbers.Integral) for cell in cells):
+        return array.astype(np.int64)
+    return np.array([np.nan if gone else float(cell) for cell, gone in zip(cells, missing, strict=True)])
+
+
+def _kind(values: AnyArray) -> Kind:
+    if values.ndim > 1:
+        return "list"
+    if values.dtype.kind in "biuf":
+        return "number"
+    if values.dtype.kind != "O":
+        return "other"
+    filled = [cell for cell in values if type(cell).__name__ not in _MISSING]
+    if filled and all(isinstance(cell, str) for cell in filled):
+        return "text"
+    if filled and all(isinstance(cell, (list, tuple, np.ndarray)) for cell in filled):
+        return "list"
+    return "other"
+
+
+def _filled(
+    where: str, spec: InputSpec, names: tuple[str, ...], columns: Mapping[str, AnyArray], kinds: Mapping[str, Kind]
+) -> AnyArray:
+    """Return the values of one input."""
+    if all(kinds[name] == "number" for name in names):
+        stacked = stack(where, spec, names, [columns[name] for name in names])
+        return stacked[np.arange(stacked.shape[0])]
+    values = columns[names[0]]
+    if len(names) > 1 or kinds[names[0]] != "list":
+        wrong = next(name for name in names if kinds[name] != "number")
+        raise DataError(f"{where}: column {wrong!r}: expected numbers, found {_example(columns[wrong])}; store numbers")
+    if values.dtype.kind == "O":
+        values = _joined(f"{where}: column {names[0]!r}", values)
+    if values.dtype.kind == spec.dtype.kind == "f" or (values.dtype.kind in "iu" and spec.dtype.kind in "iuf"):
+        return values.astype(spec.dtype)  # text and lists of Python know no dtypes of the model
+    return values
+
+
+def _joined(where: str, cells: AnyArray) -> AnyArray:
+    """Return lists of one shape as one array."""
+    try:
+        arrays = [np.asarray(cell) for cell in cells]
+    except ValueError as error:  # a list whose parts differ in length
+        raise DataError(f"{where}: holds lists that are no arrays ({error}); pad or cut them to one length") from error
+    shapes = [array.shape for array in arrays]
+    other = next((row for row, shape in enumerate(shapes) if shape != shapes[0]), None)
+    if other is not None:
+        raise DataError(
+            f"{where}: every row must have the shape of row 0, {shapes[0]}, but row {other} has {shapes[other]}; pad "
+            "or cut the lists to one length"
+        )
+    joined = np.stack(arrays)
+    if joined.dtype.kind not in "biuf":
+        raise DataError(f"{where}: expected lists of numbers, found {cells[0]!r:.80} in row 0; store numbers")
+    return joined
+
+
+def _example(values: AnyArray) -> str:
+    """Return a cell that is no number, for a message."""
+    for row, cell in enumerate(values.tolist()):
+        if not isinstance(cell, numbers.Real):
+            return f"{cell!r:.80} in row {row}"
+    return str(values.dtype)

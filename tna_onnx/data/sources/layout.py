@@ -1,0 +1,211 @@
+"""Which columns of a table fill which inputs of the model. The first of these rules that applies decides:
+
+1. Columns that the user names fill the inputs in the model's order, n of them an input of shape (N, n).
+2. Every input has a column of its name; case, spaces and signs do not count where that is unambiguous.
+3. The model has one input: the only column that there is, or the only one with lists.
+4. The model has one input (N, n): all columns of numbers but the label, in the order of the table, if they are n.
+
+Row numbers that pandas has stored as a column, which has no name then, are never an input.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from tna_onnx.data.labels import listed
+from tna_onnx.data.source import shape_text
+from tna_onnx.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tna_onnx.data.request import Request
+    from tna_onnx.data.source import InputSpec
+
+__all__ = ["Kind", "Layout", "lay_out"]
+
+Kind: TypeAlias = Literal["number", "list", "text", "other"]
+"""What the cells of a column hold."""
+
+_ROW_NUMBERS = ("", "Unnamed: 0", "__index_level_0__")  # what pandas calls an index that has no name
+_MAX_NAMED = 4  # names in a note before they are cut
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Columns of each input.
+
+    Attributes:
+        columns: input name -> names of its columns; a column of lists stands alone.
+        note: what reports say about the choice; empty where it is plain.
+    """
+
+    columns: Mapping[str, tuple[str, ...]]
+    note: str = ""
+
+
+def lay_out(where: str, kinds: Mapping[str, Kind], request: Request, label: str | None) -> Layout:
+    """Decide which columns fill which inputs.
+
+    Args:
+        where: what messages start with.
+        kinds: name of a column -> what it holds, in the order of the table.
+        request: what the model wants.
+        label: the column with the labels; None if they are not in the table.
+
+    Raises:
+        DataError: no rule applies, or a column cannot fill its input.
+    """
+    inputs = list(request.inputs)
+    others = {name: kind for name, kind in kinds.items() if name != label and name not in _ROW_NUMBERS}
+    order = "in the model's order, as told"
+    if request.columns:
+        columns = _as_told(where, kinds, inputs, request.columns)
+    elif by_name := _by_name(others, inputs):
+        columns = by_name
+        order = "by name"
+    elif len(inputs) == 1:
+        columns = _of_one(where, others, inputs[0])
+        order = "in the order of the table"
+    else:
+        raise _missing(where, kinds, inputs, others)
+    for spec in inputs:
+        _check(where, spec, columns[spec.name], kinds)
+    return Layout(columns, _note(columns, kinds, label, order))
+
+
+def _as_told(
+    where: str, kinds: Mapping[str, Kind], inputs: Sequence[InputSpec], names: Sequence[str]
+) -> dict[str, tuple[str, ...]]:
+    unknown = [name for name in names if name not in kinds]
+    if unknown:
+        raise DataError(f"{where}: no column {listed(unknown)}, which --columns names; the columns are {listed(kinds)}")
+    widths = [_width(spec) for spec in inputs]
+    if all(kinds[name] == "list" for name in names):
+        widths = [1 for _ in inputs]
+    if len(inputs) == 1 and widths[0] is None:
+        widths = [len(names)]
+    total = sum(width or 1 for width in widths)
+    if total != len(names):
+        raise DataError(
+            f"{where}: --columns names {len(names)} columns, the model takes {total} ({_shapes(inputs)}); name each "
+            "one, in the order in which the model was trained on them"
+        )
+    columns = {}
+    at = 0
+    for spec, width in zip(inputs, widths, strict=True):
+        columns[spec.name] = tuple(names[at : at + (width or 1)])
+        at += width or 1
+    return columns
+
+
+def _by_name(others: Mapping[str, Kind], inputs: Sequence[InputSpec]) -> dict[str, tuple[str, ...]] | None:
+    if all(spec.name in others for spec in inputs):
+        return {spec.name: (spec.name,) for spec in inputs}
+    folded: dict[str, list[str]] = {}
+    for name in others:
+        folded.setdefault(_folded(name), []).append(name)
+    found = [folded.get(_folded(spec.name), []) for spec in inputs]
+    # two columns that differ in signs only: which of them is meant is not for us to say
+    if any(len(names) != 1 for names in found) or len({names[0] for names in found}) < len(found):
+        return None
+    return {spec.name: tuple(names) for spec, names in zip(inputs, found, strict=True)}
+
+
+def _of_one(where: str, others: Mapping[str, Kind], spec: InputSpec) -> dict[str, tuple[str, ...]]:
+    lists = [name for name, kind in others.items() if kind == "list"]
+    if len(others) == 1 or len(lists) == 1:
+        return {spec.name: tuple(lists or others)}
+    numbers = [name for name, kind in others.items() if kind == "number"]
+    if len(spec.shape) == 2 and numbers and spec.shape[1] in (None, len(numbers)):
+        return {spec.name: tuple(numbers)}
+    rest = [name for name in others if name not in numbers]
+    without = f"; no numbers are in {listed(rest)}" if rest else ""
+    if len(spec.shape) != 2 or not numbers:
+        raise DataError(
+            f"{where}: no column for the model's input {spec.name!r} {shape_text(spec.shape)}; the table has "
+            f"{listed(others) or 'none besides the label'}; name the column after the input, or store arrays as .npz"
+        )
+    raise DataError(
+        f"{where}: the model's input {spec.name!r} takes {spec.shape[1]} columns of numbers, the table has "
+        f"{len(numbers)} ({listed(numbers)}{without}); name those {spec.shape[1]}, in the order of the training, with "
+        "--columns"
+    )
+
+
+def _missing(
+    where: str, kinds: Mapping[str, Kind], inputs: Sequence[InputSpec], others: Mapping[str, Kind]
+) -> DataError:
+    missing = [spec.name for spec in inputs if spec.name not in others]
+    wanted = [spec.name for spec in inputs]
+    return DataError(
+        f"{where}: no column for the model's input {listed(missing)}; the model wants {listed(wanted)}, the file has "
+        f"{listed(kinds)}; name the columns after the model's inputs, or say which fill them, in the model's order, "
+        "with --columns"
+    )
+
+
+def _check(where: str, spec: InputSpec, columns: Sequence[str], kinds: Mapping[str, Kind]) -> None:
+    """Check that columns of single numbers have an input that takes them."""
+    for name in columns:
+        if kinds[name] == "text":
+            advice = "store numbers"
+            if spec.dtype.kind == "i":
+                advice = "--tokenizer FOLDER turns text into tokens"
+            raise DataError(
+                f"{where}: column {name!r} holds text, and the model's input {spec.name!r} takes {spec.dtype}; {advice}"
+            )
+    if any(kinds[name] != "number" for name in columns):
+        return  # one column of lists, whose shape is checked when it is read, or one that is refused there
+    fits = len(spec.shape) == 1 or (len(spec.shape) == 2 and spec.shape[1] in (None, len(columns)))
+    if not fits:
+        raise DataError(
+            f"{where}: column {columns[0]!r} holds one number a row; expected shape {shape_text(spec.shape)} for the "
+            f"model's input {spec.name!r}; store lists of that shape, or arrays as .npz"
+        )
+
+
+def _note(columns: Mapping[str, tuple[str, ...]], kinds: Mapping[str, Kind], label: str | None, order: str) -> str:
+    used = [name for names in columns.values() for name in names]
+    if all(kinds[name] != "number" for name in used):
+        return ""
+    left = [name or "(no name)" for name in kinds if name not in used and name != label]
+    parts = [f"columns: {_few(used)} {order}"]
+    if len(columns) == 1:
+        parts = [f"columns of input {next(iter(columns))!r}: {_few(used)} {order}"]
+    if label is not None:
+        parts.append(f"label {label!r}")
+    if left:
+        parts.append(f"not used: {_few(left)}")
+    return "; ".join(parts)
+
+
+def _few(names: Sequence[str]) -> str:
+    """Write names; of many the first, the last and their number.
+
+    >>> _few(["a", "b"]), _few(["a", "b", "c", "d", "e"])
+    ("'a', 'b'", "'a', 'b', ..., 'e' (5)")
+    """
+    if len(names) <= _MAX_NAMED:
+        return listed(names)
+    return f"{listed(names[:2])}, ..., {listed(names[-1:])} ({len(names)})"
+
+
+def _width(spec: InputSpec) -> int | None:
+    """Return how many numbers a row of an input has; None if it does not say."""
+    if len(spec.shape) == 2:
+        return spec.shape[1]
+    return 1
+
+
+def _shapes(inputs: Sequence[InputSpec]) -> str:
+    text = [f"{spec.name!r} {shape_text(spec.shape)}" for spec in inputs[:_MAX_NAMED]]
+    if len(inputs) > _MAX_NAMED:
+        text.append("...")
+    return ", ".join(text)
+
+
+def _folded(name: str) -> str:
+    return re.sub(r"[\W_]+", "", name.casefold())
