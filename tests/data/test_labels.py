@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tna_onnx.data.labels import check_labels, folder_labels
+from tna_onnx.data.labels import check_labels, folder_labels, label_indices
 from tna_onnx.errors import DataError
 
 
@@ -156,3 +156,25 @@ def test_numbers_outside_the_range() -> None:
 
 def test_numbers_that_start_at_one() -> None:
     assert "subtract 1" in folders_refused(["1", "2", "3"], 3)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([3, 5, 7, 3], [0, 1, 2, 0]),
+        ([7.0, 5.0], [2, 1]),
+        ([0, 2, 1], [0, 2, 1]),  # none of the numbers of the model: indices
+    ],
+)
+def test_numbers_that_a_model_gives_its_classes(values: list[float], expected: list[int]) -> None:
+    assert label_indices(np.array(values), len(values), 3, "labels", ["3", "5", "7"]).tolist() == expected
+
+
+def test_numbers_that_are_neither_indices_nor_the_models() -> None:
+    for values in ([3, 4, 5], [3.5, 5.0, 7.0], [np.nan, 5.0, 7.0], [np.inf, 5.0, 3.0]):
+        with pytest.raises(DataError):
+            label_indices(np.array(values), 3, 3, "labels", ["3", "5", "7"])
+    # what could be either is taken as indices, as labels are by definition
+    assert label_indices(np.array([1, 2]), 2, 3, "labels", ["1", "2", "3"]).tolist() == [1, 2]
+    assert label_indices(np.array([1, 2, 3]), 3, 3, "labels", ["1", "2", "3"]).tolist() == [0, 1, 2]
+    assert label_indices(np.array([-1, 1]), 2, 2, "labels", ["-1", "1"]).tolist() == [0, 1]

@@ -6,6 +6,7 @@ guessed: labels that are not such indices are refused with a message that says h
 Names, of folders or stored as text, become indices by the first of these rules that applies (`name_indices`):
 
 1. The model's class names are known (`class_names`, in model order) and hold every name: the place in that list.
+   Numbers count as names where some are no indices: a classifier of grades may number its classes 3 to 8.
 2. Every name is an integer: that number.
 3. The model's class names are not known, and there are exactly C names: their alphabetical order (of code points).
 
@@ -86,6 +87,8 @@ def label_indices(
     array([2, 0])
     """
     values = np.asarray(values)
+    if class_names is not None and _are_own_numbers(values, n_classes, class_names):
+        values = values.astype(np.int64).astype(str)
     if values.dtype.kind in "biufc" or values.size == 0:  # no values have no type: `check_labels` says what is wrong
         return check_labels(values, n_samples, n_classes, where)
     flat = _one_axis(values, where)
@@ -205,6 +208,16 @@ def _with_suggestion(name: str, folded: dict[str, str]) -> str:
     if near:
         return f"{name!r} (did you mean {folded[near[0]]!r}?)"
     return repr(name)
+
+
+def _are_own_numbers(values: AnyArray, n_classes: int, class_names: Sequence[str]) -> bool:
+    """Tell whether labels are the numbers that the model gives its classes, and cannot be indices."""
+    if values.dtype.kind not in "iuf" or values.size == 0 or not all(map(_INTEGER.fullmatch, class_names)):
+        return False
+    found = np.unique(values)
+    if found[0] >= 0 and found[-1] < n_classes:
+        return False
+    return {str(int(value)) if np.isfinite(value) and value == int(value) else "" for value in found} <= {*class_names}
 
 
 def _cut(parts: list[str]) -> str:

@@ -70,7 +70,7 @@ class Data:
 
         Args:
             metadata: of the model's file.
-            labels: of the model's classifier node; numbers are indices, not names.
+            labels: of the model's classifier node; the numbers 0 to C - 1 are indices, not names.
             n_classes: number of classes C.
 
         Raises:
@@ -81,7 +81,10 @@ class Data:
             return _stated_names(self.classes, n_classes, self.limits)
         for names in (metadata_class_names(metadata), labels):
             # What the file says counts only where it fits the output: it may be left over from another model.
-            if names and len(names) == n_classes and all(isinstance(name, str) for name in names):
+            if not names or len(names) != n_classes:
+                continue
+            # numbers are names too where they are no places: a model of grades 3 to 8, say
+            if all(isinstance(name, str) for name in names) or list(names) != list(range(n_classes)):
                 return tuple(str(name) for name in names)
         return None
 
