@@ -135,8 +135,8 @@ def test_a_missed_gate_decides_on_the_exit_code(small: Small, tmp_path: Path) ->
     assert "Error: --max-ece 0 missed" in result.stderr
 
 
-@pytest.mark.parametrize("flags", [["--json", "-"], ["--report", "-"], ["-o", "-"]])
-def test_a_dash_is_no_file_name(
+@pytest.mark.parametrize("flags", [["--report", "-"], ["-o", "-"]])
+def test_a_dash_is_no_file_name_for_what_is_no_text(
     small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: list[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

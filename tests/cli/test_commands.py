@@ -53,7 +53,7 @@ def test_every_option_of_calibrate_is_an_argument_of_the_function() -> None:
     recipe = {"preset", "resize", "crop", "crop_pct", "scale", "mean", "std", "layout", "color", "interpolation"}
     words = arguments_of(tna_onnx.calibrate)
     shown = {"json_file", "quiet", "verbose", "plot", "figures", "figure_formats", "mlflow", "mlflow_experiment"}
-    assert flags - recipe - shown - {"config"} == words
+    assert flags - recipe - shown - {"config", "positional_data"} == words
     assert {"output_name", "output_kind", "quantized_head"} <= flags
 
 

@@ -165,7 +165,7 @@ def test_every_option_is_an_argument_of_the_function() -> None:
     flags = {p.name for p in group.commands["verify"].params}
     preprocessing = {"preset", "resize", "crop", "scale", "mean", "std", "layout", "color", "interpolation", "crop_pct"}
     words = arguments_of(tna_onnx.verify)
-    assert flags - preprocessing - {"json_file", "quiet", "config", "verbose"} == words
+    assert flags - preprocessing - {"json_file", "quiet", "config", "verbose", "positional_data"} == words
     assert cli("verify", "--help").exit_code == 0
 
 

@@ -16,6 +16,10 @@ from tna_onnx.runtime import Device, parse_device
         ("cuda", Device("cuda", 0)),
         ("cuda:0", Device("cuda", 0)),
         ("cuda:15", Device("cuda", 15)),
+        ("CUDA:1", Device("cuda", 1)),
+        ("CPU", Device("cpu")),
+        ("gpu", Device("cuda", 0)),
+        ("GPU:1", Device("cuda", 1)),
     ],
 )
 def test_parse_device(text: str, device: Device) -> None:
@@ -24,7 +28,7 @@ def test_parse_device(text: str, device: Device) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "gpu", "CUDA", "cuda:", "cuda:-1", "cuda:x", "cuda:1 ", "cpu:0", "auto:1", "cuda:1:2", "cpu\n"],
+    ["", "gpux", "CUDA:", "cuda:", "cuda:-1", "cuda:x", "cuda:1 ", "cpu:0", "auto:1", "cuda:1:2", "cpu\n"],
 )
 def test_other_devices(text: str) -> None:
     with pytest.raises(UsageError) as caught:

@@ -22,6 +22,7 @@ from tna_onnx.cli.options import (
     together,
 )
 from tna_onnx.cli.paths import check_result_file, default_output
+from tna_onnx.cli.positional import DataOption, data_argument
 from tna_onnx.cli.preprocessing import preprocessing_options, take_recipe
 from tna_onnx.cli.search_options import search_options
 from tna_onnx.cli.written import watch
@@ -30,7 +31,15 @@ from tna_onnx.errors import CheckFailed, ResultError
 __all__ = ["calibrate"]
 
 _file_options = together(
-    click.option("--calib", required=True, type=click.Path(), help="Labelled calibration data: file, folder or URL."),
+    click.option(
+        "--calib",
+        "--data",
+        "calib",
+        cls=DataOption,
+        required=True,
+        type=click.Path(),
+        help="Labelled calibration data: file, folder or URL; the word behind MODEL says the same.",
+    ),
     click.option(
         "--eval", type=click.Path(), help="Held-out data for the report. Without them the report is cross-fitted."
     ),
@@ -56,7 +65,7 @@ _file_options = together(
         help="Go on although labels look wrong beside the predictions, or miss classes that maps would unlearn.",
     ),
     # An earlier output is replaced without asking; only the model itself needs this.
-    click.option("--overwrite", is_flag=True, help="Allow the output to replace the input model."),
+    click.option("--overwrite", is_flag=True, help="Allow --output to be the input model itself, which is lost then."),
 )
 
 _result_options = together(
@@ -76,6 +85,7 @@ _result_options = together(
 
 @click.command(cls=Command)
 @model_argument
+@data_argument
 @_file_options
 @search_options
 @limit_options
@@ -108,7 +118,7 @@ def calibrate(
 
     \b
     Example:
-      tna-onnx calibrate model.onnx --calib data/ --eval heldout/ -o model.tna.onnx
+      tna-onnx calibrate model.onnx data/ --eval heldout/ -o model.tna.onnx
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
     from tna_onnx.api.calibrate import calibrate as run  # noqa: PLC0415 - NumPy loads only when a command runs
     from tna_onnx.cli.show import finish, json_step, page_step, progress_bars, ready  # noqa: PLC0415
@@ -135,7 +145,7 @@ def calibrate(
         *extras.steps(report, details),
     ]
     try:
-        finish(report_text(report, plot=plot), steps, quiet, report.output)
+        finish(report_text(report, plot=plot), steps, quiet or json_file == "-", report.output)
     except ResultError as error:
         if not missed:
             raise

@@ -10,16 +10,43 @@ from typing import Any
 import click
 
 from tna_onnx.cli.channels import complain, drop
+from tna_onnx.cli.help import help_all_option, write_options
 from tna_onnx.cli.shortage import shortage
 from tna_onnx.cli.signals import Stopped
+from tna_onnx.cli.types import numbers, size
+from tna_onnx.cli.words import joined_lists, meant_command, meant_flag
 from tna_onnx.cli.written import interruption
 from tna_onnx.errors import INTERRUPTED, TnaError
 
 __all__ = ["Command", "Group"]
 
+_FEW = 10  # options that one screen holds
+
 
 class Command(click.Command):
     """A command whose help may be cut off, and whose unexpected errors reach `main`."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Return the parameters, and the option that shows all of them where there are many."""
+        params = super().get_params(ctx)
+        if len(params) > _FEW:
+            params = [*params[:-1], help_all_option(), *params[-1:]]
+        return params
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options that most people need, or all."""
+        if len(self.params) > _FEW:
+            write_options(self, ctx, formatter)
+        else:
+            super().format_options(ctx, formatter)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse what is meant, and say what could be."""
+        lists = [opt for param in self.params if param.callback in (numbers, size) for opt in param.opts]
+        try:
+            return super().parse_args(ctx, joined_lists(args, lists))
+        except click.NoSuchOption as error:
+            raise meant_flag(self, error, ctx.info_name or "") from error
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
         """Parse."""
@@ -47,6 +74,16 @@ class Group(click.Group):
         """Parse."""
         with _help_may_be_cut_off():
             return super().make_context(*args, **kwargs)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command, and say what an unknown one may stand for."""
+        if self.get_command(ctx, args[0]) is None:
+            meant = meant_command(args[0], args[1:])
+            if meant is not None:
+                raise click.UsageError(f"No such command '{args[0]}'. Did you mean '{meant}'?", ctx)
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command."""

@@ -70,4 +70,4 @@ def compare(preset: str | None, json_file: str | None, page: str | None, quiet: 
         return comparison_page(comparison, command_line())
 
     steps = [json_step(json_file, comparison), page_step(page, html)]
-    finish(model_comparison_text(comparison), steps, quiet)
+    finish(model_comparison_text(comparison), steps, quiet or json_file == "-")

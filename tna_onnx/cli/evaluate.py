@@ -18,6 +18,7 @@ from tna_onnx.cli.options import (
     run_options,
 )
 from tna_onnx.cli.paths import check_result_file
+from tna_onnx.cli.positional import data_argument
 from tna_onnx.cli.preprocessing import preprocessing_options, take_recipe
 from tna_onnx.cli.written import watch
 
@@ -26,6 +27,7 @@ __all__ = ["evaluate"]
 
 @click.command(cls=Command)
 @model_argument
+@data_argument
 @labelled_data_options
 @limit_options
 @click.option("--plot", is_flag=True, help="Print a reliability diagram.")
@@ -48,7 +50,7 @@ def evaluate(preset: str | None, json_file: str | None, plot: bool, quiet: bool,
     watch([json_file])
     with progress_bars(quiet) as progress:
         evaluation, missed = run_gated(run, preprocessing=recipe, progress=progress, **arguments)
-    finish(evaluation_text(evaluation, plot=plot), [json_step(json_file, evaluation)], quiet)
+    finish(evaluation_text(evaluation, plot=plot), [json_step(json_file, evaluation)], quiet or json_file == "-")
     # The numbers are shown first: whoever misses a gate wants to know by how much.
     if missed:
         raise missed

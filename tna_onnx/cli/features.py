@@ -10,6 +10,7 @@ from tna_onnx.cli.command import Command
 from tna_onnx.cli.config import config_options
 from tna_onnx.cli.options import data_options, labelled_data_options, model_argument, model_options, run_options
 from tna_onnx.cli.paths import check_result_file
+from tna_onnx.cli.positional import data_argument
 from tna_onnx.cli.preprocessing import preprocessing_options, take_recipe
 from tna_onnx.cli.written import watch
 
@@ -18,6 +19,7 @@ __all__ = ["features"]
 
 @click.command(cls=Command)
 @model_argument
+@data_argument
 @labelled_data_options
 @click.option("--cache", required=True, type=click.Path(), help="Folder of feature stores; created if missing.")
 @data_options
@@ -46,4 +48,4 @@ def features(preset: str | None, json_file: str | None, quiet: bool, **arguments
     watch([json_file], arguments["cache"])
     with progress_bars(quiet) as progress:
         collection = run(preprocessing=recipe, progress=progress, **arguments)
-    finish(collection_text(collection), [json_step(json_file, collection)], quiet)
+    finish(collection_text(collection), [json_step(json_file, collection)], quiet or json_file == "-")

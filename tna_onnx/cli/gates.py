@@ -20,11 +20,17 @@ limit_options = together(
         "--max-ece",
         metavar="PERCENT",
         type=Number(0, 100),
-        help="Gate: fail with exit code 1 if the ECE is above this.",
+        help="Gate, a check for pipelines: end with exit code 1, and without a model, if the calibration error ECE is "
+        "above this.",
     ),
-    click.option("--max-nll", metavar="NATS", type=Number(0), help="Gate: fail if the NLL is above this."),
     click.option(
-        "--min-accuracy", metavar="PERCENT", type=Number(0, 100), help="Gate: fail if the accuracy is below this."
+        "--max-nll", metavar="NATS", type=Number(0), help="Gate: the same if the negative log-likelihood is above this."
+    ),
+    click.option(
+        "--min-accuracy",
+        metavar="PERCENT",
+        type=Number(0, 100),
+        help="Gate: the same if the accuracy is below this.",
     ),
 )
 
@@ -33,15 +39,15 @@ change_options = together(
         "--require-improvement/--no-require-improvement",
         default=False,
         show_default=True,
-        help="Gate: fail unless the result improves: accuracy, NLL, ECE and the objective judged together, each by its "
-        "whole confidence interval.",
+        help="Gate: the same unless the result is better by more than chance explains: accuracy, NLL, ECE and the "
+        "objective judged together, each by its whole confidence interval.",
     ),
     click.option(
         "--fail-if-worse/--no-fail-if-worse",
         default=True,
         show_default=True,
-        help="Gate: fail if the result gets worse, judged in the same way: the NLL does; or accuracy, ECE or the "
-        "objective does, and nothing that weighs more improves.",
+        help="Gate: the same if the result is worse by more than chance explains: the NLL is; or accuracy, ECE or the "
+        "objective is, and nothing that weighs more is better.",
     ),
 )
 

@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 import click
 
 from tna_onnx.calibration.settings import Settings
-from tna_onnx.cli.types import Number, batch_size, data_limits, names
+from tna_onnx.cli.positional import DataOption
+from tna_onnx.cli.types import Number, batch_size, choice, data_limits, names
 from tna_onnx.data.formats import FORMATS
 from tna_onnx.graph.options import OUTPUT_KINDS
 from tna_onnx.numerics.checks import MAX_LEVEL
@@ -42,12 +43,20 @@ def together(*options: Callable[[Any], Any]) -> Callable[[F], F]:
 model_argument = click.argument("model", type=click.Path())
 
 labelled_data_options = together(
-    click.option("--data", required=True, type=click.Path(), help="Labelled data: file, folder or URL."),
+    click.option(
+        "--data",
+        "--calib",
+        "data",
+        cls=DataOption,
+        required=True,
+        type=click.Path(),
+        help="Labelled data: file, folder or URL.",
+    ),
     click.option("--labels", type=click.Path(), help="File with the labels, if they are stored separately."),
 )
 
 data_options = together(
-    click.option("--format", type=click.Choice(FORMATS), help="Format of the data.  [default: detected]"),
+    click.option("--format", type=choice(FORMATS), help="Format of the data.  [default: detected]"),
     click.option("--classes", type=click.Path(), help="File with the class names in the model's order."),
     click.option("--label-column", metavar="NAME", help="Column of a manifest or table with the labels."),
     click.option(
@@ -87,14 +96,14 @@ model_options = together(
     click.option("--output-name", metavar="NAME", help="Graph output to use, for a model with several."),
     click.option(
         "--output-kind",
-        type=click.Choice(OUTPUT_KINDS),
+        type=choice(OUTPUT_KINDS),
         help="What that output holds, if the graph does not show it.",
     ),
 )
 
 run_options = together(
     click.option(
-        "--device", default="auto", show_default=True, metavar="DEVICE", help="auto, cpu, cuda or cuda:INDEX."
+        "--device", default="auto", show_default=True, metavar="DEVICE", help="auto, cpu, cuda (or gpu) or cuda:INDEX."
     ),
     click.option(
         "--batch-size",
@@ -104,7 +113,13 @@ run_options = together(
         show_default=True,
         help="Samples per run of the model; auto measures which number is fastest.",
     ),
-    click.option("--json", "json_file", type=click.Path(), help="Write the result as JSON to this file."),
+    click.option(
+        "--json",
+        "json_file",
+        metavar="FILE",
+        type=click.Path(allow_dash=True),
+        help="Write the result as JSON to this file; - is standard output, which then gets nothing else.",
+    ),
     click.option("-q", "--quiet", is_flag=True, help="Show no progress and print no table."),
 )
 
@@ -118,5 +133,5 @@ confidence_option = click.option(
     type=Number(50, MAX_LEVEL),  # the same range that `check_level` allows
     default=Settings.confidence_level,
     show_default=True,
-    help="Confidence level of all intervals.",
+    help="How sure the intervals of the report are: of 100 such intervals, 95 contain the true value.",
 )

@@ -30,7 +30,9 @@ def check_result_file(path: str | None, *others: str | None, kind: str = "JSON")
     """
     if path is None:
         return
-    # Other programs take - for standard output. Here it would be a file with a name that is hard to remove.
+    if path == "-" and kind == "JSON":
+        return
+    # A page is not for a terminal, and a file of this name is hard to remove.
     if path == "-":
         raise UsageError(f"-: expected the name of a file for the {kind}")
     file = Path(path).absolute()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from tna_onnx.cli.options import together
-from tna_onnx.cli.types import numbers, size
+from tna_onnx.cli.types import choice, numbers, size
 from tna_onnx.data.images.choices import PRESET_FIELDS, Color, Interpolation, Layout
 from tna_onnx.errors import UsageError
 
@@ -23,13 +23,15 @@ _PARTS = ("resize", "crop", "crop_pct", "scale", "mean", "std", "layout", "color
 preprocessing_options = together(
     click.option(
         "--preset",
-        type=click.Choice(tuple(PRESET_FIELDS)),
-        help="Named preprocessing; the flags below override parts of it.",
+        metavar="NAME",
+        type=choice(tuple(PRESET_FIELDS)),
+        help=f"How images are preprocessed: {', '.join(PRESET_FIELDS)}. Flags such as --mean override parts of it.",
     ),
     click.option(
         "--preprocessing",
         type=click.Path(),
-        help="preprocessor_config.json (Hugging Face) or config.json (timm); the flags below override parts of it.",
+        help="preprocessor_config.json (Hugging Face) or config.json (timm); flags such as --mean override parts of "
+        "it.",
     ),
     click.option("--resize", metavar="PIXELS", callback=size, help="Resize to this shorter side, or to HEIGHT,WIDTH."),
     click.option("--crop", metavar="PIXELS", callback=size, help="Crop the centre: side, or HEIGHT,WIDTH."),
@@ -47,11 +49,11 @@ preprocessing_options = together(
         callback=numbers,
         help="Then divide each channel by this, such as 0.229,0.224,0.225.",
     ),
-    click.option("--layout", type=click.Choice(get_args(Layout)), help="Order of the axes.  [default: from the model]"),
-    click.option("--color", type=click.Choice(get_args(Color)), help="Colour channels.  [default: from the model]"),
+    click.option("--layout", type=choice(get_args(Layout)), help="Order of the axes.  [default: from the model]"),
+    click.option("--color", type=choice(get_args(Color)), help="Colour channels.  [default: from the model]"),
     click.option(
         "--interpolation",
-        type=click.Choice(get_args(Interpolation)),
+        type=choice(get_args(Interpolation)),
         help="Filter for --resize.  [default: bilinear]",
     ),
 )

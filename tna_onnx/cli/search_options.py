@@ -15,7 +15,7 @@ from tna_onnx.calibration.settings import (
     Settings,
 )
 from tna_onnx.cli.options import together
-from tna_onnx.cli.types import Number, members
+from tna_onnx.cli.types import Number, choice, members
 from tna_onnx.numerics.metric import OBJECTIVES
 
 __all__ = ["search_options"]
@@ -23,7 +23,7 @@ __all__ = ["search_options"]
 _what_options = together(
     click.option(
         "--method",
-        type=click.Choice(METHODS),
+        type=choice(METHODS),
         default=Settings.method,
         show_default=True,
         help="What --search and --map do where they are not given. auto: chosen by cross-validation, and the input "
@@ -31,15 +31,16 @@ _what_options = together(
     ),
     click.option(
         "--search",
-        type=click.Choice(SEARCHES),
+        type=choice(SEARCHES),
         default=Settings.search,
         show_default=True,
-        help="none: keep the class vectors; sparse: tilt and average them, then fit the map; complete: try every pair "
-        "of both.",
+        help="What happens to the weight of the last layer. none: it stays; sparse: its class vectors are turned by "
+        "small random rotations and averaged, then the map is fitted; complete: every pair of such a weight and its "
+        "map is tried; auto: as --method says.",
     ),
     click.option(
         "--map",
-        type=click.Choice(MAP_CHOICES),
+        type=choice(MAP_CHOICES),
         default=Settings.map,
         show_default=True,
         help="Calibration map: none, temperature (ts), ensemble temperature (ets), temperature and class biases "
@@ -49,7 +50,7 @@ _what_options = together(
     ),
     click.option(
         "--anchor",
-        type=click.Choice(ANCHORS),
+        type=choice(ANCHORS),
         default=Settings.anchor,
         show_default=True,
         help="With --method tna or a --search by name: the layer whose class vectors are tilted. refit: one that is "
@@ -57,7 +58,7 @@ _what_options = together(
     ),
     click.option(
         "--predictions",
-        type=click.Choice(PREDICTIONS),
+        type=choice(PREDICTIONS),
         default=Settings.predictions,
         show_default=True,
         help="keep: auto takes nothing that can change a predicted class.",
@@ -70,15 +71,14 @@ _what_options = together(
     ),
     click.option(
         "--ets-loss",
-        type=click.Choice(ETS_LOSSES),
+        type=choice(ETS_LOSSES),
         default=Settings.ets_loss,
         show_default=True,
         help="Loss that the weights of ETS minimise.",
     ),
     click.option(
         "--objective",
-        # The metrics' usual names are capitals: ECE, NLL.
-        type=click.Choice(OBJECTIVES, case_sensitive=False),
+        type=choice(OBJECTIVES),
         default=Settings.objective,
         show_default=True,
         help="Metric that the angle, the temperature and the method are chosen by.",
@@ -109,7 +109,8 @@ _weight_options = together(
         type=click.IntRange(1),
         default=Settings.max_ensemble_size,
         show_default=True,
-        help="Largest ensemble size that auto may choose; where accuracy requires more, the limit of many.",
+        help="With --ensemble-size auto: average at most this many tilted weights. Where accuracy needs more, the "
+        "limit of infinitely many is taken.",
     ),
     click.option(
         "--antithetic",
@@ -166,7 +167,7 @@ _weight_options = together(
     ),
     click.option(
         "--quantized-head",
-        type=click.Choice(QUANTIZED_HEADS),
+        type=choice(QUANTIZED_HEADS),
         default=Settings.quantized_head,
         show_default=True,
         help="If the weight is stored quantised (QDQ): quantise the new one too, or store it as float.",

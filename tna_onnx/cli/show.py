@@ -135,6 +135,10 @@ def command_line() -> str:
 
 
 def _write(path: str, text: str) -> None:
+    if path == "-":
+        with standard_output():
+            sys.stdout.write(text)
+        return
     if _is_standard_output(path):
         # Opened twice, the file would keep two positions, and the printed text would overwrite this one.
         sys.stdout.buffer.write(text.encode())

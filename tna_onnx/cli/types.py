@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import csv
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
 from tna_onnx.data.limits import LIMIT_NAMES, Limits
 
-__all__ = ["Number", "Words", "batch_size", "data_limits", "flat", "members", "names", "numbers", "size"]
+__all__ = ["Number", "Words", "batch_size", "choice", "data_limits", "flat", "members", "names", "numbers", "size"]
 
 
 class Number(click.FloatRange):
@@ -24,6 +25,11 @@ class Number(click.FloatRange):
         if math.isnan(number):
             self.fail(f"{value!r} is not a valid {self.name}.", param, ctx)
         return number
+
+
+def choice(words: Sequence[str]) -> click.Choice:  # type: ignore[type-arg]  # a generic only from click 8.2 on
+    """Return the type of one of some words, in any case: NLL and nll are the same."""
+    return click.Choice(words, case_sensitive=False)
 
 
 class Words(click.Choice):  # type: ignore[type-arg]  # a generic only from click 8.2 on

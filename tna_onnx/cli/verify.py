@@ -10,6 +10,7 @@ from tna_onnx.cli.command import Command
 from tna_onnx.cli.config import config_options
 from tna_onnx.cli.options import data_options, model_options, run_options
 from tna_onnx.cli.paths import check_result_file
+from tna_onnx.cli.positional import DataOption, data_argument
 from tna_onnx.cli.preprocessing import preprocessing_options, take_recipe
 from tna_onnx.cli.written import watch
 from tna_onnx.errors import CheckFailed
@@ -20,8 +21,16 @@ __all__ = ["verify"]
 @click.command(cls=Command)
 @click.argument("original", type=click.Path())
 @click.argument("recalibrated", type=click.Path())
+@data_argument
 # Not required, unlike in other commands: the files alone show what differs.
-@click.option("--data", type=click.Path(), help="Labelled data to run both files on: file, folder or URL.")
+@click.option(
+    "--data",
+    "--calib",
+    "data",
+    cls=DataOption,
+    type=click.Path(),
+    help="Labelled data to run both files on: file, folder or URL.",
+)
 @click.option("--labels", type=click.Path(), help="File with the labels, if they are stored separately.")
 @data_options
 @preprocessing_options
@@ -47,7 +56,7 @@ def verify(preset: str | None, json_file: str | None, quiet: bool, **arguments: 
     watch([json_file])
     with progress_bars(quiet) as progress:
         difference = run(preprocessing=recipe, progress=progress, **arguments)
-    finish(difference_text(difference), [json_step(json_file, difference)], quiet)
+    finish(difference_text(difference), [json_step(json_file, difference)], quiet or json_file == "-")
     # after the table, which says in what the files differ
     if not difference.passed:
         raise CheckFailed(f"{difference.recalibrated}: {difference.verdict}")

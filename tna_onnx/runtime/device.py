@@ -19,7 +19,7 @@ class Device:
 
 
 def parse_device(text: str) -> Device:
-    """Read `auto`, `cpu`, `cuda` or `cuda:1`.
+    """Read `auto`, `cpu`, `cuda` or `cuda:1`, in any case; `gpu` is CUDA.
 
     Raises:
         UsageError: anything else.
@@ -27,7 +27,7 @@ def parse_device(text: str) -> Device:
     >>> parse_device("cuda:1")
     Device(kind='cuda', index=1)
     """
-    match = re.fullmatch(r"(auto|cpu|cuda)(?::(\d+))?", text)
+    match = re.fullmatch(r"(auto|cpu|cuda)(?::(\d+))?", text.lower().replace("gpu", "cuda"))
     if match is None or (match[2] and match[1] != "cuda"):
         raise UsageError(f"device '{text}' is not known; expected auto, cpu, cuda or cuda:INDEX")
     return Device(match[1], int(match[2] or 0))

@@ -72,5 +72,5 @@ def closest(word: str, known: Iterable[str], likeness: float) -> str | None:
 
 
 def _long_flag(param: click.Parameter) -> str:
-    # `-o, --output`: the longer one is the name of the setting
-    return max(param.opts, key=len).lstrip("-")
+    # `-o, --output`: the long one is the name of the setting; `--data, --calib`: the first one
+    return next((opt for opt in param.opts if opt.startswith("--")), param.opts[0]).lstrip("-")
