@@ -42,11 +42,12 @@ def words_of(settings: dict[str, Any]) -> list[str]:
 def arguments_of(function: Any) -> set[str]:
     """Return the names of everything that the command line can hand to a public function.
 
-    Whole values (`settings`, `gates`) and `progress` are for Python alone.
+    Whole values (`settings`, `gates`) and `progress` are for Python alone, and so are files that the command line
+    writes by itself.
     """
     names = set(inspect.signature(function).parameters)
     (words,) = get_args(get_type_hints(function)["words"])
-    return names - {"words", "settings", "gates", "progress"} | set(words.__annotations__)
+    return names - {"words", "settings", "gates", "progress", "report", "json", "figures"} | set(words.__annotations__)
 
 
 def cli(*words: object, command: click.Command = group) -> Result:

@@ -15,12 +15,12 @@ from tna_onnx.api.arguments import (
     refuse_unknown,
     settings_of,
 )
+from tna_onnx.api.shown import ProgressWord, check_targets, shown, with_json, write_text
 from tna_onnx.calibration.job import Job
 from tna_onnx.calibration.recalibrate import recalibrate
 from tna_onnx.calibration.settings import Settings
 from tna_onnx.extraction.batch_size import BatchSize
 from tna_onnx.graph.load import ModelSource
-from tna_onnx.progress import Progress, silent
 from tna_onnx.results.gates import Gates
 from tna_onnx.results.report import Report
 
@@ -42,7 +42,10 @@ def calibrate(
     cache: str | Path | None = None,
     overwrite: bool = False,
     details: bool = False,
-    progress: Progress | None = None,
+    report: str | Path | None = None,
+    json: str | Path | None = None,
+    figures: str | Path | None = None,
+    progress: ProgressWord = None,
     **words: Unpack[CalibrateWords],
 ) -> Report:
     """Recalibrate an ONNX classifier and write it as a drop-in file.
@@ -67,7 +70,10 @@ def calibrate(
         cache: folder in which features are kept; an interrupted run goes on there, and a later one starts from them.
         overwrite: allow the output to be the input.
         details: collect the numbers behind the figures of the HTML report too, as `Report.details`.
-        progress: called with (stage, done, total).
+        report: HTML page to write.
+        json: JSON file to write.
+        figures: folder for the figures as SVG, PNG and PDF.
+        progress: True for bars on standard error, or a function that is called with (stage, done, total).
         **words: single fields by name: of `tna_onnx.Settings` (`search`, `map`, `objective`, `seed`, ...), of
             `tna_onnx.Gates` (`max_ece`, `min_accuracy`, ...), of `tna_onnx.Data` (`labels`, `preprocessing`,
             `classes`, ...; for both data sets), of `tna_onnx.ModelOptions` (`head`, `output_name`, `output_kind`); and
@@ -79,6 +85,7 @@ def calibrate(
         UnsupportedModel: no head that can be replaced.
         DataError: the data do not fit the model, or a map cannot be fitted on them.
         DeviceError: ONNX Runtime or the device is missing.
+        ResultError: `report`, `json` or `figures` cannot be written; the model is.
         CheckFailed: the file does not verify, or the accuracy is not the expected one. No file is written.
         GateMissed: a CheckFailed whose `result` is the Report of a result that missed gates. No file is written.
     """
@@ -97,9 +104,27 @@ def calibrate(
         output=output,
         overwrite=overwrite,
         dry_run=dry_run,
-        details=details,
+        details=details or report is not None or figures is not None,
         device=device,
         batch_size=batch_size,
         cache=cache,
     )
-    return recalibrate(job, progress or silent)
+    check_targets(report)
+    if figures is not None:
+        from tna_onnx.render.figures import require_matplotlib  # noqa: PLC0415
+
+        require_matplotlib()
+    with shown(progress) as callback:
+        return with_json(json, lambda: recalibrate(job, callback), lambda result: _write(result, report, figures))
+
+
+def _write(result: Report, page: str | Path | None, figures: str | Path | None) -> None:
+    # what draws loads only where it is asked for
+    if page is not None:
+        from tna_onnx.render.html.calibration import to_html  # noqa: PLC0415
+
+        write_text(page, to_html(result))
+    if figures is not None:
+        from tna_onnx.render.figures import write_figures  # noqa: PLC0415
+
+        write_figures(result, Path(figures), ("svg", "png", "pdf"))

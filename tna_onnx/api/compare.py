@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.api.arguments import DataModelWords, Unpack, data_of, model_options_of, refuse_unknown
 from tna_onnx.api.named_models import GivenModel, named_models, position_of
+from tna_onnx.api.shown import ProgressWord, check_targets, kept, shown
 from tna_onnx.calibration.provenance import versions
 from tna_onnx.data import InputSpec, Source
 from tna_onnx.data.images.notes import preprocessing_notes
@@ -31,7 +33,7 @@ from tna_onnx.numerics.checks import MAX_LEVEL, check_level, check_numbers
 from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.metrics import Interval, Metrics
 from tna_onnx.numerics.stats import SampleScores
-from tna_onnx.progress import Progress, silent
+from tna_onnx.progress import Progress
 from tna_onnx.results.comparison import ComparedModel, ModelComparison, verdict_text
 from tna_onnx.results.details import Bins
 from tna_onnx.runtime import Device, parse_device
@@ -48,7 +50,8 @@ def compare(
     bins: int = 15,
     device: str = "auto",
     batch_size: BatchSize = 64,
-    progress: Progress | None = None,
+    json: str | Path | None = None,
+    progress: ProgressWord = None,
     **words: Unpack[DataModelWords],
 ) -> ModelComparison:
     """Measure classifiers on the same labelled data, with paired differences to one of them.
@@ -65,7 +68,8 @@ def compare(
         bins: bins of ECE and AdaECE.
         device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
         batch_size: samples per run; `auto` finds them for each model by a short probe.
-        progress: called with (model, done, total).
+        json: JSON file to write.
+        progress: True for bars on standard error, or a function that is called with (model, done, total).
         **words: single fields by name: of `tna_onnx.Data`, where `expect_accuracy` is for the baseline, and of
             `tna_onnx.ModelOptions`, for all models.
 
@@ -84,6 +88,7 @@ def compare(
     options = model_options_of(words)
     labelled = data_of(data, words)
     check_batch_size(batch_size)
+    check_targets(json)
     given = named_models(models)
     first = position_of(baseline, given)
     where = parse_device(device)
@@ -94,10 +99,11 @@ def compare(
 
     _check_classes([(g, read(g)[1]) for g in given])  # all of them before the first one runs; none is kept
     samples = _Samples(labelled, bins)
-    settings = _RunSettings(where, batch_size, progress or silent)
-    # one after the other: a session is closed before the next is opened
-    runs = [_run(g, read(g), samples, settings, expected=k == first) for k, g in enumerate(given)]
-    return ModelComparison(
+    with shown(progress) as advance:
+        settings = _RunSettings(where, batch_size, advance)
+        # one after the other: a session is closed before the next is opened
+        runs = [_run(g, read(g), samples, settings, expected=k == first) for k, g in enumerate(given)]
+    result = ModelComparison(
         data=samples.description,
         baseline=given[first].name,
         confidence_level=confidence_level,
@@ -105,6 +111,7 @@ def compare(
         versions=versions(),
         notes=_notes(given, runs, runs[first], confidence_level),
     )
+    return kept(json, result)
 
 
 def _check_classes(read: Sequence[tuple[GivenModel, ClassOutput]]) -> None:

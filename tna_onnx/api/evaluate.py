@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from tna_onnx.api.arguments import EvaluateWords, Unpack, data_of, limits_of, model_options_of, refuse_unknown
+from tna_onnx.api.shown import ProgressWord, check_targets, kept, shown
 from tna_onnx.data.images.notes import preprocessing_notes
 from tna_onnx.data.source import require_samples
 from tna_onnx.data.suspicion import warnings_of
@@ -16,7 +18,6 @@ from tna_onnx.graph.outputs import class_output
 from tna_onnx.numerics.checks import check_numbers
 from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.numerics.reliability import Bins
-from tna_onnx.progress import Progress, silent
 from tna_onnx.results.bin_free import BinFree
 from tna_onnx.results.evaluation import Evaluation
 from tna_onnx.results.gates import GateMissed
@@ -32,7 +33,8 @@ def evaluate(
     bins: int = 15,
     device: str = "auto",
     batch_size: BatchSize = 64,
-    progress: Progress | None = None,
+    json: str | Path | None = None,
+    progress: ProgressWord = None,
     **words: Unpack[EvaluateWords],
 ) -> Evaluation:
     """Measure a classifier on labelled data: accuracy, ECE, AdaECE, NLL, Brier.
@@ -43,7 +45,8 @@ def evaluate(
         bins: bins of ECE and AdaECE.
         device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
         batch_size: samples per run; `auto` finds them by a short probe.
-        progress: called with (stage, done, total).
+        json: JSON file to write.
+        progress: True for bars on standard error, or a function that is called with (stage, done, total).
         **words: single fields by name: of `tna_onnx.Data`, of `tna_onnx.ModelOptions`, and the limits `max_ece`,
             `max_nll` and `min_accuracy` of `tna_onnx.Gates`.
 
@@ -61,6 +64,7 @@ def evaluate(
     # limits are checked before the model is loaded
     gates = limits_of(words)
     check_batch_size(batch_size)
+    check_targets(json)
     options = model_options_of(words)
     labelled = data_of(data, words)
     loaded = load_model(model)
@@ -71,7 +75,8 @@ def evaluate(
     source = labelled.open(inputs, output.n_classes, names)
     require_samples(source, bins)
     size = choose_batch_size(batch_size, session, [output.name], source)
-    scores, predicted = score_model(session, output, source, size, progress or silent)
+    with shown(progress) as advance:
+        scores, predicted = score_model(session, output, source, size, advance)
     suspicion = labelled.check(predicted, source.labels, names, output.n_classes)
     metrics = Metrics.of(scores, bins)
     evaluation = Evaluation(
@@ -92,6 +97,7 @@ def evaluate(
         ),
         missed=gates.limits_missed(metrics, ""),
     )
+    kept(json, evaluation)
     # with the whole result: the command line prints it before it exits
     if evaluation.missed:
         raise GateMissed(evaluation)

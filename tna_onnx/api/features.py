@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tna_onnx.api.arguments import DataModelWords, Unpack, data_of, model_options_of, refuse_unknown
+from tna_onnx.api.shown import ProgressWord, check_targets, kept, shown
 from tna_onnx.data.images.notes import preprocessing_notes
 from tna_onnx.data.suspicion import warnings_of
 from tna_onnx.errors import UsageError
@@ -20,7 +21,6 @@ from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.graph.load import ModelSource, load_model
 from tna_onnx.graph.outputs import find_readout
 from tna_onnx.graph.readout import Head, Readout
-from tna_onnx.progress import Progress, silent
 from tna_onnx.results.collection import Collection
 from tna_onnx.runtime import parse_device
 
@@ -37,7 +37,8 @@ def features(
     *,
     device: str = "auto",
     batch_size: BatchSize = 64,
-    progress: Progress | None = None,
+    json: str | Path | None = None,
+    progress: ProgressWord = None,
     **words: Unpack[DataModelWords],
 ) -> Collection:
     """Run a model over labelled data up to its features, and keep these with logits and labels.
@@ -50,7 +51,8 @@ def features(
         cache: folder of feature stores; made if it is missing.
         device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
         batch_size: samples per run; `auto` finds them by a short probe.
-        progress: called with (stage, done, total).
+        json: JSON file to write.
+        progress: True for bars on standard error, or a function that is called with (stage, done, total).
         **words: single fields by name, of `tna_onnx.Data` and `tna_onnx.ModelOptions`.
 
     Raises:
@@ -63,6 +65,7 @@ def features(
     """
     refuse_unknown("features", words, DataModelWords)
     check_batch_size(batch_size)
+    check_targets(json)
     options = model_options_of(words)
     labelled = data_of(data, words)
     where = parse_device(device)
@@ -82,10 +85,11 @@ def features(
     # as in `calibrate`: the tail runs the collected batches as they are
     if probed.tail is not None and session.fixed_batch:
         size = session.fixed_batch
-    table = collect_features(opened, probed.readout, source, size, progress or silent, Path(cache))
+    with shown(progress) as advance:
+        table = collect_features(opened, probed.readout, source, size, advance, Path(cache))
     suspicion = labelled.check(_predicted(table, probed.readout), source.labels, names, readout.n_classes)
     about_images = preprocessing_notes(source, opened.inputs, labelled.preprocessing)
-    return Collection(
+    result = Collection(
         model=loaded.name,
         model_sha256=loaded.sha256,
         data=source.describe(),
@@ -103,6 +107,7 @@ def features(
         preprocessing=source.recipe(),
         provider=session.provider,
     )
+    return kept(json, result)
 
 
 def _predicted(table: FeatureTable, readout: Readout) -> NDArray[Any]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from tna_onnx.api.arguments import DataModelWords, Unpack, data_of, model_options_of, refuse_unknown
+from tna_onnx.api.shown import ProgressWord, check_targets, kept, shown
 from tna_onnx.data import Source
 from tna_onnx.data.images.notes import preprocessing_notes
 from tna_onnx.data.options import Data
@@ -20,7 +22,6 @@ from tna_onnx.graph.options import ModelOptions
 from tna_onnx.graph.outputs import choose_readout, class_output, output_of
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.rewrite import provenance
-from tna_onnx.progress import Progress, silent
 from tna_onnx.results.difference import ModelDifference, OutputDifference
 from tna_onnx.runtime import Device, parse_device
 
@@ -34,7 +35,8 @@ def verify(
     data: Any = None,
     device: str = "auto",
     batch_size: BatchSize = 64,
-    progress: Progress | None = None,
+    json: str | Path | None = None,
+    progress: ProgressWord = None,
     **words: Unpack[DataModelWords],
 ) -> ModelDifference:
     """Compare a recalibrated ONNX file with its original: every node, tensor and field, and the outputs on data.
@@ -45,7 +47,8 @@ def verify(
         data: labelled samples on which both are run; without them, nothing is run.
         device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
         batch_size: samples per run; `auto` finds them by a short probe.
-        progress: called with (stage, done, total).
+        json: JSON file to write.
+        progress: True for bars on standard error, or a function that is called with (stage, done, total).
         **words: single fields by name, of `tna_onnx.Data`, and of `tna_onnx.ModelOptions` for the original, where the
             recalibrated file does not tell them.
 
@@ -64,6 +67,7 @@ def verify(
     refuse_unknown("verify", words, DataModelWords)
     where = parse_device(device)
     check_batch_size(batch_size)
+    check_targets(json)
     if data is None and words.get("preprocessing") is not None:
         raise UsageError("preprocessing was given, but no data to preprocess; add --data, or leave it away")
     files = _Files.of(load_model(original), load_model(recalibrated), model_options_of(words))
@@ -78,14 +82,15 @@ def verify(
             size = choose_batch_size(batch_size, both.session, [both.output.name], source)
             notes += batch_size_notes(batch_size, size)
             notes += tuple(preprocessing_notes(source, input_specs(both.session), labelled.preprocessing))
-            outputs = run_both(both, where, source, size, progress or silent)
+            with shown(progress) as advance:
+                outputs = run_both(both, where, source, size, advance)
             labelled.check_accuracy(outputs.accuracy_before, outputs.samples)
         except (DataError, UnsupportedModel) as error:
             # nothing else is wrong: this is what the user has to see
             if sound:
                 raise
             notes += (f"outputs not compared: {error}",)  # the file is not sound: say first in what
-    return ModelDifference(
+    result = ModelDifference(
         original=files.old.name,
         original_sha256=files.old.sha256,
         recalibrated=files.new.name,
@@ -99,6 +104,7 @@ def verify(
         outputs=outputs,
         notes=notes,
     )
+    return kept(json, result)
 
 
 @dataclass(frozen=True, eq=False)

@@ -121,7 +121,8 @@ def calibrate(
       tna-onnx calibrate model.onnx data/ --eval heldout/ -o model.tna.onnx
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
     from tna_onnx.api.calibrate import calibrate as run  # noqa: PLC0415 - NumPy loads only when a command runs
-    from tna_onnx.cli.show import finish, json_step, page_step, progress_bars, ready  # noqa: PLC0415
+    from tna_onnx.cli.show import finish, json_step, page_step, ready  # noqa: PLC0415
+    from tna_onnx.render.progress import progress_shown  # noqa: PLC0415
     from tna_onnx.render.text import report_text  # noqa: PLC0415
 
     extras = Extras(figures, figure_formats, mlflow or mlflow_experiment is not None, mlflow_experiment)
@@ -136,7 +137,7 @@ def calibrate(
     earlier = output is not None and output.is_file() and not arguments["dry_run"]
     # the last step before the work: what changes from here on was written by this run
     watch([output, json_file, details], arguments["cache"])
-    with progress_bars(quiet) as progress:
+    with progress_shown(not quiet) as progress:
         report, missed = run_gated(run, preprocessing=recipe, details=needs_details, progress=progress, **arguments)
     # MLflow comes last: it takes the files that the other steps have written.
     steps = [

@@ -51,8 +51,9 @@ def compare(preset: str | None, json_file: str | None, page: str | None, quiet: 
       tna-onnx compare model.onnx model.tna.onnx other.onnx --data heldout/ --report comparison.html
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
     from tna_onnx.api.compare import compare as run  # noqa: PLC0415 - NumPy loads only when a command runs
-    from tna_onnx.cli.show import command_line, finish, json_step, page_step, progress_bars, ready  # noqa: PLC0415
+    from tna_onnx.cli.show import command_line, finish, json_step, page_step, ready  # noqa: PLC0415
     from tna_onnx.render.comparison_text import model_comparison_text  # noqa: PLC0415
+    from tna_onnx.render.progress import progress_shown  # noqa: PLC0415
 
     inputs = [*arguments["models"], arguments["data"]]
     # before any model runs; the two results must not be one file either
@@ -61,7 +62,7 @@ def compare(preset: str | None, json_file: str | None, page: str | None, quiet: 
     recipe = take_recipe(preset, arguments)
     ready()
     watch([json_file, page])
-    with progress_bars(quiet) as progress:
+    with progress_shown(not quiet) as progress:
         comparison = run(preprocessing=recipe, progress=progress, **arguments)
 
     def html() -> str:

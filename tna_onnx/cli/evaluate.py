@@ -40,7 +40,8 @@ __all__ = ["evaluate"]
 def evaluate(preset: str | None, json_file: str | None, plot: bool, quiet: bool, **arguments: Any) -> None:
     """Measure MODEL on labelled data: accuracy, ECE, AdaECE, NLL, Brier score."""
     from tna_onnx.api.evaluate import evaluate as run  # noqa: PLC0415 - NumPy loads only when a command runs
-    from tna_onnx.cli.show import finish, json_step, progress_bars, ready  # noqa: PLC0415
+    from tna_onnx.cli.show import finish, json_step, ready  # noqa: PLC0415
+    from tna_onnx.render.progress import progress_shown  # noqa: PLC0415
     from tna_onnx.render.text import evaluation_text  # noqa: PLC0415
 
     # before the work: a mistyped path must not cost a run
@@ -48,7 +49,7 @@ def evaluate(preset: str | None, json_file: str | None, plot: bool, quiet: bool,
     recipe = take_recipe(preset, arguments)
     ready()
     watch([json_file])
-    with progress_bars(quiet) as progress:
+    with progress_shown(not quiet) as progress:
         evaluation, missed = run_gated(run, preprocessing=recipe, progress=progress, **arguments)
     finish(evaluation_text(evaluation, plot=plot), [json_step(json_file, evaluation)], quiet or json_file == "-")
     # The numbers are shown first: whoever misses a gate wants to know by how much.

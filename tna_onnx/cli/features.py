@@ -38,7 +38,8 @@ def features(preset: str | None, json_file: str | None, quiet: bool, **arguments
       tna-onnx calibrate model.onnx --calib features/
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
     from tna_onnx.api.features import features as run  # noqa: PLC0415 - NumPy loads only when a command runs
-    from tna_onnx.cli.show import finish, json_step, progress_bars, ready  # noqa: PLC0415
+    from tna_onnx.cli.show import finish, json_step, ready  # noqa: PLC0415
+    from tna_onnx.render.progress import progress_shown  # noqa: PLC0415
     from tna_onnx.render.text import collection_text  # noqa: PLC0415
 
     # before the work: a mistyped path must not cost a run
@@ -46,6 +47,6 @@ def features(preset: str | None, json_file: str | None, quiet: bool, **arguments
     recipe = take_recipe(preset, arguments)
     ready()
     watch([json_file], arguments["cache"])
-    with progress_bars(quiet) as progress:
+    with progress_shown(not quiet) as progress:
         collection = run(preprocessing=recipe, progress=progress, **arguments)
     finish(collection_text(collection), [json_step(json_file, collection)], quiet or json_file == "-")

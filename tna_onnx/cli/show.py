@@ -1,4 +1,4 @@
-"""Progress on standard error, results on standard output and in files."""
+"""Results on standard output and in files."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import contextlib
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from rich.console import Console, Group, RenderableType
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from tna_onnx.cli.channels import standard_output
@@ -19,13 +18,12 @@ from tna_onnx.cli.signals import loaded
 from tna_onnx.errors import DeviceError, ResultError, TnaError
 from tna_onnx.files import write_file
 from tna_onnx.printable import printable
-from tna_onnx.progress import Progress as Callback
 from tna_onnx.render.mlflow import TrackingError
 from tna_onnx.render.text import show
 from tna_onnx.results.as_json import to_json
 from tna_onnx.runtime import runtime_version
 
-__all__ = ["Step", "command_line", "finish", "json_step", "page_step", "progress_bars", "ready", "say"]
+__all__ = ["Step", "command_line", "finish", "json_step", "page_step", "ready", "say"]
 
 Step: TypeAlias = Callable[[], Sequence[str]]
 """Writes one kind of result, and returns lines to print about it."""
@@ -38,23 +36,6 @@ def ready() -> None:
     with contextlib.suppress(DeviceError):
         runtime_version()
     loaded()
-
-
-@contextlib.contextmanager
-def progress_bars(quiet: bool) -> Iterator[Callback]:
-    """Give a progress callback; bars show on a terminal only."""
-    console = Console(stderr=True)  # standard output is for results
-    columns = (TextColumn("{task.description:<16}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=quiet or not console.is_terminal) as bars:
-        tasks: dict[str, TaskID] = {}
-
-        def advance(stage: str, done: int, total: int) -> None:
-            # Stages are not known in advance: each gets its bar when it first reports.
-            if stage not in tasks:
-                tasks[stage] = bars.add_task(stage, total=total)
-            bars.update(tasks[stage], completed=done, total=total)
-
-        yield advance
 
 
 def finish(text: RenderableType, steps: Iterable[Step], quiet: bool, output: str = "") -> None:

@@ -47,14 +47,15 @@ def verify(preset: str | None, json_file: str | None, quiet: bool, **arguments: 
       tna-onnx verify model.onnx model.tna.onnx --data heldout/
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
     from tna_onnx.api.verify import verify as run  # noqa: PLC0415 - NumPy loads only when a command runs
-    from tna_onnx.cli.show import finish, json_step, progress_bars, ready  # noqa: PLC0415
+    from tna_onnx.cli.show import finish, json_step, ready  # noqa: PLC0415
+    from tna_onnx.render.progress import progress_shown  # noqa: PLC0415
     from tna_onnx.render.text import difference_text  # noqa: PLC0415
 
     check_result_file(json_file, arguments["original"], arguments["recalibrated"], arguments["data"])
     recipe = take_recipe(preset, arguments)
     ready()
     watch([json_file])
-    with progress_bars(quiet) as progress:
+    with progress_shown(not quiet) as progress:
         difference = run(preprocessing=recipe, progress=progress, **arguments)
     finish(difference_text(difference), [json_step(json_file, difference)], quiet or json_file == "-")
     # after the table, which says in what the files differ

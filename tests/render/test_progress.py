@@ -1,0 +1,56 @@
+"""Progress without a terminal: the end of each stage, a sign of life, and nothing where nothing is wanted."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import pytest
+
+from tna_onnx.render.progress import Lines, progress_shown
+
+
+def test_one_line_a_stage(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress_shown() as progress:
+        for step in (("collect", 0, 2000), ("collect", 1000, 2000), ("collect", 2000, 2000), ("collect", 2000, 2000)):
+            progress(*step)
+        progress("search", 3, 9)
+        progress("search", 9, 9)
+        progress("collect", 0, 50)
+        progress("collect", 50, 50)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert [line.rpartition(",")[0] for line in err.splitlines()] == [
+        "collect: 2,000 of 2,000",
+        "search: 9 of 9",
+        "collect: 50 of 50",
+    ]
+
+
+def test_nothing_is_shown_where_nothing_is_wanted(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress_shown(False) as progress:
+        progress("collect", 5, 5)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_stage_that_reports_nothing_gives_signs_of_life(capsys: pytest.CaptureFixture[str]) -> None:
+    with Lines(every=0.01) as lines:
+        lines("search", 3, 9)
+        seen = ""
+        for _ in range(500):
+            time.sleep(0.01)
+            seen += capsys.readouterr().err
+            if seen.count("so far, search: 3 of 9") > 1:
+                break
+    assert "so far, search: 3 of 9, 0 s\n" in seen
+
+
+def test_an_error_ends_it_and_a_closed_stream_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(KeyError), Lines() as lines:
+        raise KeyError
+    assert not lines._clock.is_alive()
+    closed = open("/dev/null", "w")  # noqa: PTH123, SIM115
+    closed.close()
+    monkeypatch.setattr(sys, "stderr", closed)
+    with Lines() as lines:
+        lines("search", 9, 9)

@@ -1,0 +1,105 @@
+"""How far a run is, on standard error: bars on a terminal, else one line a stage and one every half minute."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from tna_onnx.printable import printable
+from tna_onnx.progress import Progress as Callback
+from tna_onnx.progress import silent
+
+__all__ = ["Lines", "progress_shown"]
+
+_EVERY = 30.0  # seconds: a log tells that the run is alive, and stays short
+
+
+@contextlib.contextmanager
+def progress_shown(wanted: bool = True) -> Iterator[Callback]:
+    """Give a progress callback for the block.
+
+    Args:
+        wanted: whether anything is to be shown.
+    """
+    console = Console(stderr=True)  # standard output is for results
+    if not wanted:
+        yield silent
+    elif console.is_terminal or console.is_jupyter:
+        yield from _bars(console)
+    else:
+        with Lines() as lines:
+            yield lines
+
+
+def _bars(console: Console) -> Iterator[Callback]:
+    columns = (
+        TextColumn("{task.description:<16}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def advance(stage: str, done: int, total: int) -> None:
+            # Stages are not known in advance: each gets its bar when it first reports.
+            if stage not in tasks:
+                tasks[stage] = bars.add_task(stage, total=total)
+            bars.update(tasks[stage], completed=done, total=total)
+
+        yield advance
+
+
+class Lines:
+    """A progress callback that prints the end of each stage, and every half minute where the run is."""
+
+    def __init__(self, every: float = _EVERY) -> None:
+        self._every = every
+        self._start = time.monotonic()
+        self._latest = "starting"
+        self._ended = threading.Event()
+        self._clock = threading.Thread(target=self._tick, daemon=True)
+
+    def __enter__(self) -> Lines:
+        self._clock.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._clock.join()
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        """Take note of where a stage is."""
+        ended = done >= total and self._latest != f"{stage}: {done:,} of {total:,}"
+        self._latest = f"{stage}: {done:,} of {total:,}"
+        if ended:
+            self._say()
+
+    def _tick(self) -> None:
+        # in a thread of its own: stages that report nothing take long too
+        while not self._ended.wait(self._every):
+            self._say("so far, ")
+
+    def _say(self, before: str = "") -> None:
+        seconds = time.monotonic() - self._start
+        # a log that cannot be written does not end the work
+        with contextlib.suppress(OSError, ValueError):
+            print(printable(f"{before}{self._latest}, {seconds:.0f} s"), file=sys.stderr, flush=True)  # noqa: T201
