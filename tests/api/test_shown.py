@@ -10,6 +10,7 @@ import pytest
 import tna_onnx
 from tests.conftest import Small
 from tests.support import PLAIN
+from tna_onnx.render import progress
 
 
 def test_calibrate_writes_what_the_command_line_writes(small: Small, tmp_path: Path) -> None:
@@ -50,7 +51,10 @@ def test_files_that_cannot_be_written_are_refused_before_the_work(small: Small, 
             tna_onnx.calibrate("missing.onnx", "missing.npz", **words)
 
 
-def test_progress_is_shown_or_told(small: Small, capfd: pytest.CaptureFixture[str]) -> None:
+def test_progress_is_shown_or_told(
+    small: Small, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress.Lines.__init__, "__defaults__", (30.0, 0.0))
     tna_onnx.evaluate(small.model, small.calib, device="cpu", progress=True)
     assert "evaluate: " in capfd.readouterr().err
     steps: list[str] = []

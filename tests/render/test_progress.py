@@ -11,7 +11,7 @@ from tna_onnx.render.progress import Lines, progress_shown
 
 
 def test_one_line_a_stage(capsys: pytest.CaptureFixture[str]) -> None:
-    with progress_shown() as progress:
+    with Lines(short=0) as progress:
         for step in (("collect", 0, 2000), ("collect", 1000, 2000), ("collect", 2000, 2000), ("collect", 2000, 2000)):
             progress(*step)
         progress("search", 3, 9)
@@ -25,6 +25,12 @@ def test_one_line_a_stage(capsys: pytest.CaptureFixture[str]) -> None:
         "search: 9 of 9",
         "collect: 50 of 50",
     ]
+
+
+def test_a_short_run_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress_shown() as progress:
+        progress("collect", 5, 5)
+    assert capsys.readouterr() == ("", "")
 
 
 def test_nothing_is_shown_where_nothing_is_wanted(capsys: pytest.CaptureFixture[str]) -> None:
@@ -52,5 +58,5 @@ def test_an_error_ends_it_and_a_closed_stream_does_not(monkeypatch: pytest.Monke
     closed = open("/dev/null", "w")  # noqa: PTH123, SIM115
     closed.close()
     monkeypatch.setattr(sys, "stderr", closed)
-    with Lines() as lines:
+    with Lines(short=0) as lines:
         lines("search", 9, 9)

@@ -16,7 +16,7 @@ from tna_onnx.calibration.task import Collected, Task
 from tna_onnx.data.images.notes import preprocessing_warnings
 from tna_onnx.data.source import require_samples, source_notes
 from tna_onnx.engine.placement import placement_of
-from tna_onnx.errors import UsageError
+from tna_onnx.errors import UnsupportedModel, UsageError
 from tna_onnx.extraction.batch_size import batch_size_for, check_batch_size
 from tna_onnx.extraction.collect import collect_features
 from tna_onnx.extraction.given import Samples, open_samples
@@ -24,7 +24,8 @@ from tna_onnx.extraction.head_check import Probed, check_readout
 from tna_onnx.extraction.sessions import OpenModel
 from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import Model, load_model
-from tna_onnx.graph.outputs import find_readout, output_of
+from tna_onnx.graph.options import ModelOptions
+from tna_onnx.graph.outputs import choose_readout, find_readout, output_of
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.requantize import requantized
 from tna_onnx.graph.save import check_output
@@ -187,12 +188,32 @@ def _find_readout(job: Job, model: Model) -> Readout:
     """Return the head that is to be tilted, or whatever logits a map can go behind."""
     options = job.options
     if job.needs_head:
-        readout: Readout = choose_head(model, options.head, options.output_name)
+        readout: Readout = _head(model, options)
     else:
         readout = find_readout(model, options.head, options.output_name, options.output_kind)
     if isinstance(readout, Head):
         return _as_stored(model, readout, job.settings.quantized_head)
     return readout
+
+
+def _head(model: Model, options: ModelOptions) -> Head:
+    """Return the head.
+
+    Raises:
+        UnsupportedModel: there is none; the advice is what works for this model.
+    """
+    try:
+        return choose_head(model, options.head, options.output_name)
+    except UnsupportedModel as error:
+        if "--search none" not in str(error):
+            raise
+        try:
+            choose_readout(model, options.output_name)
+        except UnsupportedModel as other:
+            # a map alone would be refused too: say why, and what it needs besides
+            advice = str(other).replace("--output-kind", "--search none --output-kind")
+            raise UnsupportedModel(advice) from error
+        raise
 
 
 def _as_stored(model: Model, head: Head, choice: QuantizedHead) -> Head:

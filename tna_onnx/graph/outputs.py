@@ -17,6 +17,7 @@ from tna_onnx.graph.dtypes import FLOAT_TYPES
 from tna_onnx.graph.head import choose_head, find_heads
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX
+from tna_onnx.graph.purpose import purpose
 from tna_onnx.graph.readout import Readout
 from tna_onnx.graph.rewrite import provenance
 from tna_onnx.graph.stored import Refused
@@ -171,8 +172,13 @@ def find_readout(model: Model, head: str | None = None, output: str | None = Non
     if head is None and kind is None:
         try:
             return choose_head(model, None, output)
-        except UnsupportedModel:  # a map alone needs no head
-            return choose_readout(model, output)
+        except UnsupportedModel as error:  # a map alone needs no head
+            try:
+                return choose_readout(model, output)
+            except UnsupportedModel:
+                if "choose one with --head" in str(error):  # there are heads: that is what has to be told
+                    raise error from None
+                raise
     if head is not None:
         return choose_head(model, head, output)
     return choose_readout(model, output, kind)
@@ -201,6 +207,9 @@ def choose_readout(model: Model, output: str | None = None, kind: str | None = N
         except Refused as refused:
             reasons.append(f"\n  output '{info.name}': {refused}")
     if not readouts:
+        what = purpose(model)
+        if what:
+            raise UnsupportedModel(f"{model.name}: {what}; only classifiers can be calibrated")
         raise UnsupportedModel(f"{model.name}: no output that can be calibrated{''.join(reasons)}")
     if len({readout.logits for readout in readouts}) > 1:
         names = ", ".join(readout.output for readout in readouts)
@@ -246,6 +255,11 @@ def _holds(walked: Walked, kind: str | None) -> str:
         return walked.holds
     holds = kind or _known_kind(walked.node)
     if not holds:
+        if _adds_up_shares(walked.node):
+            raise Refused(
+                f"a tree ensemble ({walked.where}), which has no linear layer, but a map can go behind it; its leaves "
+                "hold shares from 0 to 1: say so with --output-kind probabilities"
+            )
         raise Refused(
             f"the graph does not tell whether it holds logits or probabilities (it comes from {walked.where}); say "
             "so with --output-kind logits or --output-kind probabilities"
@@ -282,6 +296,14 @@ def _known_kind(node: onnx.NodeProto | None) -> str:
     if node.op_type == "SVMClassifier" and any(a.name == "prob_a" for a in node.attribute):
         return "probabilities"
     return ""
+
+
+def _adds_up_shares(node: onnx.NodeProto | None) -> bool:
+    """Tell whether a node is a forest whose leaves hold shares of samples, as those of scikit-learn do."""
+    if node is None or node.op_type != "TreeEnsembleClassifier":
+        return False
+    weights = [weight for a in node.attribute if a.name == "class_weights" for weight in a.floats]
+    return bool(weights) and min(weights) >= 0 and max(weights) <= 1
 
 
 def _node_labels(node: onnx.NodeProto | None) -> tuple[int | str, ...]:

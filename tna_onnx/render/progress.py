@@ -1,4 +1,4 @@
-"""How far a run is, on standard error: bars on a terminal, else one line a stage and one every half minute."""
+"""How far a run is, on standard error: bars on a terminal, else a line a stage and one every half minute."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from tna_onnx.progress import silent
 __all__ = ["Lines", "progress_shown"]
 
 _EVERY = 30.0  # seconds: a log tells that the run is alive, and stays short
+_SHORT = 5.0  # seconds: a run that ends within them needs no lines
 
 
 @contextlib.contextmanager
@@ -67,10 +68,14 @@ def _bars(console: Console) -> Iterator[Callback]:
 
 
 class Lines:
-    """A progress callback that prints the end of each stage, and every half minute where the run is."""
+    """A progress callback that prints the end of each stage, and every half minute where the run is.
 
-    def __init__(self, every: float = _EVERY) -> None:
+    A short run prints nothing.
+    """
+
+    def __init__(self, every: float = _EVERY, short: float = _SHORT) -> None:
         self._every = every
+        self._short = short
         self._start = time.monotonic()
         self._latest = "starting"
         self._ended = threading.Event()
@@ -90,7 +95,7 @@ class Lines:
         """Take note of where a stage is."""
         ended = done >= total and self._latest != f"{stage}: {done:,} of {total:,}"
         self._latest = f"{stage}: {done:,} of {total:,}"
-        if ended:
+        if ended and time.monotonic() - self._start >= self._short:
             self._say()
 
     def _tick(self) -> None:

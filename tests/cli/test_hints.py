@@ -1,0 +1,134 @@
+"""What a model is told to be, and hints: each of them is followed, and has to work."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from tests.builders import small_model, tensor_info
+from tests.support import cli
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((150, 4)).astype(np.float32)
+FAST = ["--map", "ts", "--device", "cpu", "--trust-labels"]
+
+
+def data(folder: Path) -> Path:
+    # what the models below go by, with noise
+    labels = np.digitize(X[:, 0] + np.random.default_rng(1).standard_normal(150), [-0.7, 0.7])
+    np.savez(folder / "calib.npz", X=X, labels=labels)
+    return folder / "calib.npz"
+
+
+def linear(columns: int, *names: str) -> onnx.ModelProto:
+    weight = np.zeros((4, columns), np.float32)
+    weight[0] = np.linspace(-2, 2, columns)
+    weights = {f"w_{name}": weight + np.float32(0.1 * place) * RNG.standard_normal((4, columns)).astype(np.float32)
+               for place, name in enumerate(names)}  # fmt: skip
+    nodes = [helper.make_node("MatMul", ["X", f"w_{name}"], [name], name=f"head_{name}") for name in names]
+    return small_model(nodes, [tensor_info("X", ["N", 4])], [tensor_info(n, ["N", columns]) for n in names], weights)
+
+
+def tree(shares: bool) -> onnx.ModelProto:
+    """A stump on X[0]: shares of three classes in its leaves, or scores."""
+    scores = [0.6, 0.3, 0.1, 0.1, 0.3, 0.6]
+    node = helper.make_node(
+        "TreeEnsembleClassifier", ["X"], ["label", "scores"], domain="ai.onnx.ml",
+        nodes_treeids=[0, 0, 0], nodes_nodeids=[0, 1, 2], nodes_featureids=[0, 0, 0], nodes_values=[0.0, 0.0, 0.0],
+        nodes_modes=["BRANCH_LEQ", "LEAF", "LEAF"], nodes_truenodeids=[1, 0, 0], nodes_falsenodeids=[2, 0, 0],
+        class_treeids=[0] * 6, class_nodeids=[1, 1, 1, 2, 2, 2], class_ids=[0, 1, 2, 0, 1, 2],
+        class_weights=scores if shares else [5 * score - 2 for score in scores], classlabels_int64s=[0, 1, 2],
+        post_transform="NONE",
+    )  # fmt: skip
+    outputs = [tensor_info("label", ["N"], np.int64), tensor_info("scores", ["N", 3])]
+    return small_model([node], [tensor_info("X", ["N", 4])], outputs, domains={"ai.onnx.ml": 3})
+
+
+def regressor() -> onnx.ModelProto:
+    node = helper.make_node("LinearRegressor", ["X"], ["y"], domain="ai.onnx.ml", coefficients=[1.0] * 4)
+    return small_model([node], [tensor_info("X", ["N", 4])], [tensor_info("y", ["N", 1])], domains={"ai.onnx.ml": 1})
+
+
+def detector() -> onnx.ModelProto:
+    nodes = [
+        helper.make_node("Identity", ["X"], ["boxes"]),
+        helper.make_node("Softmax", ["X"], ["scores"]),
+    ]
+    outputs = [tensor_info("boxes", ["N", 4]), tensor_info("scores", ["N", 7, 4])]
+    return small_model(nodes, [tensor_info("X", ["N", 4])], outputs)
+
+
+MODELS: dict[str, Any] = {
+    "forest": lambda: tree(shares=True),
+    "boosted trees": lambda: tree(shares=False),
+    "two heads": lambda: linear(3, "a", "b"),
+}
+
+
+def follow(words: list[object], error: str) -> list[list[object]]:
+    """Return the commands that a message proposes."""
+    flags = dict.fromkeys(re.findall(r"(?:--[a-z-]+ (?:none|[a-z]+|NODE|NAME)\b ?)+", error))
+    found = []
+    for flag in flags:
+        node = re.search(r"heads found: (\S+) \(output '(\w+)'", error)
+        text = flag
+        if node:
+            text = text.replace("NODE", node[1]).replace("NAME", node[2])
+        found.append([*words, *text.split()])
+    return found
+
+
+@pytest.mark.parametrize("command", [["calibrate"], ["calibrate", "--search", "sparse"], ["evaluate"], ["features"]])
+@pytest.mark.parametrize("name", MODELS)
+def test_every_hint_works(tmp_path: Path, name: str, command: list[str]) -> None:
+    model = tmp_path / "model.onnx"
+    onnx.save(MODELS[name](), model)
+    words: list[object] = [command[0], model, data(tmp_path), "--device", "cpu"]
+    if command[0] == "calibrate":
+        words += [*FAST, "-o", tmp_path / "o.onnx", "--ensemble-size", "inf", "--angle-step", "30"]
+    if command[0] == "features":
+        words += ["--cache", tmp_path / "cache"]
+    refused = cli(*words, *command[1:])
+    assert refused.exit_code == 3, refused.output
+    commands = follow([*words, *command[1:]], refused.stderr)
+    assert commands, refused.stderr
+    for told in commands:
+        done = cli(*told)
+        # the wrong one of two kinds may be told by the values
+        assert done.exit_code == 0 or "probabilities" in done.stderr, (told, done.output)
+    assert any(cli(*told).exit_code == 0 for told in commands)
+
+
+def test_a_forest_is_told_one_kind(tmp_path: Path) -> None:
+    onnx.save(tree(shares=True), tmp_path / "model.onnx")
+    error = cli("evaluate", tmp_path / "model.onnx", data(tmp_path)).stderr
+    assert "a tree ensemble" in error
+    assert "--output-kind probabilities" in error
+    assert "--output-kind logits" not in error
+
+
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [
+        (regressor, "this is a regressor (LinearRegressor)"),
+        (lambda: linear(1, "y"), "this is a regressor: "),
+        (detector, "this is a detector (output 'boxes')"),
+    ],
+)
+@pytest.mark.parametrize("flags", [[], ["--search", "sparse"], ["--search", "none"], ["--head", "head_y"]])
+def test_other_models_are_told_what_they_are_and_get_no_hint(
+    tmp_path: Path, make: Any, what: str, flags: list[str]
+) -> None:
+    onnx.save(make(), tmp_path / "model.onnx")
+    result = cli("calibrate", tmp_path / "model.onnx", data(tmp_path), "--map", "ts", *flags)
+    assert result.exit_code == 3
+    assert "--search none" not in result.stderr
+    assert "--output-kind" not in result.stderr
+    if "--head" not in flags:
+        assert what in result.stderr

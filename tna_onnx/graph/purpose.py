@@ -1,0 +1,45 @@
+"""What a model is that gives no class scores, so that its owner is told that and not sent to flags that cannot help.
+
+Only asked about a model that was refused: the operators and outputs of its file tell a regressor or a detector apart.
+"""
+
+from __future__ import annotations
+
+from tna_onnx.graph.dtypes import FLOAT_TYPES
+from tna_onnx.graph.load import Model
+
+__all__ = ["purpose"]
+
+_BOXES = ("NonMaxSuppression", "RoiAlign", "MaxRoiPool")
+_SEARCHED = ("boxes", "bboxes", "dets", "detection_boxes", "pred_boxes")
+
+
+def purpose(model: Model) -> str:
+    """Return what a refused model is, and what follows from that; empty if its file does not tell."""
+    operators = [node.op_type for node in model.proto.graph.node]
+    names = [info.name.lower() for info in model.proto.graph.output]
+    box = next((kind for kind in operators if kind in _BOXES), None)
+    boxed = next((name for name in names if name in _SEARCHED), None)
+    if box or boxed:
+        found = box or f"output '{boxed}'"
+        return f"this is a detector ({found}): it gives boxes, and no one distribution over classes for a sample"
+    regressor = next((kind for kind in operators if kind.endswith("Regressor")), None)
+    classifier = any(kind.endswith("Classifier") or kind == "ZipMap" for kind in operators)
+    if classifier or not _gives_one_number(model):
+        return ""
+    if regressor or not any(kind in ("Softmax", "LogSoftmax", "Sigmoid") for kind in operators):
+        by = f" ({regressor})" if regressor else ""
+        return f"this is a regressor{by}: it gives one number a sample, and no classes with confidences"
+    return ""
+
+
+def _gives_one_number(model: Model) -> bool:
+    """Tell whether each output holds one number a sample, and all are numbers with a point."""
+    for info in model.proto.graph.output:
+        tensor = info.type.tensor_type
+        if not info.type.HasField("tensor_type") or tensor.elem_type not in FLOAT_TYPES:
+            return False
+        # skl2onnx declares (N, 1), and other exporters (N,)
+        if any(dim.dim_value != 1 for dim in tensor.shape.dim[1:]):
+            return False
+    return True
