@@ -65,6 +65,7 @@ class DataWords(TypedDict, total=False):
     classes: Sequence[str] | str | Path | None
     label_column: str | None
     columns: Sequence[str]
+    tokenizer: str | Path | None
     skip_bad: bool
     expect_accuracy: float | None
     data_root: str | Path | None

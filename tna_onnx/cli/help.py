@@ -11,7 +11,7 @@ __all__ = ["SECTIONS", "help_all_option", "write_options"]
 # Section -> names of parameters, in this order. Most people need those of _COMMON.
 SECTIONS = {
     "Data": (
-        "calib", "data", "eval", "labels", "eval_labels", "label_column", "classes", "columns", "format",
+        "calib", "data", "eval", "labels", "eval_labels", "label_column", "classes", "columns", "tokenizer", "format",
         "train_features", "trust_labels", "expect_accuracy", "skip_bad", "data_root", "limits",
     ),
     "Images": (

@@ -67,6 +67,13 @@ data_options = together(
         help="Columns of a table that fill the model's inputs, in the model's order; several with commas, or repeat "
         "the option.  [default: by name, else all numbers]",
     ),
+    click.option(
+        "--tokenizer",
+        metavar="FOLDER",
+        type=click.Path(),
+        help="Turn text into tokens: folder of a tokenizer.json, or the name of a tokenizer that is in the cache of "
+        "Hugging Face.",
+    ),
     click.option("--skip-bad", is_flag=True, help="Skip images that cannot be read, and count them."),
     click.option(
         "--expect-accuracy",

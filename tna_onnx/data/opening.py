@@ -45,6 +45,7 @@ def open_source(
     class_names: Sequence[str] | None = None,
     label_column: str | None = None,
     columns: Sequence[str] = (),
+    tokenizer: str | Path | None = None,
     skip_bad: bool = False,
     data_root: str | Path | None = None,
     limits: Limits | None = None,
@@ -62,6 +63,7 @@ def open_source(
         class_names: the model's class names, in the order of its output; labels may then be names.
         label_column: the column of a manifest or table that holds the labels; None finds it by its name.
         columns: columns of a table that fill the inputs, in the model's order; empty finds them.
+        tokenizer: folder or file of a `tokenizer.json`, for samples that are text.
         skip_bad: leave out images that cannot be read, which takes one pass over all of them, and count them.
         data_root: folder in which files may lie that the data name, besides the folder of the data.
         limits: how large things in the data may be; None is `Limits()`.
@@ -79,7 +81,17 @@ def open_source(
     root = None if data_root is None else Path(data_root)
     chosen = (columns,) if isinstance(columns, str) else tuple(map(str, columns))
     request = Request(
-        inputs, n_classes, recipe, labels, class_names, label_column, skip_bad, root, limits or Limits(), chosen
+        inputs,
+        n_classes,
+        recipe,
+        labels,
+        class_names,
+        label_column,
+        skip_bad,
+        root,
+        limits or Limits(),
+        chosen,
+        tokenizer,
     )
     if not isinstance(data, (str, Path)):
         return _open_object(data, request)

@@ -37,6 +37,7 @@ class Data:
         classes: the model's class names in the order of its output, or the path of a file with them.
         label_column: column of a manifest or table that holds the labels; None finds it by its name.
         columns: columns of a table that fill the model's inputs, in the model's order; empty finds them.
+        tokenizer: folder or file of a `tokenizer.json`, for samples that are text.
         skip_bad: leave out images that cannot be read, and count them.
         expect_accuracy: accuracy that the model is known to have, in per cent.
         data_root: folder in which files may lie that the data name, besides their own folder.
@@ -53,6 +54,7 @@ class Data:
     classes: Sequence[str] | str | Path | None = None
     label_column: str | None = None
     columns: Sequence[str] = ()
+    tokenizer: str | Path | None = None
     skip_bad: bool = False
     expect_accuracy: float | None = None
     data_root: str | Path | None = None
@@ -147,6 +149,7 @@ class Data:
             class_names=names,
             label_column=self.label_column,
             columns=self.columns,
+            tokenizer=self.tokenizer,
             skip_bad=self.skip_bad,
             data_root=self.data_root,
             limits=self.limits,

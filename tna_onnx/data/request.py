@@ -38,6 +38,7 @@ class Request:
         data_root: folder in which files may lie that the data name, besides their own folder.
         limits: how large things in the data may be.
         columns: columns of a table that fill the inputs, in the model's order; empty finds them.
+        tokenizer: file, folder or name of the tokenizer for text; None where samples are no text.
     """
 
     inputs: Sequence[InputSpec]
@@ -50,6 +51,7 @@ class Request:
     data_root: Path | None = None
     limits: Limits = DEFAULT_LIMITS
     columns: tuple[str, ...] = ()
+    tokenizer: Path | str | None = None
 
     def __post_init__(self) -> None:
         """Check that the class names are as many as the classes, also where labels are indices.

@@ -15,6 +15,7 @@ from tna_onnx.data.labelfile import find_label_column, labels_apart
 from tna_onnx.data.sources.columns import ArraySource, open_columns
 from tna_onnx.data.sources.layout import Kind, lay_out
 from tna_onnx.data.sources.stacked import stack
+from tna_onnx.data.sources.tokens import text_columns, tokenized
 from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:
@@ -62,8 +63,13 @@ def open_in_memory(
         names = [name for name in columns if name not in inputs and name not in request.columns]
         label = find_label_column(names, request.label_column, where)
     kinds: dict[str, Kind] = {name: _kind(values) for name, values in columns.items()}
-    layout = lay_out(where, kinds, request, label)
-    arrays = {spec.name: _filled(where, spec, layout.columns[spec.name], columns, kinds) for spec in request.inputs}
+    if request.tokenizer is None:
+        layout = lay_out(where, kinds, request, label)
+        note = layout.note
+        arrays = {spec.name: _filled(where, spec, layout.columns[spec.name], columns, kinds) for spec in request.inputs}
+    else:
+        chosen = text_columns(where, [name for name in kinds if kinds[name] == "text" and name != label], request)
+        arrays, note = tokenized(where, [(name, columns[name].tolist()) for name in chosen], request)
     return open_columns(
         title,
         where,
@@ -73,7 +79,7 @@ def open_in_memory(
         hashed=hashed or (lambda indices: arrays_sha256(arrays, indices)),
         noun="column",
         label=label,
-        notes=(layout.note,) if layout.note else (),
+        notes=(note,) if note else (),
     )
 
 

@@ -140,10 +140,12 @@ def _missing(
 ) -> DataError:
     missing = [spec.name for spec in inputs if spec.name not in others]
     wanted = [spec.name for spec in inputs]
+    advice = "name the columns after the model's inputs, or say which fill them, in the model's order, with --columns"
+    if "text" in others.values() and all(spec.dtype.kind in "iu" for spec in inputs):
+        advice = "--tokenizer FOLDER turns text into tokens"
     return DataError(
         f"{where}: no column for the model's input {listed(missing)}; the model wants {listed(wanted)}, the file has "
-        f"{listed(kinds)}; name the columns after the model's inputs, or say which fill them, in the model's order, "
-        "with --columns"
+        f"{listed(kinds)}; {advice}"
     )
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tna_onnx.data.digest import files_sha256
+from tna_onnx.data.digest import arrays_sha256, files_sha256
 from tna_onnx.data.files import check_inside, read_text
 from tna_onnx.data.formats import ROWS
 from tna_onnx.data.labelfile import find_label_column, labels_apart
@@ -32,6 +32,7 @@ from tna_onnx.data.sources.images import ImageSource, open_image_files
 from tna_onnx.data.sources.layout import Kind, Layout, lay_out
 from tna_onnx.data.sources.stacked import stack
 from tna_onnx.data.sources.table_labels import stored_labels
+from tna_onnx.data.sources.tokens import text_columns, tokenized
 from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:
@@ -112,6 +113,8 @@ def open_table(path: Path, request: Request) -> ArraySource | ImageSource:
     if image_name is not None:
         return _open_images(path, files, request, image_name, label_name)
     kinds = {field.name: _kind(pyarrow, field.type) for field in schema}
+    if request.tokenizer is not None:
+        return _open_text(path, files, request, kinds, label_name)
     return _open_numbers(path, files, request, lay_out(str(path), kinds, request, label_name), kinds, label_name)
 
 
@@ -155,6 +158,27 @@ def _open_numbers(
         noun="column",
         label=label_name,
         notes=(layout.note,) if layout.note else (),
+    )
+
+
+def _open_text(
+    path: Path, files: tuple[Path, ...], request: Request, kinds: Mapping[str, Kind], label_name: str | None
+) -> ArraySource:
+    request.check_arrays(str(path))
+    text = [name for name, kind in kinds.items() if kind == "text" and name != label_name]
+    chosen = text_columns(str(path), text, request)
+    table, labels = _map(path, files, request, list(chosen), label_name)
+    arrays, note = tokenized(str(path), [(name, table.column(name).to_pylist()) for name in chosen], request)
+    return open_columns(
+        _title(path),
+        str(path),
+        request,
+        arrays,
+        labels,
+        hashed=lambda indices: arrays_sha256(arrays, indices),
+        noun="column",
+        label=label_name,
+        notes=(note,),
     )
 
 

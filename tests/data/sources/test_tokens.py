@@ -1,0 +1,140 @@
+"""Text as tokens: which column, which input, padding and cutting, and every refusal."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.data.samples import gather, spec
+from tna_onnx.data import InputSpec, Source, open_source
+from tna_onnx.errors import DataError, UsageError
+
+tokenizers = pytest.importorskip("tokenizers")
+
+TEXTS = ["good film", "bad bad film", "good", "a film , not good", "bad", "film"]
+LABELS = [0, 1, 0, 1, 1, 0]
+WORDS = {"[PAD]": 3, "[UNK]": 0, "good": 1, "bad": 2, "film": 4, "[CLS]": 5, "[SEP]": 6}
+NAMES = ("input_ids", "attention_mask", "token_type_ids")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    tokenizer = Tokenizer(models.WordLevel(WORDS, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 5), ("[SEP]", 6)]
+    )
+    (tmp_path / "model").mkdir()
+    tokenizer.save(str(tmp_path / "model" / "tokenizer.json"))
+    return tmp_path / "model"
+
+
+def inputs(*names: str, length: int | None = None) -> list[InputSpec]:
+    return [spec(name, (None, length), np.int64) for name in names or NAMES]
+
+
+def table(folder: Path, **columns: list[Any]) -> Path:
+    path = folder.parent / "reviews.jsonl"
+    columns = columns or {"text": TEXTS}
+    rows = [dict(zip([*columns, "label"], row, strict=True)) for row in zip(*columns.values(), LABELS, strict=True)]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return path
+
+
+def opened(data: Any, folder: Path, *wanted: InputSpec, **options: Any) -> Source:
+    return open_source(data, wanted or inputs(), 2, tokenizer=folder, **options)
+
+
+def expected(length: int) -> tuple[np.ndarray, np.ndarray]:
+    ids = np.full((6, length), 3)
+    mask = np.zeros((6, length), np.int64)
+    for row, text in enumerate(TEXTS):
+        tokens = [*[5, *(WORDS.get(word, 0) for word in text.split())][: length - 1], 6]
+        ids[row, : len(tokens)] = tokens
+        mask[row, : len(tokens)] = 1
+    return ids, mask
+
+
+def test_ids_mask_and_types(folder: Path) -> None:
+    source = opened(table(folder), folder)
+    joined = gather(source, 4)
+    ids, mask = expected(7)
+    np.testing.assert_array_equal(joined["input_ids"], ids, strict=True)
+    np.testing.assert_array_equal(joined["attention_mask"], mask, strict=True)
+    assert not joined["token_type_ids"].any()
+    assert source.labels.tolist() == LABELS
+    (note,) = source.notes  # type: ignore[attr-defined]
+    assert note == f"text of 'text' tokenised by {folder}, padded with id 3 to 7 tokens"
+
+
+def test_the_same_text_in_every_table(folder: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    ids, _ = expected(7)
+    quoted = "\n".join(
+        ["id,text,label", *(f'{k},"{t}",{y}' for k, (t, y) in enumerate(zip(TEXTS, LABELS, strict=True)))]
+    )
+    (folder.parent / "t.csv").write_text(quoted)
+    frame = pa.table({"id": range(6), "text": TEXTS, "label": LABELS})
+    pq.write_table(frame, folder.parent / "t.parquet")
+    for data in (folder.parent / "t.csv", folder.parent / "t.parquet", frame):
+        source = opened(data, folder / "tokenizer.json", *inputs("tokens"))
+        np.testing.assert_array_equal(gather(source, 4)["tokens"], ids)
+
+
+def test_cut_and_padded_to_what_the_model_takes(folder: Path) -> None:
+    source = opened(table(folder), folder, *inputs(*NAMES, length=4))
+    np.testing.assert_array_equal(gather(source, 4)["input_ids"], expected(4)[0])
+    assert source.notes[0].endswith("; 2 samples cut at 4 tokens")  # type: ignore[attr-defined]
+    assert gather(opened(table(folder), folder, *inputs(*NAMES, length=9)), 4)["input_ids"].shape == (6, 9)
+    (folder / "tokenizer_config.json").write_text('{"model_max_length": 5}')
+    assert gather(opened(table(folder), folder), 4)["input_ids"].shape == (6, 5)
+    (folder / "tokenizer_config.json").write_text('{"model_max_length": 1e30}')
+    assert gather(opened(table(folder), folder), 4)["input_ids"].shape == (6, 7)
+
+
+def test_pairs_of_columns_that_are_named(folder: Path) -> None:
+    data = table(folder, first=["good"] * 6, second=["bad"] * 6)
+    joined = gather(opened(data, folder, columns=["first", "second"]), 4)
+    assert joined["input_ids"][0].tolist() == [5, 1, 6, 2, 6]
+    assert joined["token_type_ids"][0].tolist() == [0, 0, 0, 1, 1]
+    with pytest.raises(DataError, match="expected one column of text, found 'first', 'second'; name it with --columns"):
+        opened(data, folder)
+
+
+def test_a_name_is_looked_up_in_the_cache_and_nothing_is_fetched(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    with pytest.raises(UsageError, match="nothing is downloaded"):
+        opened(table(folder), Path("org/name"))
+    kept = tmp_path / "hub" / "models--org--name" / "snapshots" / "abc"
+    kept.mkdir(parents=True)
+    (kept / "tokenizer.json").write_bytes((folder / "tokenizer.json").read_bytes())
+    data = table(folder)
+    assert len(open_source(data, inputs(), 2, tokenizer="org/name")) == 6
+
+
+def test_refusals(folder: Path) -> None:
+    data = table(folder)
+    with pytest.raises(DataError, match=r"column 'text' holds text.*--tokenizer FOLDER"):
+        open_source(data, inputs("input_ids"), 2)
+    with pytest.raises(DataError, match=r"no column for the model's input 'input_ids'.*--tokenizer FOLDER"):
+        open_source(data, inputs(), 2)
+    with pytest.raises(DataError, match="text needs a model that takes token ids"):
+        opened(data, folder, spec("X", (None, 4)))
+    with pytest.raises(DataError, match="names 'nothing'; expected one column of text"):
+        opened(data, folder, columns=["nothing"])
+    with pytest.raises(DataError, match="column 'text': expected text in row 1, found None"):
+        opened(table(folder, text=["a", None, *TEXTS[2:]], other=TEXTS), folder, columns=["text"])
+    table(folder)
+    with pytest.raises(UsageError, match=r"no such file; give the folder of a tokenizer\.json"):
+        opened(data, folder.parent)
+    (folder / "tokenizer.json").write_text("{}")
+    with pytest.raises(DataError, match="cannot be read as a tokenizer"):
+        opened(data, folder)

@@ -1,0 +1,162 @@
+"""Text as the token ids, mask and token types that a model takes, by a `tokenizer.json`; nothing is fetched.
+
+Inputs are told by their names: one with `mask` in it is the attention mask, one with `type` the token types, and the
+remaining one takes the ids. All samples are padded at their end to the longest one, or to the length that the model
+fixes, and cut at the length that the model, the tokenizer or its `tokenizer_config.json` says.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tna_onnx.data.files import read_text
+from tna_onnx.data.labels import listed
+from tna_onnx.data.limits import Limits
+from tna_onnx.data.optional import optional
+from tna_onnx.data.parsing import parsing
+from tna_onnx.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tna_onnx.data.request import Request
+    from tna_onnx.data.source import AnyArray
+
+__all__ = ["text_columns", "tokenized"]
+
+_TEXT = ("text", "sentence", "content", "review", "question")
+_PADDING = ("[PAD]", "<pad>", "<|padding|>", "<|endoftext|>")
+_LONGEST = 512  # tokens, where nothing says how many the model takes
+_NO_LIMIT = 100_000  # tokens: what tokenizers write where there is none is far larger
+
+
+def text_columns(where: str, text: Sequence[str], request: Request) -> tuple[str, ...]:
+    """Return the columns to tokenise: those that are named, else one with a usual name, else the only one with text.
+
+    Raises:
+        DataError: there is no telling.
+    """
+    if request.columns:
+        wrong = [name for name in request.columns if name not in text]
+        if wrong or len(request.columns) > 2:
+            raise DataError(
+                f"{where}: --columns names {listed(request.columns)}; expected one column of text, or two for pairs, "
+                f"of {listed(text) or 'none'}"
+            )
+        return request.columns
+    named = [name for name in text if name.lower() in _TEXT]
+    found = named if len(named) == 1 else list(text)
+    if len(found) != 1:
+        raise DataError(
+            f"{where}: expected one column of text, found {listed(text) or 'none'}; name it with --columns, or two "
+            "for pairs"
+        )
+    return tuple(found)
+
+
+def tokenized(
+    where: str, columns: Sequence[tuple[str, Sequence[Any]]], request: Request
+) -> tuple[dict[str, AnyArray], str]:
+    """Tokenise one column of text, or two as pairs.
+
+    Returns:
+        The array (N, T) of each input, and a line for reports.
+
+    Raises:
+        UsageError: `tokenizers` or the tokenizer is missing.
+        DataError: an input is none of those that take tokens, or a cell is no text.
+    """
+    roles = _roles(where, request)
+    for name, cells in columns:
+        wrong = next((row for row, cell in enumerate(cells) if not isinstance(cell, str)), None)
+        if wrong is not None:
+            raise DataError(
+                f"{where}: column {name!r}: expected text in row {wrong}, found {cells[wrong]!r:.60}; fill it"
+            )
+    tokenizer, folder = _load(str(request.tokenizer), request.limits)
+    fixed = next((spec.shape[1] for spec in request.inputs if spec.shape[1] is not None), None)
+    longest = fixed or _longest(tokenizer, folder, request.limits)
+    padding = _padding_id(tokenizer)
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(longest)
+    texts = [cells for _, cells in columns]
+    encoded = tokenizer.encode_batch(list(texts[0]) if len(texts) == 1 else list(zip(*texts, strict=True)))
+    cut = sum(bool(one.overflowing) for one in encoded)
+    length = fixed or max((len(one.ids) for one in encoded), default=0)
+    parts = {"ids": ("ids", padding), "mask": ("attention_mask", 0), "types": ("type_ids", 0)}
+    arrays = {}
+    for spec in request.inputs:
+        member, fill = parts[roles[spec.name]]
+        array = np.full((len(encoded), length), fill, spec.dtype)
+        for row, one in enumerate(encoded):
+            values = getattr(one, member)
+            array[row, : len(values)] = values
+        arrays[spec.name] = array
+    names = " and ".join(repr(name) for name, _ in columns)
+    note = f"text of {names} tokenised by {request.tokenizer}, padded with id {padding} to {length} tokens"
+    return arrays, f"{note}; {cut:,} samples cut at {longest} tokens" if cut else note
+
+
+def _roles(where: str, request: Request) -> dict[str, str]:
+    roles = {}
+    for spec in request.inputs:
+        name = spec.name.lower()
+        roles[spec.name] = "mask" if "mask" in name else "types" if "type" in name or "segment" in name else "ids"
+    wrong = [spec.name for spec in request.inputs if len(spec.shape) != 2 or spec.dtype.kind not in "iu"]
+    if wrong or list(roles.values()).count("ids") != 1:
+        raise DataError(
+            f"{where}: text needs a model that takes token ids (N, T) of integers, and a mask or token types beside "
+            f"them; found inputs {listed(roles)}; leave --tokenizer out, or store what the model takes as arrays"
+        )
+    return roles
+
+
+def _load(name: str, limits: Limits) -> tuple[Any, Path]:
+    """Return the tokenizer and the folder that it lies in."""
+    library = optional("tokenizers", "text", "turning text into tokens")
+    path = Path(name)
+    if not path.exists():
+        path = _downloaded(name)
+    file = path / "tokenizer.json" if path.is_dir() else path
+    if not file.is_file():
+        raise UsageError(f"{file}: no such file; give the folder of a tokenizer.json (tokenizer.save_pretrained)")
+    with parsing(str(file), "cannot be read as a tokenizer", "save it again"):
+        return library.Tokenizer.from_str(read_text(file, limits)), file.parent
+
+
+def _downloaded(name: str) -> Path:
+    """Return the folder in which Hugging Face's libraries have kept a tokenizer of this name."""
+    home = Path(os.environ.get("HF_HOME", Path("~/.cache/huggingface").expanduser()))
+    cache = Path(os.environ.get("HF_HUB_CACHE", home / "hub")) / f"models--{name.replace('/', '--')}" / "snapshots"
+    found = sorted(cache.glob("*/tokenizer.json"), key=lambda file: file.stat().st_mtime)
+    if not found:
+        raise UsageError(
+            f"{name}: no such folder, and no tokenizer of this name is in the cache of Hugging Face; nothing is "
+            "downloaded: give the folder of a tokenizer.json"
+        )
+    return found[-1].parent
+
+
+def _longest(tokenizer: Any, folder: Path, limits: Limits) -> int:
+    if tokenizer.truncation:
+        return int(tokenizer.truncation["max_length"])
+    file = folder / "tokenizer_config.json"
+    if file.is_file():
+        with parsing(str(file), "cannot be read", "save the tokenizer again"):
+            length = json.loads(read_text(file, limits)).get("model_max_length")
+        if isinstance(length, int) and 0 < length < _NO_LIMIT:
+            return length
+    return _LONGEST
+
+
+def _padding_id(tokenizer: Any) -> int:
+    if tokenizer.padding:
+        return int(tokenizer.padding["pad_id"])
+    ids = [tokenizer.token_to_id(token) for token in _PADDING]
+    # without a token for it, the mask alone tells what is padding
+    return next((number for number in ids if number is not None), 0)
