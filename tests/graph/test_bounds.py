@@ -12,8 +12,9 @@ from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
 from tests.graph.samples import CASES, Builder
 from tna_onnx.errors import TnaError, UnsupportedModel, UsageError
-from tna_onnx.graph import functions, load
+from tna_onnx.graph import load
 from tna_onnx.graph.head import choose_head, find_heads
+from tna_onnx.graph.limits import ModelLimits
 from tna_onnx.graph.load import load_model
 
 
@@ -161,17 +162,15 @@ def test_functions_that_cannot_be_inlined(proto: onnx.ModelProto, message: str) 
         load_model(proto)
 
 
-def test_a_ladder_of_a_few_steps_is_counted_right(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ladder_of_a_few_steps_is_counted_right() -> None:
     """The oracle is the inliner: the number of nodes that it makes is the largest that a limit refuses."""
     proto = ladder(4)
     made = len(load_model(proto).proto.graph.node) - 3  # without trunk, Relu and head
     assert made == 2**4
     # F4 stands for 2 calls, each of them for 2 more, ..., and 16 nodes: 2 + 4 + 8 + 16 + 16
-    monkeypatch.setattr(functions, "_MAX_NODES", 46)
-    load_model(proto)
-    monkeypatch.setattr(functions, "_MAX_NODES", 45)
-    with pytest.raises(UnsupportedModel, match="stand for 46 nodes"):
-        load_model(proto)
+    load_model(proto, ModelLimits(inlined_nodes=46))
+    with pytest.raises(UnsupportedModel, match=r"stand for 46 nodes .*at most 45 .*--model-limit inlined-nodes="):
+        load_model(proto, ModelLimits(inlined_nodes=45))
 
 
 # --- constants that nodes compute
@@ -229,3 +228,70 @@ def test_whatever_a_damaged_node_makes_raise_is_a_refusal(
     assert f"damaged, or of a form that cannot be read ({error.__name__}: something)" in refusal.reason
     with pytest.raises(TnaError):
         choose_head(model)
+
+
+# --- limits as settings
+
+
+@pytest.mark.parametrize(
+    ("damage", "limits"),
+    [
+        ("long name", ModelLimits(name_length=10_001)),
+        ("wide sparse tensor", ModelLimits(sparse_bytes=2**42)),
+    ],
+)
+def test_a_limit_can_be_raised(damage: str, limits: ModelLimits) -> None:
+    proto = sample()
+    DAMAGES[damage][0](proto)
+    with pytest.raises(UnsupportedModel, match="--model-limit"):
+        load_model(proto)
+    assert load_model(proto, limits).limits == limits
+
+
+def test_the_size_of_what_is_inlined() -> None:
+    proto = ladder(4)
+    size = proto.ByteSize()
+    assert ModelLimits(inlined_bytes=1).inlined_size(size) == 20 * size
+    assert ModelLimits(inlined_bytes=10**9).inlined_size(size) == 10**9
+
+
+def test_constants_up_to_the_limit_are_computed() -> None:
+    proto = computed("Expand", np.ones((6, 1), np.float32), np.int64([6, 3]))
+    heads, _ = find_heads(load_model(proto, ModelLimits(constant_elements=18)))
+    assert len(heads) == 1
+    _, (refusal,) = find_heads(load_model(proto, ModelLimits(constant_elements=17)))
+    assert "a result of 18 elements; expected at most 17 (--model-limit constant-elements=NUMBER)" in refusal.reason
+
+
+@pytest.mark.parametrize("value", [-1, float("nan"), float("inf"), "1", True])
+def test_limits_are_numbers(value: object) -> None:
+    with pytest.raises(UsageError, match="model limit name_length must be a finite number"):
+        ModelLimits(name_length=value)  # type: ignore[arg-type]
+
+
+def test_a_result_with_raised_limits_is_written_and_compared(tmp_path: Path) -> None:
+    """What is written has the long names too, and is read again without limits."""
+    from tests.support import PLAIN, cli, words_of
+
+    proto = sample()
+    _long_name(proto)
+    (tmp_path / "model.onnx").write_bytes(proto.SerializeToString())
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((60, 6)).astype(np.float32)
+    np.savez(tmp_path / "data.npz", x=x, labels=rng.integers(0, 3, 60))
+    out = tmp_path / "new.onnx"
+    words = ["calibrate", tmp_path / "model.onnx", "--calib", tmp_path / "data.npz", "-o", out, *words_of(PLAIN)]
+    assert cli(*words, "--trust-labels").exit_code == 3
+    limit = ("--model-limit", "name-length=2e4")
+    result = cli(*words, "--trust-labels", "--report", tmp_path / "a.html", *limit)
+    assert result.exit_code == 0, result.output
+    assert cli("verify", tmp_path / "model.onnx", out, *limit).exit_code == 0
+    assert cli("inspect", out, *limit).exit_code == 0
+
+
+def test_the_command_line_names_the_limits(tmp_path: Path) -> None:
+    from tests.support import cli
+
+    result = cli("inspect", tmp_path / "model.onnx", "--model-limit", "size=7")
+    assert result.exit_code == 2
+    assert "expected NAME=NUMBER with a name of name-length, sparse-bytes" in result.output.replace("\n", " ")

@@ -10,6 +10,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx.reference import ReferenceEvaluator
 
+from tna_onnx.graph.limits import ModelLimits
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.places import is_external
 from tna_onnx.graph.quantized import read_quantized
@@ -24,10 +25,8 @@ _MAX_NODES = 50
 _RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"}
 _LOOPS = {"Loop", "Scan", "SequenceMap"}
 
-# Operators whose result may be larger than all that goes in, by the numbers that go in; and the largest result that is
-# computed.
+# Operators whose result may be larger than all that goes in, by the numbers that go in.
 _GROWING = {"ConstantOfShape", "EyeLike", "Expand", "OneHot", "Pad", "Range", "Resize", "Tile", "Upsample"}
-_MAX_ELEMENTS = 2**29
 # Numbers in a constant that may say something of a shape: no tensor has more axes.
 _MAX_SHAPE = 64
 
@@ -69,7 +68,7 @@ def constant_value(model: Model, tensor: str, reader: int) -> NDArray[Any]:
     if len(nodes) > _MAX_NODES or any(k >= reader for k in nodes):
         raise NotConstant(f"'{tensor}' is computed by {len(nodes)} nodes, not a constant")
     closed = _closed(model, nodes, tensor)
-    _require_size(closed, tensor)
+    _require_size(closed, tensor, model.limits)
     try:
         values = cast("list[Any]", ReferenceEvaluator(closed).run(None, {}))
     except Exception as error:  # whatever an operator of the evaluator raises
@@ -77,7 +76,7 @@ def constant_value(model: Model, tensor: str, reader: int) -> NDArray[Any]:
     return np.asarray(values[0])
 
 
-def _require_size(closed: onnx.ModelProto, tensor: str) -> None:
+def _require_size(closed: onnx.ModelProto, tensor: str, limits: ModelLimits) -> None:
     """Refuse to compute what would not fit into memory: a few bytes can ask for any size.
 
     Raises:
@@ -95,11 +94,11 @@ def _require_size(closed: onnx.ModelProto, tensor: str) -> None:
     for node in closed.graph.node:
         for name in filter(None, node.output):
             size = sizes.get(name)
-            if (size is None and node.op_type in _GROWING) or (size or 0) > _MAX_ELEMENTS:
+            if (size is None and node.op_type in _GROWING) or (size or 0) > limits.constant_elements:
                 found = "unknown" if size is None else f"{size:,}"
                 raise NotConstant(
                     f"'{tensor}' is computed by a {node.op_type} node with a result of {found} elements; expected at "
-                    f"most {_MAX_ELEMENTS:,}"
+                    f"most {limits.constant_elements:,.0f} (--model-limit constant-elements=NUMBER)"
                 )
 
 
