@@ -295,3 +295,50 @@ def test_the_command_line_names_the_limits(tmp_path: Path) -> None:
     result = cli("inspect", tmp_path / "model.onnx", "--model-limit", "size=7")
     assert result.exit_code == 2
     assert "expected NAME=NUMBER with a name of name-length, sparse-bytes" in result.output.replace("\n", " ")
+
+
+# --- texts that are not UTF-8
+
+TEXT = b"Xunusual"
+NOT_UTF8 = b"\xe2unusual"
+
+
+def _texts() -> dict[str, Callable[[onnx.ModelProto], None]]:
+    """Places of a text, each of which gets one that is found again in the bytes of the file."""
+    text = TEXT.decode()
+
+    def in_function(proto: onnx.ModelProto) -> None:
+        proto.CopyFrom(calling(function("F")))
+        proto.functions[0].node[0].name = text
+
+    def in_body(proto: onnx.ModelProto) -> None:
+        proto.CopyFrom(_loop())
+        (body,) = (a.g for node in proto.graph.node for a in node.attribute if a.name == "body")
+        body.name = text
+
+    def axis(proto: onnx.ModelProto) -> None:
+        proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = text
+
+    def sparse(proto: onnx.ModelProto) -> None:
+        values = numpy_helper.from_array(np.float32([1.0]), text)
+        proto.graph.sparse_initializer.add(values=values, indices=numpy_helper.from_array(np.int64([0])), dims=[4])
+
+    return {
+        "graph": lambda proto: setattr(proto.graph, "name", text),
+        "producer": lambda proto: setattr(proto, "producer_name", text),
+        "value_info": lambda proto: proto.graph.value_info.append(onnx.ValueInfoProto(name=text)) or None,
+        "sparse": sparse,
+        "axis": axis,
+        "function": in_function,
+        "body": in_body,
+    }
+
+
+@pytest.mark.parametrize("place", _texts())
+def test_a_text_that_is_not_utf8(place: str) -> None:
+    proto = sample()
+    _texts()[place](proto)
+    data = proto.SerializeToString()
+    assert data.count(TEXT) >= 1
+    with pytest.raises(UnsupportedModel, match="is not UTF-8 text"):
+        load_model(data.replace(TEXT, NOT_UTF8))

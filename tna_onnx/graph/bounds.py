@@ -68,13 +68,17 @@ def check_bounds(name: str, model: onnx.ModelProto, limits: ModelLimits) -> None
 def _names(graph: onnx.GraphProto) -> Iterator[str]:
     """Yield every name in a graph and its sub-graphs."""
     for node in graph.node:
-        yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
-        for attribute in node.attribute:
-            yield attribute.name
-            for inner in subgraphs(attribute):
-                yield from _names(inner)
-    for part in (graph.input, graph.output, graph.initializer):
+        yield from _node_names(node)
+        for inner in (inner for attribute in node.attribute for inner in subgraphs(attribute)):
+            yield from _names(inner)
+    for part in (graph.input, graph.output, graph.value_info, graph.initializer):
         yield from (item.name for item in part)
+    yield from (item.values.name for item in graph.sparse_initializer)
+
+
+def _node_names(node: onnx.NodeProto) -> Iterator[str]:
+    yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+    yield from (attribute.name for attribute in node.attribute)
 
 
 def _check_names(model: str, names: Iterable[str], limits: ModelLimits) -> None:
@@ -88,12 +92,29 @@ def _check_names(model: str, names: Iterable[str], limits: ModelLimits) -> None:
 
 
 def _texts(model: onnx.ModelProto) -> Iterator[str]:
-    """Yield the texts of any length that are read, besides names."""
+    """Yield the texts of any length that are read, besides names; and those in functions, which are inlined later."""
+    yield from (model.producer_name, model.producer_version, model.domain, model.doc_string)
+    yield from _graph_texts(model.graph)
     for entry in model.metadata_props:
         yield from (entry.key, entry.value)
     yield from (opset.domain for opset in model.opset_import)
     for function in model.functions:
-        yield from (function.name, function.domain)
+        yield from (function.name, function.domain, *function.input, *function.output)
+        for node in function.node:
+            yield from _node_names(node)
+            for inner in (inner for attribute in node.attribute for inner in subgraphs(attribute)):
+                yield from _names(inner)
+                yield from _graph_texts(inner)
+
+
+def _graph_texts(graph: onnx.GraphProto) -> Iterator[str]:
+    """Yield the names of a graph and its sub-graphs, and those of its free axes."""
+    yield graph.name
+    for item in (*graph.input, *graph.output, *graph.value_info):
+        yield from (axis.dim_param for axis in item.type.tensor_type.shape.dim)
+    for node in graph.node:
+        for inner in (inner for attribute in node.attribute for inner in subgraphs(attribute)):
+            yield from _graph_texts(inner)
 
 
 def _check_text(model: str, texts: Iterable[str | bytes]) -> None:
