@@ -39,7 +39,7 @@ def fill(folder: Path, stop: int = N) -> None:
 
 
 def _manifest(place: Path, random: Random) -> None:
-    with contextlib.suppress(ValueError, TypeError, RecursionError):  # what no longer parses cannot be signed
+    with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):  # nothing there that could be signed
         content = json.loads((place / "manifest.json").read_bytes())
         content.pop("sha256", None)
         made_up = json.loads(mutated_json(json.dumps(content).encode(), random))

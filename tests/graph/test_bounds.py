@@ -192,6 +192,36 @@ def _loop() -> onnx.ModelProto:
     return computed("Loop", np.int64(2**62), np.array(True), np.ones((6, 3), np.float32), body=body)
 
 
+def _doubled(times: int, first: str = "Identity") -> onnx.ModelProto:
+    """Nodes that each double what they get: a few hundred bytes stand for any size."""
+    b = Builder()
+    made = b.node(first, b.store("in0", np.ones((6, 3))), out="c")
+    for k in range(times):
+        made = b.node("Concat", made, made, out=f"c{k}", axis=1)
+    b.node("MatMul", "features", made, out="y", name="head")
+    return b.proto("y")
+
+
+def _large() -> onnx.NodeProto:
+    return helper.make_node("ConstantOfShape", ["in1"], ["inside"])
+
+
+def _in_branch(node: onnx.NodeProto) -> onnx.ModelProto:
+    """A weight from an If with a small result, in whose branches there is a node."""
+    b = Builder()
+    for name, value in (("in0", np.int64(2**62)), ("in1", np.int64([6, 2**40]) if node.op_type != "Loop" else True)):
+        b.store(name, value, np.asarray(value).dtype)
+    if node.op_type == "Loop":
+        b.store("in2", np.ones((6, 3)))
+    small = helper.make_node("Identity", ["weight0"], ["result"])
+    out = [helper.make_tensor_value_info("result", 1, [6, 3])]
+    body = helper.make_graph([node, small], "branch", [], out)
+    b.store("weight0", np.ones((6, 3)))
+    made = b.node("If", b.store("yes", True, bool), out="made", then_branch=body, else_branch=body)
+    b.node("MatMul", "features", made, out="y", name="head")
+    return b.proto("y")
+
+
 @pytest.mark.parametrize(
     ("proto", "message"),
     [
@@ -203,8 +233,12 @@ def _loop() -> onnx.ModelProto:
         (computed("Expand", np.ones((6, 1), np.float32), np.int64([6, 2**40])), "an? Expand node with a result of"),
         (computed("Range", np.float32(0), np.float32(1e12), np.float32(1)), "a Range node with a result of"),
         (_loop(), "a Loop node, not a constant"),
+        (_doubled(20), "a Concat node with a result of 18,874,368 elements; expected at most 33,554,432 in all"),
+        (_doubled(40, "NonZero"), "a NonZero node with a result of unknown size"),
+        (_in_branch(_large()), "a ConstantOfShape node with a result of "),
+        (_in_branch(_loop().graph.node[-2]), "an? If node, not a constant"),
     ],
-    ids=["ConstantOfShape", "Tile", "Expand", "Range", "Loop"],
+    ids=["ConstantOfShape", "Tile", "Expand", "Range", "Loop", "doubled", "unknown", "in a branch", "loop in a branch"],
 )
 def test_a_constant_of_any_size_is_not_computed(proto: onnx.ModelProto, message: str) -> None:
     _, (refusal,) = find_heads(load_model(proto))
@@ -256,11 +290,14 @@ def test_the_size_of_what_is_inlined() -> None:
 
 
 def test_constants_up_to_the_limit_are_computed() -> None:
-    proto = computed("Expand", np.ones((6, 1), np.float32), np.int64([6, 3]))
-    heads, _ = find_heads(load_model(proto, ModelLimits(constant_elements=18)))
+    proto = computed("Expand", np.ones((6, 1), np.float32), np.int64([6, 30]))
+    heads, _ = find_heads(load_model(proto, ModelLimits(constant_elements=180)))
     assert len(heads) == 1
-    _, (refusal,) = find_heads(load_model(proto, ModelLimits(constant_elements=17)))
-    assert "a result of 18 elements; expected at most 17 (--model-limit constant-elements=NUMBER)" in refusal.reason
+    _, (refusal,) = find_heads(load_model(proto, ModelLimits(constant_elements=179)))
+    assert "a result of 180 elements; expected at most 179 in all results" in refusal.reason
+    small = computed("Expand", np.ones((6, 1), np.float32), np.int64([6, 3]))
+    heads, _ = find_heads(load_model(small, ModelLimits(constant_elements=0)))
+    assert len(heads) == 1, "sixteen times what is stored is always allowed"
 
 
 @pytest.mark.parametrize("value", [-1, float("nan"), float("inf"), "1", True])
