@@ -193,7 +193,7 @@ def _calibrated(out: Path) -> Files:
 
 def _many(folder: Path) -> None:
     with np.load(Demo.calib) as calib:
-        arrays = {name: np.concatenate([calib[name]] * 40) for name in calib.files}
+        arrays = {name: np.concatenate([calib[name]] * 12) for name in calib.files}
     _embedded(folder)
     np.savez(folder / "data.npz", **arrays)
 
@@ -201,7 +201,7 @@ def _many(folder: Path) -> None:
 def _features(out: Path, new: bool) -> list[str]:
     if not new:
         return ["--version"]
-    given = ["features", out / "model.onnx", "--data", out / "data.npz", "--cache", out / "cache", "--batch-size", "16"]
+    given = ["features", out / "model.onnx", "--data", out / "data.npz", "--cache", out / "cache", "--batch-size", "64"]
     return [str(word) for word in [*given, "--device", "cpu", "-q"]]
 
 
