@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tna_onnx.data import PRESETS, Recipe
     from tna_onnx.data.limits import Limits
     from tna_onnx.data.options import Data
+    from tna_onnx.graph.limits import ModelLimits
     from tna_onnx.graph.options import ModelOptions
     from tna_onnx.results.as_json import json_schema
     from tna_onnx.results.collection import Collection
@@ -51,6 +52,7 @@ __all__ = [
     "Limits",
     "ModelComparison",
     "ModelDifference",
+    "ModelLimits",
     "ModelOptions",
     "Recipe",
     "Report",
@@ -71,6 +73,7 @@ _HOMES = {
     "Data": "data.options",
     "Gates": "results.gates",
     "Limits": "data.limits",
+    "ModelLimits": "graph.limits",
     "ModelOptions": "graph.options",
     "PRESETS": "data",
     "Settings": "calibration.settings",

@@ -26,6 +26,7 @@ from tna_onnx.calibration.settings import (
 from tna_onnx.data import Format, Recipe
 from tna_onnx.data.limits import Limits
 from tna_onnx.data.options import Data
+from tna_onnx.graph.limits import ModelLimits
 from tna_onnx.graph.options import ModelOptions, OutputKind
 from tna_onnx.numerics.checks import check_numbers
 from tna_onnx.numerics.metric import Objective
@@ -76,6 +77,8 @@ class ModelWords(TypedDict, total=False):
     head: str | None
     output_name: str | None
     output_kind: OutputKind | None
+    isolate: bool
+    model_limits: ModelLimits
 
 
 class DataModelWords(DataWords, ModelWords, total=False):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tna_onnx.api.arguments import DataModelWords, Unpack, data_of, model_options_of, refuse_unknown
@@ -12,10 +12,11 @@ from tna_onnx.data.options import Data
 from tna_onnx.engine.movement import Both, run_both
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.extraction.batch_size import BatchSize, batch_size_notes, check_batch_size, choose_batch_size
+from tna_onnx.extraction.isolated import open_source
 from tna_onnx.extraction.sessions import input_specs, open_model
 from tna_onnx.graph.difference import differences
 from tna_onnx.graph.head import choose_head, find_heads
-from tna_onnx.graph.load import Model, ModelSource, load_model
+from tna_onnx.graph.load import Model, ModelSource
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.graph.outputs import choose_readout, class_output, output_of
 from tna_onnx.graph.readout import Head, Readout
@@ -63,10 +64,11 @@ def verify(
     # arguments first, then the graphs, then data: cheapest first
     refuse_unknown("verify", words, DataModelWords)
     where = parse_device(device)
+    options = model_options_of(words)
     check_batch_size(batch_size)
     if data is None and words.get("preprocessing") is not None:
         raise UsageError("preprocessing was given, but no data to preprocess; add --data, or leave it away")
-    files = _Files.of(load_model(original), load_model(recalibrated), model_options_of(words))
+    files = _Files.of(open_source(original, options), open_source(recalibrated, options), options)
     found = differences(files.old, files.new, files.readout)
     sound = all(d.explained for d in found)
     notes = _notes(files)
@@ -131,7 +133,7 @@ class _Files:
         # the user's words go before those of the file
         if output is None and options.head is None and known.get("output") in old.outputs:
             output = known["output"]
-        options = ModelOptions(options.head, output, options.output_kind)
+        options = replace(options, output_name=output)
         readout = _readout(old, options.head, output, options.output_kind or _plain_kind(known))
         return cls(old, new, options, readout, known)
 

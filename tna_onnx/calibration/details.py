@@ -23,6 +23,7 @@ from tna_onnx.calibration.task import Collected, Task
 from tna_onnx.calibration.worst import class_names, worst_samples
 from tna_onnx.engine.logits import Logits
 from tna_onnx.graph.difference import differences
+from tna_onnx.graph.limits import NO_MODEL_LIMITS
 from tna_onnx.graph.load import load_model
 from tna_onnx.numerics.metrics import objective_value
 from tna_onnx.numerics.reliability import Bins
@@ -78,7 +79,7 @@ def collect_details(
         overconfident=over,
         underconfident=under,
         # of the file as it was written, not of what was meant
-        changes=differences(task.model, load_model(written), task.readout),
+        changes=differences(task.model, load_model(written, NO_MODEL_LIMITS), task.readout),
     )
 
 

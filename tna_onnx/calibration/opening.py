@@ -21,9 +21,10 @@ from tna_onnx.extraction.batch_size import batch_size_for, check_batch_size
 from tna_onnx.extraction.collect import collect_features
 from tna_onnx.extraction.given import Samples, open_samples
 from tna_onnx.extraction.head_check import Probed, check_readout
+from tna_onnx.extraction.isolated import open_source
 from tna_onnx.extraction.sessions import OpenModel
 from tna_onnx.graph.head import choose_head
-from tna_onnx.graph.load import Model, load_model
+from tna_onnx.graph.load import Model
 from tna_onnx.graph.outputs import find_readout, output_of
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.requantize import requantized
@@ -45,7 +46,7 @@ def open_task(job: Job, progress: Progress) -> Task:
     # arguments first, then the graph, then labels: nothing has run when one of them is refused
     _check_arguments(job)
     device = parse_device(job.device)
-    model = load_model(job.model)
+    model = open_source(job.model, job.options)
     # before any data are opened: a path that cannot be used costs no run
     target = _target(job, model)
     readout = _find_readout(job, model)

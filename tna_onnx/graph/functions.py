@@ -14,14 +14,10 @@ import onnx
 import onnx.inliner
 
 from tna_onnx.errors import UnsupportedModel
+from tna_onnx.graph.limits import DEFAULT_MODEL_LIMITS, ModelLimits
 from tna_onnx.graph.traverse import subgraphs
 
 __all__ = ["inlined"]
-
-# Rule 6 of `graph.bounds`.
-_MAX_NODES = 1_000_000
-_MAX_BYTES = 2**28
-_MAX_GROWTH = 20
 
 # Calls inside calls; the inliner calls itself for each.
 _MAX_DEPTH = 200
@@ -29,19 +25,22 @@ _MAX_DEPTH = 200
 _Key: TypeAlias = tuple[str, str, str]
 
 
-def inlined(model: onnx.ModelProto, name: str = "the model") -> tuple[onnx.ModelProto, tuple[str, ...]]:
+def inlined(
+    model: onnx.ModelProto, name: str = "the model", limits: ModelLimits = DEFAULT_MODEL_LIMITS
+) -> tuple[onnx.ModelProto, tuple[str, ...]]:
     """Return a model with its own functions inlined, and their names; one that cannot be inlined as it is.
 
     Args:
         model: as parsed.
         name: what messages call it.
+        limits: on what functions stand for.
 
     Raises:
         UnsupportedModel: a function is there twice, calls itself, or stands for too many nodes.
     """
     if not model.functions:
         return model, ()
-    _check_calls(model, name)
+    _check_calls(model, name, limits)
     try:
         flat = onnx.inliner.inline_local_functions(model)
     except onnx.checker.ValidationError as error:
@@ -52,7 +51,7 @@ def inlined(model: onnx.ModelProto, name: str = "the model") -> tuple[onnx.Model
     return flat, tuple(sorted(function.name for function in model.functions))
 
 
-def _check_calls(model: onnx.ModelProto, name: str) -> None:
+def _check_calls(model: onnx.ModelProto, name: str, limits: ModelLimits) -> None:
     """Check rule 6 of `graph.bounds`, and that no function is there twice."""
     functions = _by_key(model, name)
     calls = {key: [k for k in map(_called, _nodes(f)) if k in functions] for key, f in functions.items()}
@@ -71,12 +70,13 @@ def _check_calls(model: onnx.ModelProto, name: str) -> None:
     called = [k for k in map(_called, _nodes(model.graph)) if k in functions]
     total = sum(nodes[k] for k in called)
     total_size = sum(size[k] for k in called)
-    limit = max(_MAX_BYTES, _MAX_GROWTH * model.ByteSize())
+    limit = limits.inlined_size(model.ByteSize())
     deepest = max(depth.values())  # called or not: the inliner looks at each
-    if total > _MAX_NODES or total_size > limit or deepest > _MAX_DEPTH:
+    if total > limits.inlined_nodes or total_size > limit or deepest > _MAX_DEPTH:
         raise UnsupportedModel(
             f"{name}: its functions stand for {total:,} nodes in {total_size:,} bytes, {deepest} calls deep; expected "
-            f"at most {_MAX_NODES:,} nodes in {limit:,} bytes, {_MAX_DEPTH} deep"
+            f"at most {limits.inlined_nodes:,.0f} nodes in {limit:,} bytes, {_MAX_DEPTH} deep; if that is right, raise "
+            "--model-limit inlined-nodes=NUMBER,inlined-bytes=NUMBER"
         )
 
 
