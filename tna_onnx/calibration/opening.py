@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tna_onnx.calibration.crossfit import FOLDS
 from tna_onnx.calibration.job import Job
-from tna_onnx.calibration.leaks import check_leaks
+from tna_onnx.calibration.leaks import Told, check_leaks
 from tna_onnx.calibration.settings import QuantizedHead
 from tna_onnx.calibration.task import Collected, Task
 from tna_onnx.data.images.notes import preprocessing_warnings
@@ -57,7 +57,8 @@ def open_task(job: Job, progress: Progress) -> Task:
     # before the network runs over any of them
     _check_samples(job, samples, held_out, training)
     # after the counts, because it reads all data
-    data_notes = check_leaks(model, samples, held_out, job.calib.limits)
+    judging = None if held_out is None else Told(held_out.source, held_out.form)
+    data_notes = check_leaks(model, Told(samples.source, samples.form), judging, job.calib.limits)
     if not samples.given:
         data_notes += tuple(preprocessing_warnings(samples.source, opened.inputs, job.calib.preprocessing))
 
