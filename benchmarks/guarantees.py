@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from tna_onnx.data.images.preprocess import PRESETS
 from tna_onnx.data.options import Data
 from tna_onnx.extraction.sessions import input_specs, open_model
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.outputs import class_output
-from tna_onnx.data.images.preprocess import PRESETS
 from tna_onnx.numerics.conformal import coverage_band, quantile
 from tna_onnx.numerics.selective import accept_above
 from tna_onnx.runtime import parse_device

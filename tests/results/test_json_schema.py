@@ -42,7 +42,7 @@ jsonschema = pytest.importorskip("jsonschema")
 
 FAST = [*words_of(PLAIN), "--quiet"]
 SEARCHED = [*words_of(TILTED), "--quiet"]
-KINDS = ["report", "evaluation", "collection", "inspection", "modeldifference", "modelcomparison"]
+KINDS = ["report", "evaluation", "collection", "inspection", "modeldifference", "modelcomparison", "guard"]
 
 
 def valid(text: str) -> dict[str, Any]:

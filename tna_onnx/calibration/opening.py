@@ -16,7 +16,7 @@ from tna_onnx.calibration.task import Collected, Task
 from tna_onnx.data.images.notes import preprocessing_warnings
 from tna_onnx.data.source import require_samples
 from tna_onnx.engine.placement import placement_of
-from tna_onnx.errors import UsageError
+from tna_onnx.errors import UnsupportedModel, UsageError
 from tna_onnx.extraction.batch_size import batch_size_for, check_batch_size
 from tna_onnx.extraction.collect import collect_features
 from tna_onnx.extraction.given import Samples, open_samples
@@ -27,6 +27,7 @@ from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.outputs import find_readout, output_of
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.requantize import requantized
+from tna_onnx.graph.rewrite import provenance
 from tna_onnx.graph.save import check_output
 from tna_onnx.progress import Progress
 from tna_onnx.runtime import Session, parse_device
@@ -46,6 +47,12 @@ def open_task(job: Job, progress: Progress) -> Task:
     _check_arguments(job)
     device = parse_device(job.device)
     model = load_model(job.model)
+    # thresholds are for the probabilities as they are
+    if "guard" in provenance(model):
+        raise UnsupportedModel(
+            f"{model.name}: has been guarded already, with thresholds for its probabilities as they are; calibrate the "
+            "model without these outputs, and guard the result"
+        )
     # before any data are opened: a path that cannot be used costs no run
     target = _target(job, model)
     readout = _find_readout(job, model)

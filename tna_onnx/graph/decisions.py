@@ -199,7 +199,7 @@ def _block(model: Model, guarded: Guarded) -> tuple[_DecisionOps, dict[str, str]
             f"{model.name}: has opset {model.opset}, too old for these outputs; convert it to opset {needed} or newer"
         )
     if any(node.name.startswith(f"{GUARD}/") for node in model.proto.graph.node):
-        raise UnsupportedModel(f"{model.name}: has been guarded already; start from the model without these outputs")
+        raise UnsupportedModel(f"{model.name}: has been guarded already; guard the model without these outputs")
     ops = _DecisionOps("float32", model.opset)
     p = _probabilities(ops, model, guarded.output)
     scores = {"confidence": ops.largest(p)}

@@ -186,8 +186,7 @@ def exact_interval(count: int, n: int, level: float) -> tuple[float, float]:
     return float(interval.low), float(interval.high)
 
 
-def _by_class(held: NDArray[np.bool_], labels: NDArray[np.int64], n_classes: int) -> tuple[float, ...]:
-    counts = np.bincount(labels, minlength=n_classes)
-    covered = np.bincount(labels, held, minlength=n_classes)
-    with np.errstate(invalid="ignore"):
-        return tuple((covered / counts).tolist())
+def _by_class(held: NDArray[np.bool_], labels: NDArray[np.int64], n_classes: int) -> tuple[float | None, ...]:
+    counts = np.bincount(labels, minlength=n_classes).tolist()
+    covered = np.bincount(labels, held, minlength=n_classes).tolist()
+    return tuple(c / n if n else None for c, n in zip(covered, counts, strict=True))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
+from numpy.typing import NDArray
 
 from tna_onnx.guarding.settings import GuardSettings
 from tna_onnx.guarding.thresholds import Thresholds
@@ -31,13 +34,18 @@ def new_outputs(settings: GuardSettings, thresholds: Thresholds, n: int, classes
         "ood": f"{settings.ood_score}: the larger, the less a sample is like these",
         "ood_alarm": f"raised by at most {settings.false_alarm:g} % of the samples that come as these did",
     }
-    levels = {"accept": "accept", "set": "set", "ood_alarm": "ood"}
+    scores = {"accept": "accept", "set": "set", "ood_alarm": "ood"}
     return tuple(
-        GuardOutput(
-            name, role, words[role], tuple(np.ravel(thresholds.values[levels[role]]).tolist()) if role in levels else ()
-        )
+        GuardOutput(name, role, words[role], _numbers(thresholds.values.get(scores.get(role, ""))))
         for role, name in settings.outputs.items()
     )
+
+
+def _numbers(levels: NDArray[np.float32] | None) -> tuple[float | None, ...]:
+    """Return thresholds as they are reported; an infinite one lets every score pass."""
+    if levels is None:
+        return ()
+    return tuple(level if math.isfinite(level) else None for level in np.ravel(levels).tolist())
 
 
 def _set_promise(settings: GuardSettings, n: int) -> str:

@@ -71,8 +71,8 @@ def _tie_notes(scores: NDArray[np.float32], threshold: NDArray[np.float32], sett
     if share < settings.coverage / 100 + _TIED:
         return []
     return [
-        f"{share:.1%} of the samples are within the threshold, as many share one score: probabilities of the model round "
-        "to 0 and 1; sets are larger than they need to be; recalibrate the model first, or use --set-score lac"
+        f"{share:.1%} of the samples are within the threshold, as many share one score: probabilities round "
+        "to 0 and 1, and sets are larger than they need to be; recalibrate the model first, or use --set-score lac"
     ]
 
 

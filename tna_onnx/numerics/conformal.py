@@ -51,7 +51,10 @@ def samples_needed(level: float) -> int:
     >>> samples_needed(0.95)
     19
     """
-    return math.ceil(level / (1 - level) - _ROUNDING)
+    n = max(0, int(level / (1 - level)) - 1)
+    while _rank(n, level) > n:  # two or three steps, with the rounding of `quantile`
+        n += 1
+    return n
 
 
 def coverage_band(n: int, level: float, new: int, confidence: float) -> tuple[float, float]:

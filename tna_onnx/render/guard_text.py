@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from rich.console import Group, RenderableType
@@ -24,7 +23,7 @@ def guard_text(result: Guard) -> RenderableType:
     lines.append(source)
     for each in result.outputs:
         limit = ""
-        if len(each.threshold) == 1:
+        if len(each.threshold) == 1 and each.threshold[0] is not None:
             limit = f" (threshold {each.threshold[0]:.6g})"
         lines.append(f"added    {each.name}: {each.promise}{limit}")
     lines += [f"measured {line}" for line in _measured(result.decisions)]
@@ -53,7 +52,7 @@ def _measured(found: Decisions) -> Iterator[str]:
             f"none in {_per_cent(found.empty_sets)}"
         )
     if found.class_coverage:
-        known = [(share, k) for k, share in enumerate(found.class_coverage) if not math.isnan(share)]
+        known = [(share, k) for k, share in enumerate(found.class_coverage) if share is not None]
         lowest = ", ".join(f"{k}: {_per_cent(share)}" for share, k in sorted(known)[:_FEW_CLASSES])
         yield f"lowest coverage by class: {lowest}"
     if found.alarms is not None:

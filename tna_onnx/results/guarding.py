@@ -15,14 +15,14 @@ class GuardOutput:
         name: of the graph output.
         role: what it is: `confidence`, `accept`, `set`, `ood` or `ood_alarm`.
         promise: what it promises, and of which samples, in a sentence.
-        threshold: what its score is compared with, no unit; one for each class where the promise is by class, none for
-            a score.
+        threshold: what its score is compared with, no unit; one for each class where the promise is by class, null for
+            a class that every set holds; none for a score.
     """
 
     name: str
     role: str
     promise: str
-    threshold: tuple[float, ...]
+    threshold: tuple[float | None, ...]
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Decisions:
     risk_interval: tuple[float, float] | None = None
     coverage: float | None = None
     coverage_interval: tuple[float, float] | None = None
-    class_coverage: tuple[float, ...] | None = None
+    class_coverage: tuple[float | None, ...] | None = None
     mean_set_size: float | None = None
     empty_sets: float | None = None
     single_sets: float | None = None
