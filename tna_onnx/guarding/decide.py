@@ -14,7 +14,7 @@ from tna_onnx.data import Source
 from tna_onnx.engine.outputs import Runs
 from tna_onnx.errors import CheckFailed
 from tna_onnx.graph.outputs import ClassOutput
-from tna_onnx.guarding.scores import SampleValues
+from tna_onnx.guarding.scores import SampleValues, labelled_outputs
 from tna_onnx.guarding.thresholds import Thresholds
 from tna_onnx.numerics.checks import check_level
 from tna_onnx.progress import Progress
@@ -63,14 +63,11 @@ def decide(
         batch_size: samples per run.
         progress: called with (stage, done, total).
     """
-    labels = source.labels[rows]
     hits = []
     sizes = []
     kept: dict[str, list[NDArray[Any]]] = {role: [] for role in names}
-    done = 0
-    for batch in source.batches(batch_size, rows):
-        values, *decisions = session.run([output.name, *names.values()], batch)
-        own = labels[done : done + len(next(iter(batch.values())))]
+    asked = [output.name, *names.values()]
+    for own, (values, *decisions) in labelled_outputs(session, asked, source, rows, batch_size, "decide", progress):
         hits.append(output.probabilities(values).argmax(axis=1) == own)
         for role, decision in zip(names, decisions, strict=True):
             if role == "set":
@@ -78,11 +75,9 @@ def decide(
                 kept[role].append(decision[np.arange(len(own)), own])
             else:
                 kept[role].append(decision)
-        done += len(own)
-        progress("decide", done, len(rows))
     empty = np.zeros(0, np.int64)
     return Decided(
-        labels,
+        source.labels[rows],
         np.concatenate(hits),
         {role: np.concatenate(parts) for role, parts in kept.items()},
         np.concatenate([empty, *sizes]),

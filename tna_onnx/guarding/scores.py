@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,7 @@ from tna_onnx.errors import DataError
 from tna_onnx.graph.outputs import ClassOutput
 from tna_onnx.progress import Progress
 
-__all__ = ["SampleValues", "collect_values"]
+__all__ = ["SampleValues", "collect_values", "labelled_outputs"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +42,35 @@ class SampleValues:
         return len(self.labels)
 
 
+def labelled_outputs(
+    session: Runs,
+    names: list[str],
+    source: Source,
+    rows: NDArray[np.int64],
+    batch_size: int,
+    stage: str,
+    progress: Progress,
+) -> Iterator[tuple[NDArray[np.int64], list[NDArray[Any]]]]:
+    """Yield the labels of each batch, and what the outputs say of it.
+
+    Args:
+        session: on the model.
+        names: of the outputs.
+        source: the samples.
+        rows: those of them to run.
+        batch_size: samples per run.
+        stage: for `progress`.
+        progress: called with (stage, done, total).
+    """
+    labels = source.labels[rows]
+    done = 0
+    for batch in source.batches(batch_size, rows):
+        own = labels[done : done + len(next(iter(batch.values())))]
+        yield own, session.run(names, batch)
+        done += len(own)
+        progress(stage, done, len(rows))
+
+
 def collect_values(
     session: Runs,
     output: ClassOutput,
@@ -64,16 +94,11 @@ def collect_values(
     Raises:
         DataError: a score is not finite, or its shape is not that of one value a sample.
     """
-    names = [output.name, *tensors.values()]
-    labels = source.labels
-    fresh = np.ones(len(labels), np.bool_)
-    fresh[fitted] = False
     hits = []
     kept: dict[str, list[NDArray[np.float32]]] = {role: [] for role in tensors}
-    done = 0
-    for batch in source.batches(batch_size):
-        values, *scores = session.run(names, batch)
-        own = labels[done : done + len(next(iter(batch.values())))]
+    every = np.arange(len(source))
+    names = [output.name, *tensors.values()]
+    for own, (values, *scores) in labelled_outputs(session, names, source, every, batch_size, "score", progress):
         hits.append(output.probabilities(values).argmax(axis=1) == own)
         for role, score in zip(tensors, scores, strict=True):
             if len(score) != len(own):
@@ -82,8 +107,9 @@ def collect_values(
             if role == "set":
                 column = score[np.arange(len(own)), own]
             kept[role].append(column)
-        done += len(own)
-        progress("score", done, len(labels))
+    labels = source.labels
+    fresh = np.ones(len(labels), np.bool_)
+    fresh[fitted] = False
     zeros = np.zeros(len(labels), np.float32)
     columns = {role: np.concatenate(parts) for role, parts in kept.items()}
     for role, column in columns.items():
