@@ -1,7 +1,7 @@
 """Recalibrate a trained ONNX classifier: a drop-in file with confidences that can be trusted.
 
-The functions mirror the command line: `calibrate`, `compare`, `evaluate`, `features`, `inspect`, `verify`. They load on
-first use, so that importing the package stays light.
+The functions mirror the command line: `calibrate`, `compare`, `evaluate`, `features`, `guard`, `inspect`, `verify`.
+They load on first use, so that importing the package stays light.
 
 >>> import tna_onnx
 >>> sorted(tna_onnx.__all__)[:3]
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tna_onnx.api.compare import compare
     from tna_onnx.api.evaluate import evaluate
     from tna_onnx.api.features import features
+    from tna_onnx.api.guard import guard
     from tna_onnx.api.inspect import inspect
     from tna_onnx.api.verify import verify
     from tna_onnx.calibration.settings import Settings
@@ -29,12 +30,14 @@ if TYPE_CHECKING:
     from tna_onnx.data.options import Data
     from tna_onnx.graph.limits import ModelLimits
     from tna_onnx.graph.options import ModelOptions
+    from tna_onnx.guarding.settings import GuardSettings
     from tna_onnx.results.as_json import json_schema
     from tna_onnx.results.collection import Collection
     from tna_onnx.results.comparison import ModelComparison
     from tna_onnx.results.difference import ModelDifference
     from tna_onnx.results.evaluation import Evaluation
     from tna_onnx.results.gates import GateMissed, Gates
+    from tna_onnx.results.guarding import Guard
     from tna_onnx.results.inspection import Inspection
     from tna_onnx.results.report import Report
 
@@ -48,6 +51,8 @@ __all__ = [
     "Evaluation",
     "GateMissed",
     "Gates",
+    "Guard",
+    "GuardSettings",
     "Inspection",
     "Limits",
     "ModelComparison",
@@ -64,6 +69,7 @@ __all__ = [
     "compare",
     "evaluate",
     "features",
+    "guard",
     "inspect",
     "json_schema",
     "verify",
@@ -82,6 +88,9 @@ _HOMES = {
     "Evaluation": "results.evaluation",
     "GateMissed": "results.gates",
     "features": "api.features",
+    "Guard": "results.guarding",
+    "GuardSettings": "guarding.settings",
+    "guard": "api.guard",
     "Report": "results.report",
     "Inspection": "results.inspection",
     "ModelComparison": "results.comparison",

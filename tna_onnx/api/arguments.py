@@ -28,6 +28,7 @@ from tna_onnx.data.limits import Limits
 from tna_onnx.data.options import Data
 from tna_onnx.graph.limits import ModelLimits
 from tna_onnx.graph.options import ModelOptions, OutputKind
+from tna_onnx.guarding.settings import GuardSettings, OodScore, SetScoreName
 from tna_onnx.numerics.checks import check_numbers
 from tna_onnx.numerics.metric import Objective
 from tna_onnx.results.gates import Gates
@@ -45,10 +46,12 @@ __all__ = [
     "DataModelWords",
     "DataWords",
     "EvaluateWords",
+    "GuardWords",
     "ModelWords",
     "Unpack",
     "data_of",
     "gates_of",
+    "guard_settings_of",
     "held_out_of",
     "limits_of",
     "model_options_of",
@@ -128,6 +131,23 @@ class CalibrateWords(DataModelWords, total=False):
     fail_if_worse: bool
 
 
+class GuardWords(DataModelWords, total=False):
+    """Fields of `GuardSettings` too, and the labels of the held-out data."""
+
+    eval_labels: Any
+    add: Sequence[str]
+    coverage: float
+    set_score: SetScoreName
+    per_class: bool
+    risk: float
+    delta: float
+    ood_score: OodScore
+    false_alarm: float
+    prefix: str
+    seed: int
+    confidence_level: float
+
+
 V = TypeVar("V", bound="DataclassInstance")
 
 
@@ -138,6 +158,16 @@ def settings_of(words: Mapping[str, Any], given: Settings | None = None) -> Sett
         UsageError: a value of the wrong type or out of its range.
     """
     return _with(given or Settings(), words)
+
+
+def guard_settings_of(words: Mapping[str, Any], given: GuardSettings | None = None) -> GuardSettings:
+    """Make the settings of `guard`.
+
+    Raises:
+        UsageError: a value of the wrong type or out of its range.
+    """
+    settings = _with(given or GuardSettings(), words)
+    return dataclasses.replace(settings, add=tuple(settings.add))
 
 
 def limits_of(words: Mapping[str, Any]) -> Gates:

@@ -10,13 +10,13 @@ from pathlib import Path
 
 from tna_onnx.calibration.crossfit import FOLDS
 from tna_onnx.calibration.job import Job
-from tna_onnx.calibration.leaks import check_leaks
+from tna_onnx.calibration.leaks import Told, check_leaks
 from tna_onnx.calibration.settings import QuantizedHead
 from tna_onnx.calibration.task import Collected, Task
 from tna_onnx.data.images.notes import preprocessing_warnings
 from tna_onnx.data.source import require_samples
 from tna_onnx.engine.placement import placement_of
-from tna_onnx.errors import UsageError
+from tna_onnx.errors import UnsupportedModel, UsageError
 from tna_onnx.extraction.batch_size import batch_size_for, check_batch_size
 from tna_onnx.extraction.collect import collect_features
 from tna_onnx.extraction.given import Samples, open_samples
@@ -28,6 +28,7 @@ from tna_onnx.graph.load import Model
 from tna_onnx.graph.outputs import find_readout, output_of
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.requantize import requantized
+from tna_onnx.graph.rewrite import provenance
 from tna_onnx.graph.save import check_output
 from tna_onnx.progress import Progress
 from tna_onnx.runtime import Session, parse_device
@@ -47,6 +48,12 @@ def open_task(job: Job, progress: Progress) -> Task:
     _check_arguments(job)
     device = parse_device(job.device)
     model = open_source(job.model, job.options)
+    # thresholds are for the probabilities as they are
+    if "guard" in provenance(model):
+        raise UnsupportedModel(
+            f"{model.name}: has been guarded already, with thresholds for its probabilities as they are; calibrate the "
+            "model without these outputs, and guard the result"
+        )
     # before any data are opened: a path that cannot be used costs no run
     target = _target(job, model)
     readout = _find_readout(job, model)
@@ -58,7 +65,8 @@ def open_task(job: Job, progress: Progress) -> Task:
     # before the network runs over any of them
     _check_samples(job, samples, held_out, training)
     # after the counts, because it reads all data
-    data_notes = check_leaks(model, samples, held_out, job.calib.limits)
+    judging = None if held_out is None else Told(held_out.source, held_out.form)
+    data_notes = check_leaks(model, Told(samples.source, samples.form), judging, job.calib.limits)
     if not samples.given:
         data_notes += tuple(preprocessing_warnings(samples.source, opened.inputs, job.calib.preprocessing))
 
