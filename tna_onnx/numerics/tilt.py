@@ -14,12 +14,17 @@ A path therefore keeps V = R^T W and turns two of its feature coordinates per ro
 known, the sums over paths need no angles at all: this module turns, and adds up.
 
 Many paths are walked side by side, and rotations of disjoint coordinates (`rotations.levels`) in one step. Every
-element sees the same arithmetic in the same order whichever paths, stops or classes are walked together. Paths are
-added up in the order of their numbers, 16 at a time in the dtype of the weight, and these groups in float64.
+element sees the same arithmetic in the same order whichever paths, stops or classes are walked together.
+
+Neighbouring stops differ in the rows turned in between, so only these are added to a sum that is there already. What is
+added is rounded to a multiple of 2^-51 of a bound on the sum: float64 holds every partial sum of such numbers, so sums
+are exact, and the same in any order.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -36,9 +41,6 @@ _TOGETHER = 2**20
 
 # Classes below which rows are too short to be worth a step of their own.
 _NARROW = 64
-
-# Paths that are added up in the dtype of the weight.
-_GROUP = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,53 +125,75 @@ def tilted_means(
     width = min(classes, max(_NARROW, _TOGETHER // size))
     together = max(1, _TOGETHER // (size * width))
     numbers = [np.arange(k, min(k + together, len(stops))) for k in range(0, len(stops), together)]
-    legs = [_Legs(rotations, paths, stops[paths], int(np.sum(paths < paired))) for paths in numbers]
+    legs = [_Legs(rotations, stops[paths], paths, int(np.sum(paths < paired))) for paths in numbers]
+    members = len(stops) + paired
+    rounding = _rounding(start, members)
     means = [np.empty_like(start.vectors) for _ in range(stops.shape[1])]
     # with the stops known, classes have nothing to do with each other: a block of them stays in the cache
     for begin in range(0, classes, width):
         block = np.ascontiguousarray(start.vectors[:, begin : begin + width])
-        totals = [_Total(block) for _ in means]
+        sums = _Sums(block, len(means), rounding)
         for leg in legs:
-            for total, tilted in zip(totals, leg.walk(block), strict=True):
-                total.add(leg.paths, tilted)
-        for mean, total in zip(means, totals, strict=True):
-            mean[:, begin : begin + width] = total.sum() / (len(stops) + paired)
+            leg.walk(block, sums)
+        for mean, total in zip(means, sums.totals(), strict=True):
+            mean[:, begin : begin + width] = total / members
     return [mean.T for mean in means]
 
 
-class _Total:
-    """The sum over paths at one stop."""
+def _rounding(start: ClassVectors, members: int) -> float:
+    """Return what rounds a float64 number by being added and taken away again."""
+    # no element of a turned class vector exceeds its length
+    largest = math.sqrt(0.5 / float(np.min(start.half[start.half > 0])))
+    exponent = math.frexp(largest * members)[1]
+    # sums are below 2^exponent; numbers near this one are multiples of 2^(exponent - 51)
+    return 1.5 * 2.0 ** (exponent + 1)
 
-    def __init__(self, block: FloatArray) -> None:
-        self._group = np.zeros_like(block)
-        self._sum = np.zeros(block.shape)
 
-    def add(self, paths: NDArray[np.int64], tilted: tuple[FloatArray, FloatArray]) -> None:
-        """Take in paths in the order of their numbers, and the counterparts of the first of them."""
-        for k, path in enumerate(paths.tolist()):
-            if path % _GROUP == 0:
-                self._close()
-            for vectors in tilted:
-                if k < len(vectors):
-                    self._group += vectors[k]
+class _Sums:
+    """Sums over paths at each stop, for a block of classes."""
 
-    def _close(self) -> None:
-        self._sum += self._group
-        self._group[:] = 0
+    def __init__(self, block: FloatArray, stops: int, rounding: float) -> None:
+        # at the first stop the sum, at the others what it gains from the one before
+        self._gains = [np.zeros(block.shape) for _ in range(stops)]
+        # sums over counterparts, which share no turns from stop to stop
+        self._counterparts: dict[int, NDArray[np.float64]] = {}
+        self._rounding = rounding
 
-    def sum(self) -> NDArray[np.float64]:
-        """Return the sum in float64."""
-        self._close()
-        return self._sum
+    def add(self, stop: int, vectors: FloatArray) -> None:
+        """Take in (n, c) class vectors at the first stop."""
+        self._gains[stop] += self._rounded(vectors)
+
+    def change(self, stop: int, rows: NDArray[np.int64], before: FloatArray, after: FloatArray) -> None:
+        """Take in what (k, c) different rows of one path have become since the stop before."""
+        self._gains[stop][rows] += self._rounded(after) - self._rounded(before)
+
+    def add_counterpart(self, stop: int, vectors: FloatArray) -> None:
+        """Take in (n, c) class vectors of a counterpart."""
+        if stop not in self._counterparts:
+            self._counterparts[stop] = np.zeros(vectors.shape)
+        self._counterparts[stop] += self._rounded(vectors)
+
+    def totals(self) -> Iterator[NDArray[np.float64]]:
+        """Yield the sum at each stop."""
+        total = np.zeros_like(self._gains[0])
+        for stop, gain in enumerate(self._gains):
+            total += gain
+            yield total + self._counterparts[stop] if stop in self._counterparts else total
+
+    def _rounded(self, vectors: FloatArray) -> NDArray[np.float64]:
+        rounded = vectors + np.float64(self._rounding)
+        rounded -= self._rounding
+        return rounded
 
 
 class _Legs:
-    """Paths from stop to stop, in steps."""
+    """Some paths from stop to stop, in steps."""
 
     def __init__(
-        self, rotations: Rotations, paths: NDArray[np.int64], stops: NDArray[np.int64], with_counterpart: int
+        self, rotations: Rotations, stops: NDArray[np.int64], paths: NDArray[np.int64], with_counterpart: int
     ) -> None:
-        self.paths = paths
+        self._n = rotations.n
+        self._paths = len(paths)
         self._with_counterpart = with_counterpart
         self._forward: list[list[Step]] = []
         self._back: list[list[Step]] = []
@@ -180,25 +204,45 @@ class _Legs:
         for stop in stops.T:
             between = (number >= done[:, None]) & (number < stop[:, None])
             turns = Turns(position[between], pairs[between], turn[between])
-            self._forward.append([*turns.steps(rotations.n)])
+            self._forward.append([*turns.steps(self._n)])
             done = stop
             before = (number < stop[:, None]) & (position < with_counterpart)
             turns = Turns(position[before], pairs[before], turn[before]).reversed()
-            self._back.append([*turns.steps(rotations.n)])
+            self._back.append([*turns.steps(self._n)])
 
-    def walk(self, block: FloatArray) -> Iterator[tuple[FloatArray, FloatArray]]:
-        """Yield, at each stop, (P, n, c) class vectors, and counterparts of those paths that have one."""
-        tilted = np.repeat(block[None], len(self.paths), axis=0)
-        for forward, back in zip(self._forward, self._back, strict=True):
-            _apply(forward, tilted)
+    def walk(self, block: FloatArray, sums: _Sums) -> None:
+        """Walk with a (n, c) block of classes, and add up."""
+        tilted = np.repeat(block[None], self._paths, axis=0)
+        flat = tilted.reshape(-1, block.shape[1])
+        for stop, (forward, back) in enumerate(zip(self._forward, self._back, strict=True)):
+            if stop == 0:
+                _apply(forward, flat)
+                for vectors in tilted:
+                    sums.add(stop, vectors)
+            else:
+                self._change(stop, forward, flat, sums)
             # R W = R_1 (R_2 (... (R_k W))), from the last rotation to the first
             counterparts = np.repeat(block[None], self._with_counterpart, axis=0)
-            _apply(back, counterparts)
-            yield tilted, counterparts
+            _apply(back, counterparts.reshape(-1, block.shape[1]))
+            for vectors in counterparts:
+                sums.add_counterpart(stop, vectors)
+
+    def _change(self, stop: int, steps: Sequence[Step], flat: FloatArray, sums: _Sums) -> None:
+        """Go on to a stop, and add what rows have become."""
+        if not steps:
+            return
+        rows = np.unique(np.concatenate([turned for step in steps for turned in (step.i, step.j)]))
+        before = flat.take(rows, axis=0)
+        _apply(steps, flat)
+        after = flat.take(rows, axis=0)
+        # one path after the other: its rows are different ones
+        cuts = np.searchsorted(rows, np.arange(self._paths + 1) * self._n)
+        for first, last in itertools.pairwise(cuts.tolist()):
+            part = slice(first, last)
+            sums.change(stop, rows[part] % self._n, before[part], after[part])
 
 
-def _apply(steps: Sequence[Step], tilted: FloatArray) -> None:
-    """Turn (P, n, C) class vectors in place."""
-    flat = tilted.reshape(-1, tilted.shape[2])
+def _apply(steps: Sequence[Step], flat: FloatArray) -> None:
+    """Turn rows of (rows, c) class vectors in place."""
     for step in steps:
         step.apply(flat)
