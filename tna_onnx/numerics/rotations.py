@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
 
 __all__ = ["Rotations", "TiltParameters", "levels"]
 
@@ -56,6 +55,8 @@ class TiltParameters:
 
     def max_rotations(self, n: int) -> int:
         """Rotations after which the expected cosine E<w, R w> = (1 - 2/n (1 - E cos t))^k is below 0.01."""
+        from scipy import special  # noqa: PLC0415 - heavy
+
         # E cos t by the midpoint rule over quantiles of tau
         quantiles = special.betaincinv(self.alpha, self.beta, (np.arange(256) + 0.5) / 256)
         turned = float(np.mean(1 - np.cos(self.theta_s * quantiles)))
