@@ -39,7 +39,7 @@ __all__ = ["search_sparse"]
 
 
 # Offsets from the target that are looked at with more members, in about half degrees or quarters of a larger grid step:
-# all in one walk, because walks of many members are expensive.
+# all in one walk, which adds little for each.
 _NEAR = (-8, -4, -2, -1, 0, 1, 2, 4, 8)
 
 
