@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import math
 import time
+from collections.abc import Callable
 
 import numpy as np
 from common import arguments, markdown, timed
@@ -57,7 +58,7 @@ def main() -> None:
         total = int(stops[:, -1].sum())
 
         means = functools.partial(tilted_means, start, rotations)
-        cases = {
+        cases: dict[str, Callable[[], object]] = {
             "stops": functools.partial(find_stops, start, rotations, np.arange(paths), grid),
             "sums, one angle": functools.partial(means, stops[:, -1:]),
             "sums, nine angles": functools.partial(means, stops[:, -9:]),
