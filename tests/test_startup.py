@@ -44,6 +44,14 @@ def test_names_of_maps_load_nothing_heavy() -> None:
     assert modules.isdisjoint({*HEAVY, "tna_onnx.maps.base"})
 
 
+def test_a_command_of_python_loads_only_what_every_run_needs() -> None:
+    modules = loaded("from tna_onnx import calibrate")
+    assert "tna_onnx.calibration.recalibrate" in modules
+    assert modules.isdisjoint(
+        {"scipy", "onnxruntime", "onnx.reference", "filelock", "psutil", "PIL", "jinja2", "rich", "click", "torch"}
+    )
+
+
 def test_the_check_can_fail() -> None:
     assert not loaded("import tna_onnx; tna_onnx.calibrate").isdisjoint(HEAVY)
 

@@ -9,7 +9,6 @@ from typing import Any, cast
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx.reference import ReferenceEvaluator
 
 from tna_onnx.graph.limits import ModelLimits
 from tna_onnx.graph.load import Model
@@ -60,6 +59,8 @@ def constant_value(model: Model, tensor: str, reader: int) -> NDArray[Any]:
     Raises:
         NotConstant: it depends on data, or the evaluator cannot compute it.
     """
+    from onnx.reference import ReferenceEvaluator  # noqa: PLC0415 - heavy
+
     nodes = made_from_constants(model, tensor)
     if nodes is None:
         node = model.producer(tensor)
