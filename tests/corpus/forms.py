@@ -310,6 +310,19 @@ def _einsum_two_axes(g: Graph) -> Array:
     g.output(g.node("Einsum", lifted, weight, equation="nhd,hdc->nc"))
 
 
+# --- Gemm as JAX writes it
+
+
+@form("Gemm with beta zero, Add behind it")
+@form("Gemm with beta zero, without bias", "none")
+@form("Gemm with beta zero, NaN where the bias would be", "nan")
+def _plain_product(g: Graph, how: str = "add") -> None:
+    """As JAX writes a product: a bias of zeros with a beta of zero, which is not read."""
+    unread = g.const(np.full((), np.nan if how == "nan" else 0.0))
+    scores = g.node("Gemm", g.vector(), g.const(g.weight.T), unread, beta=0.0)
+    g.output(scores if how == "none" else g.node("Add", scores, g.const(g.bias[None])))
+
+
 # --- fused operators of ONNX Runtime
 
 

@@ -135,10 +135,13 @@ def _gemm(model: Model, index: int, node: onnx.NodeProto, attributes: dict[str, 
         raise Refused(f"weight '{weight.name}' is {weight.value.ndim}-dimensional; expected a matrix")
     alpha = float(attributes.get("alpha", 1.0))
     beta = float(attributes.get("beta", 1.0))
-    bias = _bias_at(model, node, index, 2)
     # Zero times any weight is zero: no new weight would change the scores.
-    if alpha == 0 or (bias is not None and beta == 0):
-        raise Refused("Gemm with alpha or beta of zero")
+    if alpha == 0:
+        raise Refused("Gemm with an alpha of zero")
+    # So it is with a bias: JAX writes a plain product with a bias of zeros, and adds the real one behind it.
+    bias = None
+    if beta != 0:
+        bias = _bias_at(model, node, index, 2)
     return Linear(
         features=node.input[0],
         weight=weight,
