@@ -15,7 +15,7 @@ from onnx import helper, numpy_helper
 
 from tna_onnx.errors import UnsupportedModel
 
-__all__ = ["PREFIX", "NodeOps", "can_append"]
+__all__ = ["PREFIX", "NodeOps", "can_append", "too_old"]
 
 PREFIX = "tna_onnx"
 
@@ -31,6 +31,17 @@ def _min_opset(dtype: str) -> int:
     return 7  # Mul and Add broadcast from 7 on
 
 
+def too_old(dtype: str, opset: int) -> str:
+    """Say why a model's opset has no place for an appended map, and what to do."""
+    version = f"opset {opset}"
+    if not opset:
+        version = "standard nodes without an opset for them"
+    return (
+        f"the model has {version}, too old for an appended map in {dtype}; convert it to opset {_min_opset(dtype)} or "
+        "newer"
+    )
+
+
 class NodeOps:
     """The words as nodes; collects what they wrote.
 
@@ -44,10 +55,7 @@ class NodeOps:
 
     def __init__(self, dtype: str, opset: int) -> None:
         if not can_append(dtype, opset):
-            raise UnsupportedModel(
-                f"the model has opset {opset}, too old for an appended map in {dtype}; convert it to opset "
-                f"{_min_opset(dtype)} or newer, or use --map ts, which needs no new nodes"
-            )
+            raise UnsupportedModel(too_old(dtype, opset))
         self._dtype = np.dtype(dtype)
         self._opset = opset
         self.nodes: list[onnx.NodeProto] = []

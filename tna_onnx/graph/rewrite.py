@@ -35,7 +35,7 @@ RAW_LOGITS = f"{PREFIX}/logits"
 """What the logits in front of an appended map are called."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Rewritten:
     """A new model and what was done to it.
 
@@ -46,6 +46,7 @@ class Rewritten:
         added: names of the initializers that are new.
         nodes: names of the nodes that are new.
         edited: index of each source node that was edited -> the fields that were; attributes as `attribute:NAME`.
+        opset: version of the default operator set that was imported for new nodes; 0 where the source has its own.
     """
 
     proto: onnx.ModelProto
@@ -54,6 +55,7 @@ class Rewritten:
     added: set[str] = field(default_factory=set)
     nodes: set[str] = field(default_factory=set)
     edited: dict[int, set[str]] = field(default_factory=dict)
+    opset: int = 0
 
     def touch(self, node: int, part: str) -> onnx.NodeProto:
         """Note that a field of a node is edited, and return the node."""
@@ -247,7 +249,7 @@ def _insert(model: Model, write_map: WriteMap, keeps_order: bool, result: Rewrit
     proto = result.proto
     readout = result.readout
     require_no_other_readers(model, readout, keeps_order=keeps_order)
-    ops = NodeOps(readout.logits_type, model.opset)
+    ops = NodeOps(readout.logits_type, model.map_opset)
     features = readout.features if isinstance(readout, Head) else ""
     last = write_map(ops, RAW_LOGITS, features)
     _refuse_taken_names(model, ops)
@@ -261,6 +263,9 @@ def _insert(model: Model, write_map: WriteMap, keeps_order: bool, result: Rewrit
     del proto.graph.node[at + 1 :]
     proto.graph.node.extend([*ops.nodes, *following])
     proto.graph.initializer.extend(ops.initializers)
+    if not model.opset:
+        proto.opset_import.append(helper.make_opsetid("", model.map_opset))
+        result.opset = model.map_opset
     result.added.update(tensor.name for tensor in ops.initializers)
     result.nodes.update(node.name for node in ops.nodes)
 

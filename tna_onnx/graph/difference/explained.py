@@ -8,6 +8,7 @@
    such tensors and the features, and make the logits.
 5. The output of that node: the logits become `tna_onnx/logits`.
 6. Metadata `tna_onnx.*`, and functions that were inlined.
+7. The import of the default operator set, for such nodes in a file that has no other node of it.
 
 What the new values are, and what the block computes, is for numbers on data to tell.
 """

@@ -1,0 +1,99 @@
+"""Graphs as exporters write them, end to end: what calibrate writes verifies, and holds nothing else that is new."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from numpy.typing import NDArray
+from onnx import helper
+
+import tna_onnx
+from tna_onnx.errors import UnsupportedModel
+
+Array = NDArray[Any]
+CLASSES = 3
+FEATURES = 6
+
+
+def run(model: onnx.ModelProto | Path, x: Array, output: str) -> Array:
+    """Run a model in plain ONNX Runtime."""
+    source = model.SerializeToString() if isinstance(model, onnx.ModelProto) else str(model)
+    session = onnxruntime.InferenceSession(source, providers=["CPUExecutionProvider"])
+    return np.asarray(session.run([output], {"x": x})[0])
+
+
+def softened(p: Array) -> Array:
+    """Draw labels from the square roots of probabilities: the model is too sure of itself."""
+    weights = np.sqrt(np.maximum(np.asarray(p, np.float64), 1e-9))
+    edges = np.cumsum(weights / weights.sum(axis=1, keepdims=True), axis=1)
+    labels: Array = np.argmax(edges > np.random.default_rng(2).random((len(p), 1)), axis=1)
+    return labels
+
+
+def recalibrated(proto: onnx.ModelProto, folder: Path, p: Array, x: Array, **options: Any) -> tna_onnx.Report:
+    """Calibrate a model on samples of which it gives the probabilities `p`."""
+    path = folder / "model.onnx"
+    onnx.save(proto, path)
+    data = {"x": x, "labels": softened(p)}
+    report = tna_onnx.calibrate(path, data, output=folder / "new.onnx", device="cpu", fail_if_worse=False, **options)
+    assert tna_onnx.verify(path, folder / "new.onnx").only_head_and_block
+    return report
+
+
+def samples() -> Array:
+    return np.random.default_rng(1).standard_normal((400, FEATURES)).astype(np.float32)
+
+
+def trees(*, opset: int | None = None, cast: bool = False) -> onnx.ModelProto:
+    """Two stumps as XGBoost's converter writes them, in a file that imports no standard operator set."""
+    stumps = {
+        "nodes_treeids": [0, 0, 0, 1, 1, 1],
+        "nodes_nodeids": [0, 1, 2, 0, 1, 2],
+        "nodes_featureids": [0, 0, 0, 1, 0, 0],
+        "nodes_modes": ["BRANCH_LT", "LEAF", "LEAF"] * 2,
+        "nodes_values": [0.0, 0.0, 0.0, 0.5, 0.0, 0.0],
+        "nodes_truenodeids": [1, 0, 0, 1, 0, 0],
+        "nodes_falsenodeids": [2, 0, 0, 2, 0, 0],
+        "class_treeids": [0, 0, 1, 1],
+        "class_nodeids": [1, 2, 1, 2],
+        "class_ids": [0, 1, 2, 0],
+        "class_weights": [2.0, 1.5, 3.0, 1.0],
+        "classlabels_int64s": [0, 1, 2],
+        "post_transform": "SOFTMAX",
+    }
+    nodes = [helper.make_node("TreeEnsembleClassifier", ["x"], ["label", "p"], domain="ai.onnx.ml", **stumps)]
+    if cast:
+        nodes.append(helper.make_node("Cast", ["p"], ["p64"], to=onnx.TensorProto.DOUBLE))
+    opsets = [helper.make_opsetid("ai.onnx.ml", 1)]
+    if opset is not None:
+        opsets.append(helper.make_opsetid("", opset))
+    x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["N", FEATURES])
+    outputs = [
+        helper.make_tensor_value_info("label", onnx.TensorProto.INT64, ["N"]),
+        helper.make_tensor_value_info("p", onnx.TensorProto.FLOAT, ["N", CLASSES]),
+    ]
+    return helper.make_model(helper.make_graph(nodes, "g", [x], outputs), ir_version=8, opset_imports=opsets)
+
+
+@pytest.mark.parametrize("name", ["ts", "ets"])
+def test_a_file_without_standard_nodes_gets_the_opset_of_its_ir_version(tmp_path: Path, name: str) -> None:
+    x = samples()
+    p = run(trees(), x, "p")
+    report = recalibrated(trees(), tmp_path, p, x, search="none", map=name)
+    assert report.map == name
+    written = onnx.load(tmp_path / "new.onnx")
+    assert [(entry.domain, entry.version) for entry in written.opset_import] == [("ai.onnx.ml", 1), ("", 15)]
+    assert np.abs(run(tmp_path / "new.onnx", x, "p") - p).max() > 0.01
+
+
+def test_standard_nodes_of_no_known_version_get_none_beside_them(tmp_path: Path) -> None:
+    """Each runtime takes them for another version; an import would change what they mean."""
+    x = samples()
+    proto = trees(cast=True)
+    with pytest.raises(UnsupportedModel, match=r"without an opset for them.*convert it to opset 7 or newer$"):
+        recalibrated(proto, tmp_path, run(trees(), x, "p"), x, search="none", map="ts", output_name="p")
