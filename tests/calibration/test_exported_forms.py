@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from onnx import helper
 
 import tna_onnx
+from tests.builders import small_model, tensor_info
 from tna_onnx.errors import UnsupportedModel
 
 Array = NDArray[Any]
@@ -97,3 +98,47 @@ def test_standard_nodes_of_no_known_version_get_none_beside_them(tmp_path: Path)
     proto = trees(cast=True)
     with pytest.raises(UnsupportedModel, match=r"without an opset for them.*convert it to opset 7 or newer$"):
         recalibrated(proto, tmp_path, run(trees(), x, "p"), x, search="none", map="ts", output_name="p")
+
+
+def old_file(*, tied: bool = False, opset: int = 8) -> onnx.ModelProto:
+    """A head in a file of IR version 3, where every initializer is a graph input."""
+    rng = np.random.default_rng(0)
+    weight = 2 * rng.standard_normal((CLASSES, FEATURES)).astype(np.float32)
+    nodes = [
+        helper.make_node("Gemm", ["x", "w", "b"], ["logits"], name="head", transB=1),
+        helper.make_node("Softmax", ["logits"], ["p"], axis=1),
+    ]
+    outputs = [tensor_info("p", ["N", CLASSES])]
+    if tied:  # the weight is read elsewhere too: the head gets one of its own
+        nodes.append(helper.make_node("Identity", ["w"], ["class vectors"]))
+        outputs.append(tensor_info("class vectors", [CLASSES, FEATURES]))
+    inputs = [
+        tensor_info("x", ["N", FEATURES]),
+        tensor_info("w", [CLASSES, FEATURES]),
+        tensor_info("b", [CLASSES]),
+    ]
+    tensors = {"w": weight, "b": rng.standard_normal(CLASSES).astype(np.float32)}
+    return small_model(nodes, inputs, outputs, tensors, opset=opset, ir_version=3)
+
+
+@pytest.mark.parametrize("opset", [7, 8, 18])
+@pytest.mark.parametrize("name", ["ets", "irova", "aar"])
+def test_constants_of_a_map_are_nodes_where_initializers_must_be_inputs(tmp_path: Path, name: str, opset: int) -> None:
+    x = samples()
+    proto = old_file(opset=opset)
+    report = recalibrated(proto, tmp_path, run(proto, x, "p"), x, search="none", map=name)
+    written = onnx.load(tmp_path / "new.onnx")
+    assert report.verification.checker
+    assert written.graph.input == proto.graph.input
+    assert [t.name for t in written.graph.initializer] == ["w", "b"]
+    assert {node.op_type for node in written.graph.node if not node.input} == {"Constant"}
+
+
+def test_a_weight_of_its_own_is_a_node_too(tmp_path: Path) -> None:
+    x = samples()
+    proto = old_file(tied=True)
+    recalibrated(proto, tmp_path, run(proto, x, "p"), x, search="none", map="ts")
+    written = onnx.load(tmp_path / "new.onnx")
+    assert written.graph.input == proto.graph.input
+    assert (written.graph.node[0].op_type, written.graph.node[0].output[0]) == ("Constant", "tna_onnx/weight")
+    np.testing.assert_array_equal(run(tmp_path / "new.onnx", x, "class vectors"), run(proto, x, "class vectors"))

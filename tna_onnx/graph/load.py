@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,7 +24,7 @@ from tna_onnx.graph.bounds import MAX_BYTES, check_bounds
 from tna_onnx.graph.datafiles import check_places, data_path, open_data, require_bytes
 from tna_onnx.graph.functions import inlined
 from tna_onnx.graph.places import is_external, place_of
-from tna_onnx.graph.traverse import all_tensors, subgraph_inputs, subgraphs
+from tna_onnx.graph.traverse import all_tensors, subgraph_inputs
 
 __all__ = ["Model", "ModelSource", "load_model"]
 
@@ -34,10 +33,6 @@ ModelSource: TypeAlias = Any
 
 # Attributes of a Constant node that hold plain numbers in place of a tensor, and the dtype of its output.
 _SHORT_CONSTANTS = {"value_float": "float32", "value_floats": "float32", "value_int": "int64", "value_ints": "int64"}
-
-
-# IR version -> the first default operator set that came with it.
-_OPSETS = {3: 7, 4: 9, 5: 10, 6: 11, 7: 12, 8: 15, 9: 19, 10: 21}
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,17 +65,6 @@ class Model:
     def opset(self) -> int:
         """Version of the default operator set."""
         return next((o.version for o in self.proto.opset_import if o.domain in ("", "ai.onnx")), 0)
-
-    @cached_property
-    def map_opset(self) -> int:
-        """Version of the default operator set that appended nodes have; 0 if they cannot have one.
-
-        A file without standard nodes, such as boosted trees alone, need not import the set. Then it is the newest one
-        that every runtime of the file's IR version knows.
-        """
-        if self.opset or any(domain in ("", "ai.onnx") for domain in _domains(self.proto.graph)):
-            return self.opset
-        return _OPSETS.get(self.proto.ir_version, max(_OPSETS.values()))
 
     @property
     def metadata(self) -> dict[str, str]:
@@ -245,15 +229,6 @@ def load_model(source: ModelSource) -> Model:
         f"expected a path, bytes, an onnx.ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph, got "
         f"{type(source).__name__}"
     )
-
-
-def _domains(graph: onnx.GraphProto) -> Iterator[str]:
-    """Yield the domains of all nodes, those of sub-graphs included."""
-    for node in graph.node:
-        yield node.domain
-        for attribute in node.attribute:
-            for inner in subgraphs(attribute):
-                yield from _domains(inner)
 
 
 def _read(path: Path) -> Model:

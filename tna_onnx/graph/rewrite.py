@@ -20,7 +20,8 @@ from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.adapted import WriteMap, adapted
 from tna_onnx.graph.floats import float_tensor
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.nodes import PREFIX, NodeOps
+from tna_onnx.graph.nodes import MIN_IR_OF_INITIALIZERS, PREFIX, NodeOps, constant_node, insert_nodes
+from tna_onnx.graph.opsets import map_opset
 from tna_onnx.graph.quantized import Quantized
 from tna_onnx.graph.readers import require_no_other_readers
 from tna_onnx.graph.readout import Head, Readout
@@ -46,6 +47,7 @@ class Rewritten:
         added: names of the initializers that are new.
         nodes: names of the nodes that are new.
         edited: index of each source node that was edited -> the fields that were; attributes as `attribute:NAME`.
+        constants: new Constant nodes, in the place of new initializers.
         opset: version of the default operator set that was imported for new nodes; 0 where the source has its own.
     """
 
@@ -55,6 +57,7 @@ class Rewritten:
     added: set[str] = field(default_factory=set)
     nodes: set[str] = field(default_factory=set)
     edited: dict[int, set[str]] = field(default_factory=dict)
+    constants: list[onnx.NodeProto] = field(default_factory=list)
     opset: int = 0
 
     def touch(self, node: int, part: str) -> onnx.NodeProto:
@@ -100,6 +103,7 @@ def rewrite(
         _write_weight_and_bias(model, readout, weight, _as_read(readout, bias, bias_factor), result)
     if write_map is not None:
         _insert(model, adapted(write_map, readout, logits_shape), keeps_order, result)
+    _prepend(result)
     _annotate(proto, metadata)  # always: the file says what it is, changed or not
     return result
 
@@ -230,13 +234,16 @@ def _replace_input(model: Model, at: int, position: int, value: NDArray[Any], na
 
 
 def _add(result: Rewritten, tensor: onnx.TensorProto) -> str:
-    """Add an initializer under a name that is free."""
-    taken = {t.name for t in result.proto.graph.initializer}
+    """Add a tensor under a name that is free: an initializer, or a Constant node in an old file."""
+    taken = {t.name for t in result.proto.graph.initializer} | {node.name for node in result.proto.graph.node}
     if tensor.name in taken:  # another head of this model was given its own before
         numbered = (f"{tensor.name}_{k}" for k in count(2))
         tensor.name = next(name for name in numbered if name not in taken)
-    result.proto.graph.initializer.append(tensor)
-    result.added.add(tensor.name)
+    if result.proto.ir_version < MIN_IR_OF_INITIALIZERS:
+        result.constants.append(constant_node(tensor))
+    else:
+        result.proto.graph.initializer.append(tensor)
+        result.added.add(tensor.name)
     return str(tensor.name)
 
 
@@ -249,7 +256,7 @@ def _insert(model: Model, write_map: WriteMap, keeps_order: bool, result: Rewrit
     proto = result.proto
     readout = result.readout
     require_no_other_readers(model, readout, keeps_order=keeps_order)
-    ops = NodeOps(readout.logits_type, model.map_opset)
+    ops = NodeOps(readout.logits_type, map_opset(model), proto.ir_version)
     features = readout.features if isinstance(readout, Head) else ""
     last = write_map(ops, RAW_LOGITS, features)
     _refuse_taken_names(model, ops)
@@ -258,16 +265,20 @@ def _insert(model: Model, write_map: WriteMap, keeps_order: bool, result: Rewrit
     producer = result.touch(at, "output")
     producer.output[list(producer.output).index(readout.logits)] = RAW_LOGITS
     ops.nodes[-1].output[list(ops.nodes[-1].output).index(last)] = readout.logits
-    # Copies, as the nodes themselves are deleted; protobuf lists cannot be inserted into.
-    following = [onnx.NodeProto.FromString(node.SerializeToString()) for node in proto.graph.node[at + 1 :]]
-    del proto.graph.node[at + 1 :]
-    proto.graph.node.extend([*ops.nodes, *following])
+    insert_nodes(proto.graph, at + 1, ops.nodes)
     proto.graph.initializer.extend(ops.initializers)
     if not model.opset:
-        proto.opset_import.append(helper.make_opsetid("", model.map_opset))
-        result.opset = model.map_opset
+        proto.opset_import.append(helper.make_opsetid("", map_opset(model)))
+        result.opset = map_opset(model)
     result.added.update(tensor.name for tensor in ops.initializers)
     result.nodes.update(node.name for node in ops.nodes)
+
+
+def _prepend(result: Rewritten) -> None:
+    """Put new Constant nodes in front of all others; last, because source nodes are named by their index."""
+    if result.constants:
+        insert_nodes(result.proto.graph, 0, result.constants)
+        result.nodes.update(node.name for node in result.constants)
 
 
 def _refuse_taken_names(model: Model, ops: NodeOps) -> None:

@@ -3,7 +3,7 @@
 1. A new value of the same type and shape: of the head's weight or bias, where they lie (initializer, Constant,
    attribute), and of the scales and zero points they are quantised with; the axis of those scales.
 2. An operand by which a node reads the weight, the bias or their scales, if it now reads a new tensor `tna_onnx/...`.
-3. A new tensor `tna_onnx/...`.
+3. A new tensor `tna_onnx/...`, or a Constant node in front of all others that makes one.
 4. New nodes `tna_onnx/...` that stand in one piece behind the node that made the logits, read nothing but each other,
    such tensors and the features, and make the logits.
 5. The output of that node: the logits become `tna_onnx/logits`.
