@@ -586,9 +586,23 @@ def _then_clip(g: Graph) -> None:
     g.output(g.node("Clip", g.gemm(g.vector()), g.const(-3.0), g.const(3.0)))
 
 
-@refused("then Softmax, Clip", "the result of Softmax")
-def _then_clip_probabilities(g: Graph) -> None:
-    g.output(g.node("Clip", g.node("Softmax", g.gemm(g.vector())), g.const(1e-7), g.const(1.0)))
+@form("then Softmax, Clip", 1e-7)
+@form("then Softmax, Clip, log", 1e-7, "Log")
+def _then_clip_probabilities(g: Graph, least: float, *more: str) -> None:
+    p = g.node("Clip", g.node("Softmax", g.gemm(g.vector())), g.const(least), g.const(1 - least))
+    g.output(g.node(*more, p) if more else p)
+
+
+@refused("then Softmax, Clip to a hundredth", "changes them by up to 0.01", 0.01)
+def _then_clip_far(g: Graph, least: float) -> None:
+    _then_clip_probabilities(g, least)
+
+
+@form("then Softmax, plus a millionth, log", "Add")
+@form("then Softmax, a millionth at least, log", "Max")
+def _then_slack(g: Graph, op_type: str) -> None:
+    p = g.node("Softmax", g.gemm(g.vector()))
+    g.output(g.node("Log", g.node(op_type, p, g.const(1e-6))))
 
 
 @form("then a soft cap")
@@ -609,6 +623,130 @@ def _then_exp(g: Graph) -> None:
     top = g.node("ReduceMax", scores, axes=[1], keepdims=1)
     weights = g.node("Exp", g.node("Sub", scores, top))
     g.output(g.node("Div", weights, g.node("ReduceSum", weights, g.ints(1), keepdims=1)))
+
+
+def _top(g: Graph, scores: str, how: str) -> str:
+    """Return the largest score of each sample, in the ways of several exporters."""
+    if how == "plain":
+        return str(g.node("ReduceMax", scores, axes=[1], keepdims=1))
+    top = g.node("ReduceMax", scores, axes=[1], keepdims=0)
+    if how == "unsqueeze":
+        return str(g.node("Unsqueeze", top, g.ints(1)))
+    # JAX by way of TensorFlow: kept above -inf, a gradient stopped, brought to the shape of the scores
+    top = g.node("Identity", g.node("Max", g.const(-np.inf), top))
+    return str(g.node("Expand", g.node("Reshape", top, g.ints(-1, 1)), g.node("Shape", scores)))
+
+
+def _shifted(g: Graph, scores: str, how: str) -> str:
+    return scores if how == "none" else str(g.node("Sub", scores, _top(g, scores, how)))
+
+
+@form("softmax written out, no maximum", "none")
+@form("softmax written out, maximum unsqueezed", "unsqueeze")
+@form("softmax written out, as JAX by TensorFlow", "expand")
+@form("softmax written out, exponential twice", "expand", "twice")
+@form("softmax written out, times the reciprocal", "plain", "reciprocal")
+@form("softmax written out, Normalizer", "plain", "normalizer")
+@form("softmax written out, log of it", "expand", "log")
+@form("softmax written out, exp of the log", "expand", "exp")
+def _softmax_written_out(g: Graph, top: str, how: str = "") -> None:
+    scores = g.gemm(g.vector())
+    weights = g.node("Exp", _shifted(g, scores, top))
+    again = g.node("Exp", _shifted(g, scores, top)) if how == "twice" else weights
+    total = g.node("ReduceSum", again, g.ints(1), keepdims=1)
+    if top == "expand":
+        total = g.node("Expand", total, g.node("Shape", weights))
+    if how == "reciprocal":
+        g.output(g.node("Mul", weights, g.node("Reciprocal", total)))
+    elif how == "normalizer":
+        g.output(g.node("Normalizer", weights, domain=ML, norm="L1"))
+    elif how == "exp":
+        g.output(g.node("Exp", g.node("Sub", _shifted(g, scores, top), g.node("Log", total))))
+    else:
+        p = g.node("Div", weights, total)
+        g.output(g.node("Log", p) if how == "log" else p)
+
+
+@form("log-softmax written out", "none")
+@form("log-softmax written out, maximum", "plain")
+@form("log-softmax written out, as JAX by TensorFlow", "expand")
+@form("log-softmax written out, maximum added again", "unsqueeze", "lifted")
+@form("log-softmax written out, finite maximum", "plain", "finite")
+@form("log-softmax written out, ReduceLogSumExp", "none", "lse")
+@form("log-softmax written out, ReduceLogSumExp of what is shifted", "plain", "lse")
+@form("log-softmax written out, ReduceLogSum", "plain", "log sum")
+def _log_softmax_written_out(g: Graph, top: str, how: str = "") -> None:
+    scores = g.gemm(g.vector())
+    shifted = _shifted(g, scores, top)
+    if how == "finite":  # as in a logsumexp that minds infinite scores
+        largest = _top(g, scores, top)
+        finite = g.node("Where", g.node("IsInf", largest), g.const([[0.0]]), largest)
+        shifted = g.node("Sub", scores, finite)
+    if how == "lse":
+        log = g.node("ReduceLogSumExp", shifted, axes=[1], keepdims=1)
+    elif how == "log sum":
+        log = g.node("ReduceLogSum", g.node("Exp", shifted), axes=[1], keepdims=1)
+    else:
+        log = g.node("Log", g.node("ReduceSum", g.node("Exp", shifted), g.ints(1), keepdims=1))
+    if how == "lifted":
+        g.output(g.node("Sub", scores, g.node("Add", log, _top(g, scores, top))))
+    else:
+        g.output(g.node("Sub", shifted, log))
+
+
+@form("then LogSoftmax, Exp")
+def _exp_of_log_softmax(g: Graph) -> None:
+    g.output(g.node("Exp", g.node("LogSoftmax", g.gemm(g.vector()))))
+
+
+@form("sigmoid written out, Neg", "neg", classes=1)
+@form("sigmoid written out, times -1", "times", classes=1)
+@form("sigmoid written out, 0 - s", "minus", classes=1)
+@form("sigmoid written out, Reciprocal", "reciprocal", classes=1)
+@form("sigmoid written out, exp over 1 + exp", "exp", classes=1)
+@form("sigmoid written out, tanh", "tanh", classes=1)
+@form("sigmoid written out, tanh of a quotient", "quotient", classes=1)
+@form("sigmoid written out, clipped", "clip", classes=1)
+def _sigmoid_written_out(g: Graph, how: str) -> Array:
+    s = g.gemm(g.vector())
+    one = g.const(1.0)
+    half = g.const(0.5)
+    if how == "tanh":
+        p = g.node("Add", g.node("Mul", g.node("Tanh", g.node("Mul", s, half)), half), half)
+    elif how == "quotient":
+        p = g.node("Div", g.node("Add", one, g.node("Tanh", g.node("Div", s, g.const(2.0)))), g.const(2.0))
+    elif how == "exp":
+        p = g.node("Div", g.node("Exp", s), g.node("Add", one, g.node("Exp", s)))
+    else:
+        if how == "times":
+            minus = g.node("Mul", g.const(-1.0), s)
+        elif how == "minus":
+            minus = g.node("Sub", g.const(0.0), s)
+        else:
+            minus = g.node("Neg", s)
+        below = g.node("Add", one, g.node("Exp", minus))
+        p = g.node("Reciprocal", below) if how == "reciprocal" else g.node("Div", one, below)
+    g.output(g.node("Clip", p, g.const(1e-6), g.const(1 - 1e-6)) if how == "clip" else p)
+    return np.concatenate([np.zeros_like(g.weight), g.weight])
+
+
+@refused("exponentials of other scores over the sum", "", "other")
+@refused("exponentials over another maximum's sum", "", "maximum")
+@refused("half a sigmoid", "", "half")
+@refused("exponential of scores", "Exp", "exp")
+def _almost_written_out(g: Graph, how: str) -> None:
+    z = g.vector()
+    scores = g.gemm(z)
+    if how == "exp":
+        g.output(g.node("Exp", scores))
+        return
+    if how == "half":
+        g.output(g.node("Div", g.const(0.5), g.node("Add", g.const(1.0), g.node("Exp", g.node("Neg", scores)))))
+        return
+    shifted = _shifted(g, scores, "plain")
+    other = g.node("Mul", scores, g.const(2.0)) if how == "other" else scores
+    total = g.node("ReduceSum", g.node("Exp", other), g.ints(1), keepdims=1)
+    g.output(g.node("Div", g.node("Exp", shifted), total))
 
 
 # --- constants behind nodes

@@ -284,9 +284,9 @@ REFUSED: dict[str, tuple[Callable[[], onnx.ModelProto], str, list[str]]] = {
     "scaled probabilities": (lambda: _behind_softmax("Mul", 100.0), "soft", ["result of Softmax is scaled"]),
     "weighted probabilities": (lambda: _behind_softmax("Div", [1.0, 2.0, 3.0]), "soft", ["Softmax is scaled"]),
     "shifted probabilities": (
-        lambda: _behind_softmax("Add", 1e-6),
-        "soft",
-        ["result of Softmax is scaled, shifted or changed"],
+        lambda: _behind_softmax("Add", 0.1),
+        "behind",
+        ["Add behind probabilities changes them by up to 0.1; at most 0.001"],
     ),
     "log of a sigmoid": (_log_of_sigmoid, "behind", ["Log is neither"]),
     "weight from data": (lambda: _weight(_from_data), "head", ["'gram' is computed by a MatMul node, not a constant"]),

@@ -8,7 +8,8 @@ order of summation, and a softmax moves by at most half of what its logits move.
 1. A map behind the logits can magnify that (isotonic functions have steps): four times what such a rounding of
    logits and features, with random signs, does to the numerics is added.
 2. Where only the graph computes the logits, a_i = |z_i| max_c |w_c| + |b_c| over all positions.
-3. A step of the quantisation after the linear layer is added, if there is one; one of the output's, too.
+3. A step of the quantisation after the linear layer is added, if there is one; one of the output's, too, and what a
+   Clip or a constant behind the probabilities changes.
 4. The bound is never above 0.05.
 """
 
@@ -63,7 +64,7 @@ def probability_bounds(
     bounds = _FLOOR + moved[:, 0] / 2
     if fitted is not None:
         bounds += 4 * _magnified(fitted, logits, features, moved, _ROUNDINGS * eps)  # rule 1
-    bounds += task.readout.output_step  # rule 3
+    bounds += task.readout.output_step + task.readout.slack  # rule 3
     bounded: FloatArray = np.minimum(_MAX_BOUND, bounds)
     return bounded  # rule 4
 

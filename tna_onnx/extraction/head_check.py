@@ -171,6 +171,7 @@ def _check_output(opened: OpenModel, readout: Readout, logits: NDArray[Any], bat
         return
     values = opened.session.run([readout.output], batch)[0]
     coarse = 1e-3 + 16 * epsilon(readout.logits_type) * max(1.0, float(np.abs(logits).max())) + readout.output_step
+    coarse += readout.slack
     if values.size != len(logits) * output.width or np.any(
         np.abs(output.probabilities(values) - softmax(logits)) > coarse + 0.6 * (readout.output_step > 0)
     ):

@@ -237,6 +237,7 @@ def _readout(model: Model, info: onnx.ValueInfoProto, kind: str | None) -> Reado
         n_classes=columns,
         labels=labels,
         output_step=walked.output_step,
+        output_slack=walked.output_slack,
     )
 
 

@@ -51,6 +51,7 @@ def head_at(state: State, node: onnx.NodeProto, index: int) -> Head:
         n_classes=layer.classes or max(2, len(vectors)),
         labels=state.labels or layer.labels,
         output_step=state.output_step,
+        output_slack=state.output_slack,
         node=state.where,
         op_type=node.op_type,
         features=layer.features,

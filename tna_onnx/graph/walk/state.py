@@ -30,6 +30,7 @@ class State:
         summed: the walk is between a division by the own sum and the activation that is summed.
         aligned: the walk has passed a node that moves, selects or averages scores.
         logged: the walk is between a Log and its Softmax.
+        raised: the walk is between an Exp and its LogSoftmax.
         labels: what the model calls its classes.
         follows: operators that the walk has passed, in order of execution.
         scale: product of the constant factors on the scores, () or (C,).
@@ -39,6 +40,7 @@ class State:
         homogeneous: scaling the scores scales the logits.
         step: largest step of a quantisation between the linear layer and the logits.
         output_step: the same between the activation and the output.
+        output_slack: largest change of a probability by a Clip or an added constant behind the activation.
         cast_to: float type that the logits are cast to, where they are.
         side_inputs: tensors that change the scores from the side; none may come from the linear layer itself.
         forks: number of products of two computed tensors that the walk has passed.
@@ -56,6 +58,7 @@ class State:
     summed: bool = False
     aligned: bool = False
     logged: bool = False
+    raised: bool = False
     labels: tuple[int | str, ...] = ()
     follows: tuple[str, ...] = ()
     scale: NDArray[np.float64] = field(default_factory=lambda: np.ones(()))
@@ -65,6 +68,7 @@ class State:
     homogeneous: bool = True
     step: float = 0.0
     output_step: float = 0.0
+    output_slack: float = 0.0
     cast_to: str = ""
     side_inputs: tuple[str, ...] = ()
     forks: int = 0
