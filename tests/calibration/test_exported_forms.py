@@ -142,3 +142,58 @@ def test_a_weight_of_its_own_is_a_node_too(tmp_path: Path) -> None:
     assert written.graph.input == proto.graph.input
     assert (written.graph.node[0].op_type, written.graph.node[0].output[0]) == ("Constant", "tna_onnx/weight")
     np.testing.assert_array_equal(run(tmp_path / "new.onnx", x, "class vectors"), run(proto, x, "class vectors"))
+
+
+def one_logit(how: str) -> onnx.ModelProto:
+    """As BCEWithLogitsLoss leaves a network: the Sigmoid is not in the graph."""
+    rng = np.random.default_rng(0)
+    tensors: dict[str, Array] = {"w": 2 * rng.standard_normal((FEATURES, 1)).astype(np.float32)}
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["s" if how == "flat" else "y"], name="head")]
+    if how == "flat":
+        tensors["shape"] = np.array([-1], np.int64)
+        nodes.append(helper.make_node("Reshape", ["s", "shape"], ["y"]))
+    shape = {"flat": ["N"], "column": ["N", 1], "unknown": None}[how]
+    return small_model(nodes, [tensor_info("x", ["N", FEATURES])], [tensor_info("y", shape)], tensors)
+
+
+def both(logit: Array) -> Array:
+    p = 1 / (1 + np.exp(-np.asarray(logit, np.float64).reshape(-1, 1)))
+    return np.concatenate([1 - p, p], axis=1)
+
+
+@pytest.mark.parametrize("how", ["flat", "column", "unknown"])
+@pytest.mark.parametrize(("search", "name"), [("none", "ts"), ("none", "ets"), ("none", "platt"), ("sparse", "irova")])
+def test_one_logit_without_a_sigmoid(tmp_path: Path, how: str, search: str, name: str) -> None:
+    proto = one_logit(how)
+    x = samples()
+    logit = run(proto, x, "y")
+    options: dict[str, Any] = {"search": search, "map": name, "output_kind": "logit", "ensemble_size": 4}
+    report = recalibrated(proto, tmp_path, both(logit), x, **options)
+    new = run(tmp_path / "new.onnx", x, "y")
+    assert new.shape == logit.shape
+    # what the file says of itself is enough for the other commands
+    labels = softened(both(logit))
+    evaluated = tna_onnx.evaluate(tmp_path / "new.onnx", {"x": x, "labels": labels}, device="cpu")
+    expected = -np.log(both(new)[np.arange(len(x)), labels]).mean()
+    assert evaluated.metrics.nll == pytest.approx(expected, rel=1e-5)
+    assert evaluated.output_kind == "positive_logit"
+    data = {"x": x, "labels": labels}
+    moved = tna_onnx.verify(tmp_path / "model.onnx", tmp_path / "new.onnx", data=data, device="cpu")
+    assert moved.outputs is not None
+    assert moved.outputs.largest == pytest.approx(np.abs(both(new) - both(logit)).max(), abs=1e-6)
+    assert report.classes == 2
+
+
+@pytest.mark.parametrize("options", [{}, {"search": "none"}, {"search": "sparse"}, {"output_kind": "logits"}])
+def test_one_number_without_a_sigmoid_is_asked_about(tmp_path: Path, options: dict[str, Any]) -> None:
+    proto = one_logit("column")
+    x = samples()
+    with pytest.raises(UnsupportedModel, match="Then say --output-kind logit; a regression has no probabilities"):
+        recalibrated(proto, tmp_path, both(run(proto, x, "y")), x, **options)
+
+
+def test_the_word_for_one_logit_is_for_that_alone(tmp_path: Path) -> None:
+    proto = old_file()
+    x = samples()
+    with pytest.raises(UnsupportedModel, match="--output-kind logit is for one number a sample without a Sigmoid"):
+        recalibrated(proto, tmp_path, run(proto, x, "p"), x, output_kind="logit")

@@ -15,8 +15,8 @@ from tna_onnx.errors import DataError, UnsupportedModel
 from tna_onnx.extraction.head_check import Probed, check_readout
 from tna_onnx.extraction.sessions import OpenModel
 from tna_onnx.graph.load import load_model
-from tna_onnx.graph.outputs import find_readout
 from tna_onnx.graph.readout import Head, Readout
+from tna_onnx.graph.scores import find_readout
 
 
 def head_of(model: OpenModel) -> Head:

@@ -152,6 +152,11 @@ def _refuse_probabilities(model: Model, readout: Readout, raw: NDArray[Any]) -> 
     """Refuse an output that was said to hold logits when every row is a distribution."""
     if readout.holds != "logits" or readout.activation != "none":
         return
+    # of a head's one logit the graph says that it is linear in the features
+    if readout.binary and not isinstance(readout, Head) and np.all(raw >= 0) and np.all(raw <= 1):
+        raise UnsupportedModel(
+            f"{model.name}: output '{readout.output}' should hold logits, but all values lie between 0 and 1"
+        )
     if raw.ndim == 2 and np.all(raw >= 0) and np.all(np.abs(raw.sum(axis=1) - 1) < 1e-3):
         raise UnsupportedModel(
             f"{model.name}: output '{readout.output}' should hold logits, but all values are positive and add up to 1: "

@@ -7,10 +7,10 @@ from typing import Literal, TypeAlias, get_args
 
 __all__ = ["OUTPUT_KINDS", "ModelOptions", "OutputKind"]
 
-OutputKind: TypeAlias = Literal["logits", "probabilities"]
+OutputKind: TypeAlias = Literal["logits", "probabilities", "logit"]
 
 OUTPUT_KINDS: tuple[OutputKind, ...] = get_args(OutputKind)
-"""What a user may say that an output holds."""
+"""What a user may say that an output holds; `logit` is one number a sample, of the second of two classes."""
 
 
 @dataclass(frozen=True)

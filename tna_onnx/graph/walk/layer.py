@@ -16,7 +16,16 @@ from tna_onnx.graph.stored import Refused, Stored
 from tna_onnx.graph.walk.logit_steps import PASSED
 from tna_onnx.graph.walk.state import State
 
-__all__ = ["MULTI_LABEL", "head_at"]
+__all__ = ["MULTI_LABEL", "ONE_NUMBER", "SINGLE_ONLY", "head_at"]
+
+ONE_NUMBER = (
+    "one number a sample. Is it the logit of the second of two classes, whose Sigmoid was left out? Then say "
+    "--output-kind logit; a regression has no probabilities"
+)
+"""What is asked where one number a sample comes without a Sigmoid."""
+
+SINGLE_ONLY = "--output-kind logit is for one number a sample without a Sigmoid"
+"""What the user's word is for, where it does not fit."""
 
 MULTI_LABEL = (
     "logits with a Sigmoid: multi-label classifiers are not supported, expected one logit with a Sigmoid, or one "
@@ -127,8 +136,10 @@ def _check(state: State, layer: Linear, vectors: NDArray[np.float64]) -> None:
     rows = len(vectors)
     weight = layer.weight
     linked = layer.link == "sigmoid" and state.holds == "probabilities"
-    if rows < 2 and state.activation != "sigmoid" and not linked:
-        raise Refused(f"weight '{weight.name}' has {rows} class vector; a classifier has at least 2 logits")
+    if rows < 2 and state.activation != "sigmoid" and not linked and not state.single:
+        raise Refused(f"weight '{weight.name}' has {rows} class vector: {ONE_NUMBER}")
+    if state.single and (rows > 1 or state.activation != "none" or linked):
+        raise Refused(f"{rows} class vectors, followed by {state.activation}; {SINGLE_ONLY}")
     if state.paired and rows > 1:
         raise Refused(f"1 - p beside the p of {rows} scores")
     if rows > 1 and state.activation == "sigmoid":

@@ -63,9 +63,15 @@ class Walked:
     output_slack: float
 
 
-def walk_back(model: Model, output: str) -> Walked:
-    """Walk back from a graph output; the outcome is a head or a refusal."""
-    state = State(model, output, tensor=output, reader=len(model.proto.graph.node), logits=output)
+def walk_back(model: Model, output: str, *, single: bool = False) -> Walked:
+    """Walk back from a graph output; the outcome is a head or a refusal.
+
+    Args:
+        model: the model.
+        output: the graph output.
+        single: it is said to hold one logit a sample, whose Sigmoid was left out.
+    """
+    state = State(model, output, tensor=output, reader=len(model.proto.graph.node), logits=output, single=single)
     return Walked(
         outcome=_attempt(state),
         where=state.where,

@@ -43,6 +43,7 @@ class State:
         output_slack: largest change of a probability by a Clip or an added constant behind the activation.
         cast_to: float type that the logits are cast to, where they are.
         side_inputs: tensors that change the scores from the side; none may come from the linear layer itself.
+        single: the output is said to hold one logit a sample, whose Sigmoid was left out.
         forks: number of products of two computed tensors that the walk has passed.
     """
 
@@ -71,6 +72,7 @@ class State:
     output_slack: float = 0.0
     cast_to: str = ""
     side_inputs: tuple[str, ...] = ()
+    single: bool = False
     forks: int = 0
 
     def leave_to_graph(self, *, homogeneous: bool) -> None:
