@@ -323,6 +323,54 @@ def _plain_product(g: Graph, how: str = "add") -> None:
     g.output(scores if how == "none" else g.node("Add", scores, g.const(g.bias[None])))
 
 
+# --- the weight as left operand
+
+
+@form("weight first, MatMul", "matmul")
+@form("weight first, MatMul, features transposed by their trunk", "matmul", "trunk")
+@form("weight first, MatMul, bias in front of the Transpose", "matmul", "bias")
+@form("weight first, MatMul, scaled in front of the Transpose", "matmul", "scale")
+@form("weight first, Gemm", "gemm")
+@form("weight first, Gemm transA", "gemm", "transA")
+@form("weight first, Gemm transB", "gemm", "transB")
+@form("weight first, Gemm with a bias", "gemm", "bias")
+@form("weight first, softmax", "matmul", "softmax")
+def _weight_first(g: Graph, kind: str, how: str = "") -> Array:
+    z = g.vector()
+    weight = g.weight.T if how == "transA" else g.weight
+    truth = g.weight
+    features = z if how == "transB" else g.node("Transpose", z, perm=[1, 0])
+    operands = [g.const(np.ascontiguousarray(weight)), features]
+    if kind == "gemm":
+        if how == "bias":
+            operands.append(g.const(g.bias[:, None]))
+        flags = {how: 1} if how in ("transA", "transB") else {}
+        scores = g.node("Gemm", *operands, alpha=0.5, beta=2.0, **flags)
+    else:
+        scores = g.node("MatMul", *operands)
+    if kind == "matmul" and how == "bias":
+        scores = g.node("Add", scores, g.const(g.bias[:, None]))
+    if how == "scale":
+        factors = np.linspace(0.5, 2, g.classes, dtype=np.float32)[:, None]
+        scores = g.node("Mul", scores, g.const(factors))
+        truth = g.weight * factors
+    logits = g.node("Transpose", scores, perm=[1, 0])
+    if how == "":
+        logits = g.node("Add", logits, g.const(g.bias))
+    g.output(g.node("Softmax", logits) if how == "softmax" else logits)
+    return truth
+
+
+@refused("weight first, result not transposed", "no Transpose", "plain")
+@refused("weight first, one number a sample added", "one number a sample", "vector", runs=False)
+def _weight_first_refused(g: Graph, how: str) -> None:
+    scores = g.node("MatMul", g.const(g.weight), g.node("Transpose", g.vector(), perm=[1, 0]))
+    if how == "plain":
+        g.output(scores, g.classes, "N")
+    else:
+        g.output(g.node("Transpose", g.node("Add", scores, g.const(g.bias)), perm=[1, 0]))
+
+
 # --- fused operators of ONNX Runtime
 
 
@@ -338,7 +386,7 @@ def _fused_gemm(g: Graph, flags: dict[str, Any]) -> None:
 @form("FusedMatMul", 0, 0, 1.0)
 @form("FusedMatMul transB", 0, 1, 1.0)
 @form("FusedMatMul alpha", 0, 0, 0.125)
-@refused("FusedMatMul transA transB alpha", "transposes the features", 1, 1, 2.0)
+@form("FusedMatMul transA transB alpha", 1, 1, 2.0)
 @form("FusedMatMul transB alpha", 0, 1, 2.0)
 @form("FusedMatMul negative alpha", 0, 1, -3.0)
 def _fused_matmul(g: Graph, trans_a: int, trans_b: int, alpha: float) -> Array:

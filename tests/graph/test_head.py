@@ -302,7 +302,11 @@ REFUSED: dict[str, tuple[Callable[[], onnx.ModelProto], str, list[str]]] = {
     "weight shaped by data": (lambda: _weight(_shape_from_data), "head", ["'weight' is computed by a Reshape node"]),
     "3-D weight": (lambda: _stored_weight(np.ones((2, FEATURES, CLASSES))), "head", ["'weight' is 3-dimensional"]),
     "1-D weight": (lambda: _stored_weight(np.ones(FEATURES)), "head", ["'weight' has 1 class vector"]),
-    "one class vector": (lambda: _stored_weight(np.ones((FEATURES, 1))), "head", ["1 class vector", "--output-kind logit"]),
+    "one class vector": (
+        lambda: _stored_weight(np.ones((FEATURES, 1))),
+        "head",
+        ["1 class vector", "--output-kind logit"],
+    ),
     "NaN weight": (lambda: _stored_weight(_NAN), "head", ["'weight' holds NaN or infinite"]),
     "infinite bias": (lambda: _gemm(bias=[0.0, -np.inf, 0.0]), "head", ["'bias' holds NaN or infinite"]),
     "residual": (lambda: _added(None), "add", ["Add of two tensors", "product, x"]),

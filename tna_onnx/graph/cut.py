@@ -79,7 +79,14 @@ def read_beside(model: Model, head: Head) -> list[str]:
     tail = [model.proto.graph.node[k] for k in tail_nodes(model, head)]
     known = {head.features, *(name for node in tail for name in node.output)}
     read = dict.fromkeys(name for node in tail for name in node.input if name)  # once each, in order
-    return [name for name in read if name not in known and made_from_constants(model, name) is None]
+    beside = [name for name in read if name not in known and made_from_constants(model, name) is None]
+    # A weight that is the left operand reads the features transposed.
+    return [name for name in beside if not _transposed(model, name, head.features)]
+
+
+def _transposed(model: Model, tensor: str, features: str) -> bool:
+    node = model.producer(tensor)
+    return node is not None and node.op_type == "Transpose" and node.input[0] == features
 
 
 def _part(proto: onnx.ModelProto, outputs: Sequence[str], fed: frozenset[str]) -> onnx.ModelProto:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.graph.linear import oriented
+from tna_onnx.graph.linear_layer import oriented
 from tna_onnx.graph.stored import Step, Stored
 
 __all__ = ["Head", "Readout", "Refusal"]

@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from tna_onnx.graph.cut import ancestors
 from tna_onnx.graph.input_types import shape_text
-from tna_onnx.graph.linear import Linear, read_linear
+from tna_onnx.graph.linear import read_linear
+from tna_onnx.graph.linear_layer import Linear
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX
 from tna_onnx.graph.readout import Head
@@ -41,6 +42,8 @@ def head_at(state: State, node: onnx.NodeProto, index: int) -> Head:
         Refused: it is not the layer that makes the scores, or does not fit what follows it.
     """
     layer = _read(state, node, index)
+    if layer.classes_first and not state.turned:
+        raise Refused("its weight is the left operand, so its result is (C, N), and no Transpose makes that (N, C)")
     _take_in_link(state, layer)
     _take_in_bias(state, layer)
     if state.step:  # quantised scores are steps, not features @ weight.T + bias

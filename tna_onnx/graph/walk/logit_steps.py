@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 
 from tna_onnx.graph.dtypes import FLOAT_TYPES, type_name
+from tna_onnx.graph.linear import is_matrix_transpose
 from tna_onnx.graph.stored import Refused, Stored, resolve
 from tna_onnx.graph.walk.state import State
 
@@ -43,6 +44,8 @@ def one_sided(state: State, node: onnx.NodeProto, index: int) -> str:
     # Sizes, slopes, bounds: constants mostly, but a graph may compute them.
     state.side_inputs = (*state.side_inputs, *(name for name in node.input[1:] if name))
     state.aligned |= kind in _ALIGNED  # behind probabilities, this is not plain
+    if is_matrix_transpose(node):
+        state.turned = not state.turned
     if kind == "QuantizeLinear":
         _quantized(state, node)
     elif kind == "BatchNormalization":
@@ -91,6 +94,9 @@ def with_constant(state: State, node: onnx.NodeProto, data: str, constant: Store
         data: its operand that brings the scores.
         constant: its other operand.
     """
+    shape = constant.value.shape
+    if state.turned and constant.value.size > 1 and (len(shape) < 2 or shape[-1] != 1):
+        raise Refused(f"{node.op_type} with a constant of shape {shape}, which is one number a sample of (C, N)")
     constant_first = node.input[0] != data
     if node.op_type == "Div" and constant_first:
         raise Refused(f"Div with the constant '{constant.read_as}' in front")

@@ -29,6 +29,7 @@ class State:
         paired: the walk has passed Concat(1 - p, p).
         summed: the walk is between a division by the own sum and the activation that is summed.
         aligned: the walk has passed a node that moves, selects or averages scores.
+        turned: the walk is in front of a Transpose of a matrix: scores are (C, N) there.
         logged: the walk is between a Log and its Softmax.
         raised: the walk is between an Exp and its LogSoftmax.
         labels: what the model calls its classes.
@@ -58,6 +59,7 @@ class State:
     paired: bool = False
     summed: bool = False
     aligned: bool = False
+    turned: bool = False
     logged: bool = False
     raised: bool = False
     labels: tuple[int | str, ...] = ()
