@@ -197,3 +197,43 @@ def test_the_word_for_one_logit_is_for_that_alone(tmp_path: Path) -> None:
     x = samples()
     with pytest.raises(UnsupportedModel, match="--output-kind logit is for one number a sample without a Sigmoid"):
         recalibrated(proto, tmp_path, run(proto, x, "p"), x, output_kind="logit")
+
+
+def logistic(sharpness: float, *, normalizer: bool) -> onnx.ModelProto:
+    """A binary logistic regression as scikit-learn's converter writes it; many of its probabilities are 1."""
+    w = sharpness * np.random.default_rng(0).standard_normal(FEATURES).astype(np.float32)
+    made = ["label", "scores" if normalizer else "p"]
+    nodes = [
+        helper.make_node(
+            "LinearClassifier", ["x"], made, domain="ai.onnx.ml", coefficients=[*-w, *w],
+            intercepts=[-0.5, 0.5], classlabels_ints=[0, 1], post_transform="LOGISTIC",
+        )
+    ]  # fmt: skip
+    if normalizer:  # older versions of the converter
+        nodes.append(helper.make_node("Normalizer", ["scores"], ["p"], domain="ai.onnx.ml", norm="L1"))
+    outputs = [tensor_info("label", ["N"], np.int64), tensor_info("p", ["N", 2])]
+    return small_model(nodes, [tensor_info("x", ["N", FEATURES])], outputs, domains={"ai.onnx.ml": 3})
+
+
+@pytest.mark.parametrize("normalizer", [False, True])
+@pytest.mark.parametrize(("name", "fold"), [("ts", True), ("ts", False), ("ets", True)])
+def test_a_map_goes_in_front_of_a_sigmoid_that_saturates(
+    tmp_path: Path, name: str, fold: bool, normalizer: bool
+) -> None:
+    proto = logistic(30, normalizer=normalizer)
+    x = samples()
+    p = run(proto, x, "p")
+    assert np.mean(p == 1) > 0.1
+    report = recalibrated(proto, tmp_path, p, x, search="none", map=name, fold=fold)
+    new = run(tmp_path / "new.onnx", x, "p")
+    assert report.verification.max_difference < 1e-6
+    np.testing.assert_array_equal(run(tmp_path / "new.onnx", x, "label"), run(proto, x, "label"))
+    assert len(np.unique(new[p[:, 1] == 1])) > 10  # what was one number has its order again
+
+
+def test_hidden_scores_without_a_block_are_no_recalibration(tmp_path: Path) -> None:
+    proto = logistic(1, normalizer=False)
+    onnx.save(proto, tmp_path / "old.onnx")
+    next(a for a in proto.graph.node[0].attribute if a.name == "post_transform").s = b"NONE"
+    onnx.save(proto, tmp_path / "new.onnx")
+    assert not tna_onnx.verify(tmp_path / "old.onnx", tmp_path / "new.onnx").only_head_and_block

@@ -89,6 +89,12 @@ class NodeOps:
         """Smallest normal number of the dtype."""
         return float(np.finfo(self._dtype).tiny)
 
+    @property
+    def names(self) -> set[str]:
+        """Names of all that was written."""
+        nodes = {name for node in self.nodes for name in (node.name, *node.output)}
+        return nodes | {tensor.name for tensor in self.initializers}
+
     def const(self, value: Any) -> str:
         """Write a constant."""
         return self._store(np.asarray(value, self._dtype), f"const_{self._stored}")

@@ -1,7 +1,7 @@
 """Model + new head -> new model: the weight, the scaled bias, the appended map, provenance. Nothing else.
 
-The protobuf is copied and only the fields named here are touched. A constant that others read too (a weight tied to an
-embedding, say), or that is computed from others, is left alone: the head then reads a tensor of its own.
+The protobuf is copied, and only the fields named here are touched. A constant that others read too, or that is computed,
+is left alone: the head then reads a tensor of its own.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from onnx import helper, numpy_helper
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.adapted import WriteMap, adapted
 from tna_onnx.graph.floats import float_tensor
+from tna_onnx.graph.hidden import TRANSFORM, hides_scores, show_scores
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import MIN_IR_OF_INITIALIZERS, PREFIX, NodeOps, constant_node, insert_nodes
 from tna_onnx.graph.opsets import map_opset
@@ -48,7 +49,7 @@ class Rewritten:
         nodes: names of the nodes that are new.
         edited: index of each source node that was edited -> the fields that were; attributes as `attribute:NAME`.
         constants: new Constant nodes, in the place of new initializers.
-        opset: version of the default operator set that was imported for new nodes; 0 where the source has its own.
+        opset: version of the default operator set imported for new nodes; 0 where the source has its own.
     """
 
     proto: onnx.ModelProto
@@ -102,7 +103,10 @@ def rewrite(
     if weight is not None and isinstance(readout, Head):
         _write_weight_and_bias(model, readout, weight, _as_read(readout, bias, bias_factor), result)
     if write_map is not None:
-        _insert(model, adapted(write_map, readout, logits_shape), keeps_order, result)
+        hidden = hides_scores(model, readout)
+        _insert(model, adapted(write_map, readout, logits_shape, hidden=hidden), keeps_order, result)
+        if hidden:
+            show_scores(result.touch(model.producers[readout.logits], f"attribute:{TRANSFORM}"))
     _prepend(result)
     _annotate(proto, metadata)  # always: the file says what it is, changed or not
     return result
@@ -195,11 +199,11 @@ def _write_quantized(
 def _overwrite(model: Model, name: str, tensor: onnx.TensorProto, result: Rewritten) -> None:
     """Put a value where a constant lies: raw data, whatever form the old values had."""
     result.changed.add(name)
-    stored = next((t for t in result.proto.graph.initializer if t.name == name), None)
-    if stored is not None:
-        _keep_words(stored, tensor)
-        stored.CopyFrom(tensor)
-        return
+    for stored in result.proto.graph.initializer:
+        if stored.name == name:
+            _keep_words(stored, tensor)
+            stored.CopyFrom(tensor)
+            return
     # A Constant node has one attribute: a tensor, or plain numbers, which a tensor takes the place of.
     at = model.producers[name]
     node = result.touch(at, "attribute:value")
@@ -268,8 +272,8 @@ def _insert(model: Model, write_map: WriteMap, keeps_order: bool, result: Rewrit
     insert_nodes(proto.graph, at + 1, ops.nodes)
     proto.graph.initializer.extend(ops.initializers)
     if not model.opset:
-        proto.opset_import.append(helper.make_opsetid("", map_opset(model)))
         result.opset = map_opset(model)
+        proto.opset_import.append(helper.make_opsetid("", result.opset))
     result.added.update(tensor.name for tensor in ops.initializers)
     result.nodes.update(node.name for node in ops.nodes)
 
@@ -283,13 +287,10 @@ def _prepend(result: Rewritten) -> None:
 
 def _refuse_taken_names(model: Model, ops: NodeOps) -> None:
     taken = {*model.producers, *model.initializers, *(node.name for node in model.proto.graph.node)}
-    new = {RAW_LOGITS, *(tensor.name for tensor in ops.initializers)}
-    for node in ops.nodes:
-        new.update((node.name, *node.output))
-    if taken & new:
+    again = taken & {RAW_LOGITS, *ops.names}
+    if again:
         raise UnsupportedModel(
-            f"{model.name}: already holds a map that tna-onnx wrote ('{min(taken & new)}'); "
-            "start from the original model"
+            f"{model.name}: already holds a map that tna-onnx wrote ('{min(again)}'); start from the original model"
         )
 
 

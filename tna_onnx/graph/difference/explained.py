@@ -6,7 +6,8 @@
 3. A new tensor `tna_onnx/...`, or a Constant node in front of all others that makes one.
 4. New nodes `tna_onnx/...` that stand in one piece behind the node that made the logits, read nothing but each other,
    such tensors and the features, and make the logits.
-5. The output of that node: the logits become `tna_onnx/logits`.
+5. The output of that node: the logits become `tna_onnx/logits`. If it hid its scores (`graph.hidden`), it gives them to
+   the block.
 6. Metadata `tna_onnx.*`, and functions that were inlined.
 7. The import of the default operator set, for such nodes in a file that has no other node of it.
 
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tna_onnx.graph.hidden import TRANSFORM, hides_scores
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX
 from tna_onnx.graph.quantized import Quantized
@@ -61,6 +63,8 @@ def explained_by(model: Model, readout: Readout | None) -> Explained:
     _add_constant(explained, model, readout.stored_weight, "weight")
     if readout.stored_bias is not None:
         _add_constant(explained, model, readout.stored_bias, "bias")
+    if hides_scores(model, readout):
+        explained.attributes[producer, TRANSFORM] = "scores for the appended block"
     return explained
 
 

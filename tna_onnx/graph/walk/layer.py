@@ -117,6 +117,8 @@ def _take_in_link(state: State, layer: Linear) -> None:
     if state.activation != "none":
         raise Refused(f"a second activation: {layer.link} in the linear layer before {state.activation}")
     state.holds = "probabilities"
+    if layer.link == "sigmoid" and len(layer.vectors) == 1:
+        state.begin_logits(state.tensor)  # a sum of 1 that p and 1 - p are divided by changes nothing
     if layer.link == "sigmoid" and len(layer.vectors) > 1:
         if not state.summed:
             raise Refused(f"{len(layer.vectors)} {MULTI_LABEL}")
