@@ -1494,20 +1494,23 @@ def _half_head(g: Graph) -> Array:
 # --- functions and sub-graphs
 
 
-def _function(g: Graph, name: str, inputs: Sequence[str], nodes: Sequence[onnx.NodeProto], **flags: Any) -> None:
-    """Add a model-local function whose output is `out`."""
-    versions = [helper.make_opsetid("", g.opset), helper.make_opsetid(LOCAL, 1)]
+def _function(
+    g: Graph, name: str, inputs: Sequence[str], nodes: Sequence[onnx.NodeProto], own: int = 1, **flags: Any
+) -> None:
+    """Add a model-local function whose output is `out`; it says that its own domain is of version `own`."""
+    versions = [helper.make_opsetid("", g.opset), helper.make_opsetid(LOCAL, own)]
     g.functions.append(helper.make_function(LOCAL, name, inputs, ["out"], nodes, versions, **flags))
 
 
 @form("function, weight handed in")
-def _function_of_weight(g: Graph) -> None:
+@form("function, its own domain at another version", 17)
+def _function_of_weight(g: Graph, own: int = 1) -> None:
     nodes = [
         helper.make_node("Transpose", ["w"], ["wt"], perm=[1, 0]),
         helper.make_node("MatMul", ["z", "wt"], ["s"]),
         helper.make_node("Add", ["s", "b"], ["out"]),
     ]
-    _function(g, "Linear", ["z", "w", "b"], nodes)
+    _function(g, "Linear", ["z", "w", "b"], nodes, own)
     g.output(g.node("Linear", g.vector(), g.const(g.weight), g.const(g.bias), domain=LOCAL))
 
 

@@ -1,7 +1,7 @@
 """Model + new head -> new model: the weight, the scaled bias, the appended map, provenance. Nothing else.
 
-The protobuf is copied, and only the fields named here are touched. A constant that others read too, or that is computed,
-is left alone: the head then reads a tensor of its own.
+Of a copy, only the fields named here are touched. A constant that others read too, or that is computed, stays as it is;
+the head then reads a tensor of its own.
 """
 
 from __future__ import annotations
@@ -104,9 +104,9 @@ def rewrite(
         _write_weight_and_bias(model, readout, weight, _as_read(readout, bias, bias_factor), result)
     if write_map is not None:
         hidden = hides_scores(model, readout)
-        _insert(model, adapted(write_map, readout, logits_shape, hidden=hidden), keeps_order, result)
         if hidden:
             show_scores(result.touch(model.producers[readout.logits], f"attribute:{TRANSFORM}"))
+        _insert(model, adapted(write_map, readout, logits_shape, hidden=hidden), keeps_order, result)
     _prepend(result)
     _annotate(proto, metadata)  # always: the file says what it is, changed or not
     return result
@@ -241,8 +241,7 @@ def _add(result: Rewritten, tensor: onnx.TensorProto) -> str:
     """Add a tensor under a name that is free: an initializer, or a Constant node in an old file."""
     taken = {t.name for t in result.proto.graph.initializer} | {node.name for node in result.proto.graph.node}
     if tensor.name in taken:  # another head of this model was given its own before
-        numbered = (f"{tensor.name}_{k}" for k in count(2))
-        tensor.name = next(name for name in numbered if name not in taken)
+        tensor.name = next(name for name in (f"{tensor.name}_{k}" for k in count(2)) if name not in taken)
     if result.proto.ir_version < MIN_IR_OF_INITIALIZERS:
         result.constants.append(constant_node(tensor))
     else:
