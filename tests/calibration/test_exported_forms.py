@@ -237,3 +237,35 @@ def test_hidden_scores_without_a_block_are_no_recalibration(tmp_path: Path) -> N
     next(a for a in proto.graph.node[0].attribute if a.name == "post_transform").s = b"NONE"
     onnx.save(proto, tmp_path / "new.onnx")
     assert not tna_onnx.verify(tmp_path / "old.onnx", tmp_path / "new.onnx").only_head_and_block
+
+
+def with_labels() -> onnx.ModelProto:
+    """The labels are read off the layer itself; the logits are what a Reshape makes of its result."""
+    weight = 2 * np.random.default_rng(0).standard_normal((FEATURES, CLASSES)).astype(np.float32)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["s"], name="head"),
+        helper.make_node("ArgMax", ["s"], ["label"], axis=1, keepdims=0),
+        helper.make_node("Reshape", ["s", "shape"], ["logits"]),
+        helper.make_node("Softmax", ["logits"], ["p"], axis=1),
+    ]
+    outputs = [tensor_info("label", ["N"], np.int64), tensor_info("p", ["N", CLASSES])]
+    tensors = {"w": weight, "shape": np.array([-1, CLASSES], np.int64)}
+    return small_model(nodes, [tensor_info("x", ["N", FEATURES])], outputs, tensors)
+
+
+@pytest.mark.parametrize(("name", "fold"), [("ts", True), ("ts", False), ("ets", True)])
+def test_labels_that_read_the_layer_stay_right_under_maps_that_keep_the_order(
+    tmp_path: Path, name: str, fold: bool
+) -> None:
+    proto = with_labels()
+    x = samples()
+    recalibrated(proto, tmp_path, run(proto, x, "p"), x, search="none", map=name, fold=fold)
+    new = tmp_path / "new.onnx"
+    np.testing.assert_array_equal(run(new, x, "label"), run(new, x, "p").argmax(axis=1))
+
+
+def test_labels_that_read_the_layer_would_not_follow_another_map(tmp_path: Path) -> None:
+    proto = with_labels()
+    x = samples()
+    with pytest.raises(UnsupportedModel, match=r"'s', from which labels are read, .* use --map ts, ets or none"):
+        recalibrated(proto, tmp_path, run(proto, x, "p"), x, search="none", map="irova")
