@@ -1801,6 +1801,36 @@ def _regressor(g: Graph) -> None:
     g.output(g.node("LinearRegressor", g.input("x", "N", FEATURES), domain=ML, **flags), "N", 1)
 
 
+@form("classes in another order", "add")
+@form("classes in another order, Gemm", "gemm")
+@form("classes in another order, bias behind", "behind")
+@form("classes in another order, scaled in front and behind", "scaled")
+@form("classes in another order, twice", "twice")
+@form("classes in another order, as many as features", "add", features=CLASSES)
+@form("classes in another order, Softmax", "softmax")
+def _permuted(g: Graph, how: str) -> Array:
+    order = [3, 0, 4, 1, 2]
+    factors = np.linspace(1, 3, g.classes, dtype=np.float32)
+    z = g.vector()
+    truth = g.weight[order]
+    scores = g.gemm(z) if how == "gemm" else g.node("MatMul", z, g.const(g.weight.T))
+    if how in ("add", "twice", "softmax"):
+        scores = g.node("Add", scores, g.const(g.bias))
+    if how == "scaled":
+        scores = g.node("Mul", scores, g.const(factors))
+        truth = (g.weight * factors[:, None])[order] / factors[:, None]
+    logits = g.node("Gather", scores, g.ints(*order), axis=1)
+    if how == "twice":
+        logits = g.node("Gather", logits, g.ints(*order), axis=-1)
+        truth = truth[order]
+    if how == "behind":
+        logits = g.node("Add", logits, g.const(g.bias))
+    if how == "scaled":
+        logits = g.node("Div", logits, g.const(factors))
+    g.output(g.node("Softmax", logits) if how == "softmax" else logits)
+    return truth
+
+
 @refused("embedding divided by its own length", "", "l2")
 @refused("embedding, LpNormalization", "", "lp")
 def _embedding(g: Graph, how: str) -> None:

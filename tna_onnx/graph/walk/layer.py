@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import onnx
 from numpy.typing import NDArray
@@ -13,7 +15,7 @@ from tna_onnx.graph.linear_layer import Linear
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX
 from tna_onnx.graph.readout import Head
-from tna_onnx.graph.stored import Refused, Stored
+from tna_onnx.graph.stored import Mirror, Permute, Refused, Stored
 from tna_onnx.graph.walk.logit_steps import PASSED
 from tna_onnx.graph.walk.state import State
 
@@ -41,7 +43,7 @@ def head_at(state: State, node: onnx.NodeProto, index: int) -> Head:
     Raises:
         Refused: it is not the layer that makes the scores, or does not fit what follows it.
     """
-    layer = _read(state, node, index)
+    layer = _in_order(state, _read(state, node, index))
     if layer.classes_first and not state.turned:
         raise Refused("its weight is the left operand, so its result is (C, N), and no Transpose makes that (N, C)")
     _take_in_link(state, layer)
@@ -71,7 +73,7 @@ def head_at(state: State, node: onnx.NodeProto, index: int) -> Head:
         stored_weight=layer.weight,
         orient=layer.orient,
         stored_bias=state.bias,
-        bias_orient=layer.bias_orient if state.bias is layer.bias else (),
+        bias_orient=layer.bias_orient if state.bias is layer.bias else state.bias_steps,
         weight_scale=np.asarray(state.scale * layer.scale),
         bias_scale=np.asarray(state.bias_scale),
         linear=state.linear,
@@ -94,6 +96,17 @@ def _read(state: State, node: onnx.NodeProto, index: int) -> Linear:
     if kind := _softmax_behind(model, layer.features):
         raise Refused(f"its features are the result of {kind}: a layer behind probabilities is no head")
     return layer
+
+
+def _in_order(state: State, layer: Linear) -> Linear:
+    """Put the classes of the layer into the order that they have in the output."""
+    if not state.order:
+        return layer
+    # Of a LinearClassifier's scores, rows and biases may stand for two classes in one.
+    if len(layer.vectors) != len(state.order) or layer.bias_orient:
+        raise Refused(f"{len(layer.vectors)} class vectors, and a Gather of {len(state.order)} scores behind them")
+    bias_orient = () if layer.bias is None else state.bias_permuted(layer.bias)
+    return replace(layer, orient=(*layer.orient, Permute(state.order, 0)), bias_orient=bias_orient)
 
 
 def _softmax_behind(model: Model, tensor: str) -> str:
@@ -165,7 +178,8 @@ def _check_bias(bias: Stored, layer: Linear, rows: int) -> None:
     size = bias.value.size
     # All on one axis: (C,), (1, C), or (C, 1, 1) behind a convolution.
     on_one_axis = size in shape[-3:] or not shape
-    if layer.bias_orient == () and not (on_one_axis and size in (1, rows)):
+    mirrored = any(isinstance(step, Mirror) for step in layer.bias_orient)
+    if not mirrored and not (on_one_axis and size in (1, rows)):
         raise Refused(f"bias '{bias.name}' has shape {shape}; expected ({rows},)")
 
 
