@@ -269,3 +269,24 @@ def test_labels_that_read_the_layer_would_not_follow_another_map(tmp_path: Path)
     x = samples()
     with pytest.raises(UnsupportedModel, match=r"'s', from which labels are read, .* use --map ts, ets or none"):
         recalibrated(proto, tmp_path, run(proto, x, "p"), x, search="none", map="irova")
+
+
+def test_logits_behind_which_an_input_is_read_are_refused_by_its_name(tmp_path: Path) -> None:
+    """The softmax is brought into the shape that the input says."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["logits"], name="head"),
+        helper.make_node("Softmax", ["logits"], ["q"], axis=1),
+        helper.make_node("Shape", ["x"], ["shape"], end=1),
+        helper.make_node("Concat", ["shape", "classes"], ["wanted"], axis=0),
+        helper.make_node("Reshape", ["q", "wanted"], ["p"]),
+    ]
+    weight = np.random.default_rng(0).standard_normal((FEATURES, CLASSES)).astype(np.float32)
+    tensors = {"w": weight, "classes": np.array([CLASSES], np.int64)}
+    proto = small_model(nodes, [tensor_info("x", ["N", FEATURES])], [tensor_info("p", ["N", CLASSES])], tensors)
+    x = samples()
+    labels = softened(run(proto, x, "p"))
+    with pytest.raises(UnsupportedModel, match="read the model's input 'x' too; give the data for the inputs"):
+        tna_onnx.calibrate(
+            proto, {"logits": x @ weight, "labels": labels}, search="none", map="ts", output=tmp_path / "new.onnx",
+            device="cpu",
+        )  # fmt: skip
