@@ -74,7 +74,7 @@ _asked = get_type_hints(CalibrateWords) | get_type_hints(tna_onnx.calibrate)
 _WORDS = ("method", "search", "map", "anchor", "predictions", "ets_loss", "quantized_head")
 
 _Map = Literal[("none", *MAPS)]
-_OutputKind = Literal["logits", "probabilities", "log_probabilities", "positive_probability"]
+_OutputKind = Literal["logits", "probabilities", "log_probabilities", "positive_probability", "positive_logit"]
 _Activation = Literal["none", "softmax", "log_softmax", "sigmoid"]
 
 

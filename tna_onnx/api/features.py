@@ -19,8 +19,8 @@ from tna_onnx.extraction.isolated import open_source
 from tna_onnx.extraction.sessions import OpenModel
 from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.graph.load import ModelSource
-from tna_onnx.graph.outputs import find_readout
 from tna_onnx.graph.readout import Head, Readout
+from tna_onnx.graph.scores import find_readout
 from tna_onnx.progress import Progress, silent
 from tna_onnx.results.collection import Collection
 from tna_onnx.runtime import parse_device

@@ -18,9 +18,10 @@ from tna_onnx.graph.difference import differences
 from tna_onnx.graph.head import choose_head, find_heads
 from tna_onnx.graph.load import Model, ModelSource
 from tna_onnx.graph.options import ModelOptions
-from tna_onnx.graph.outputs import choose_readout, class_output, output_of
+from tna_onnx.graph.outputs import class_output, output_of
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.rewrite import provenance
+from tna_onnx.graph.scores import choose_readout
 from tna_onnx.progress import Progress, silent
 from tna_onnx.results.difference import ModelDifference, OutputDifference
 from tna_onnx.runtime import Device, parse_device
@@ -156,11 +157,12 @@ def _readout(model: Model, head: str | None, output: str | None, kind: str | Non
         UnsupportedModel: several heads and no word on which, or the word names none.
     """
     # refusals are not shown here: a model without a head can be compared all the same
-    heads, _ = find_heads(model)
+    single = kind == "logit"
+    heads, _ = find_heads(model, single=single)
     if output is not None and output not in model.outputs:
         raise UnsupportedModel(f"{model.name}: no output '{output}'; the model has {', '.join(model.outputs)}")
     if head is not None or any(output in (None, each.output) for each in heads):
-        return choose_head(model, head, output)
+        return choose_head(model, head, output, single=single)
     try:
         return choose_readout(model, output, kind)
     # the files can be compared without scores
@@ -173,13 +175,19 @@ def _plain_kind(known: dict[str, str]) -> str | None:
     kind = known.get("output_kind")
     if kind is None:
         return None
+    if kind == "positive_logit":
+        return "logit"
     # `--output-kind` has one word for both
     return "probabilities" if kind in ("probabilities", "positive_probability") else "logits"
 
 
 def _missing_kind(readout: Readout | None, known: dict[str, str]) -> str | None:
     """Return the same where the original's graph does not tell, or tells otherwise."""
-    if isinstance(readout, Head) and output_of(readout).kind == known.get("output_kind", output_of(readout).kind):
+    if not isinstance(readout, Head):
+        return _plain_kind(known)
+    kind = output_of(readout).kind
+    # of a single logit only the provenance tells
+    if kind != "positive_logit" and kind == known.get("output_kind", kind):
         return None
     return _plain_kind(known)
 

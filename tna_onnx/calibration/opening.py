@@ -25,11 +25,12 @@ from tna_onnx.extraction.isolated import open_source
 from tna_onnx.extraction.sessions import OpenModel
 from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.outputs import find_readout, output_of
+from tna_onnx.graph.outputs import output_of
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.requantize import requantized
 from tna_onnx.graph.rewrite import provenance
 from tna_onnx.graph.save import check_output
+from tna_onnx.graph.scores import find_readout
 from tna_onnx.progress import Progress
 from tna_onnx.runtime import Session, parse_device
 
@@ -106,7 +107,7 @@ def _check_arguments(job: Job) -> None:
     """
     check_batch_size(job.batch_size)
     # a head's graph says what follows it; a second word on that could contradict it
-    if job.needs_head and job.options.output_kind is not None:
+    if job.needs_head and job.options.output_kind not in (None, "logit"):
         raise UsageError("--output-kind is for --search none; where class vectors are searched, the graph tells")
 
 
@@ -195,7 +196,8 @@ def _find_readout(job: Job, model: Model) -> Readout:
     """Return the head that is to be tilted, or whatever logits a map can go behind."""
     options = job.options
     if job.needs_head:
-        readout: Readout = choose_head(model, options.head, options.output_name)
+        single = options.output_kind == "logit"
+        readout: Readout = choose_head(model, options.head, options.output_name, single=single)
     else:
         readout = find_readout(model, options.head, options.output_name, options.output_kind)
     if isinstance(readout, Head):

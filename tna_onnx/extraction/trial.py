@@ -23,8 +23,8 @@ from tna_onnx.graph.checker import checker_complaint
 from tna_onnx.graph.head import find_heads
 from tna_onnx.graph.limits import ModelLimits
 from tna_onnx.graph.load import Model, load_model
-from tna_onnx.graph.outputs import find_readout
 from tna_onnx.graph.readout import Readout
+from tna_onnx.graph.scores import find_readout
 from tna_onnx.runtime import Device, runtime_version
 
 __all__ = ["main"]

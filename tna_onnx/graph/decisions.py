@@ -163,6 +163,9 @@ class _DecisionOps(NodeOps):
         """Write (1 - p, p) of the probability (N, 1) of the second class."""
         return self._node("Concat", [self.add(self.const(1.0), self.mul(p, self.const(-1.0))), p], axis=1)
 
+    def sigmoid(self, a: str) -> str:
+        return self._node("Sigmoid", [a])
+
     def exp(self, a: str) -> str:
         return self._node("Exp", [a])
 
@@ -227,6 +230,8 @@ def _probabilities(ops: _DecisionOps, model: Model, output: ClassOutput) -> str:
     values = _matrix(ops, name, output.width)
     if output.kind == "positive_probability":
         return ops.both(values)
+    if output.kind == "positive_logit":
+        return ops.both(ops.sigmoid(values))
     if output.kind == "logits":
         return ops.softmax(values)
     if output.kind == "log_probabilities":

@@ -22,6 +22,9 @@ __all__ = ["inlined"]
 # Calls inside calls; the inliner calls itself for each.
 _MAX_DEPTH = 200
 
+# Domains whose versions say something.
+_DEFINED = {"", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training", "com.microsoft"}
+
 _Key: TypeAlias = tuple[str, str, str]
 
 
@@ -42,13 +45,32 @@ def inlined(
         return model, ()
     _check_calls(model, name, limits)
     try:
-        flat = onnx.inliner.inline_local_functions(model)
+        flat = onnx.inliner.inline_local_functions(_aligned(model))
     except onnx.checker.ValidationError as error:
         raise UnsupportedModel(f"{name}: damaged: its functions cannot be inlined: {error}") from error
     except (RuntimeError, ValueError):
         # The walk then stops at the call of the function, and says so.
         return model, ()
     return flat, tuple(sorted(function.name for function in model.functions))
+
+
+def _aligned(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with one version of each domain that has nothing but its own functions.
+
+    A version says which definition of an operator counts; these have one. The inliner wants all versions to be equal,
+    and some exporters give a function's own domain that of the standard one.
+    """
+    own = {function.domain for function in model.functions} - _DEFINED
+    versions = {entry.domain: entry.version for entry in model.opset_import if entry.domain in own}
+    imports = [entry for function in model.functions for entry in function.opset_import]
+    if all(entry.version == versions.get(entry.domain, entry.version) for entry in imports):
+        return model
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    for function in copy.functions:
+        for entry in function.opset_import:
+            entry.version = versions.get(entry.domain, entry.version)
+    return copy
 
 
 def _check_calls(model: onnx.ModelProto, name: str, limits: ModelLimits) -> None:

@@ -9,10 +9,10 @@ from tna_onnx.graph.limits import DEFAULT_MODEL_LIMITS, ModelLimits
 
 __all__ = ["OUTPUT_KINDS", "ModelOptions", "OutputKind"]
 
-OutputKind: TypeAlias = Literal["logits", "probabilities"]
+OutputKind: TypeAlias = Literal["logits", "probabilities", "logit"]
 
 OUTPUT_KINDS: tuple[OutputKind, ...] = get_args(OutputKind)
-"""What a user may say that an output holds."""
+"""What a user may say that an output holds; `logit` is one number a sample, of the second of two classes."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from tna_onnx.graph.decisions import OutlierInput
 from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.options import ModelOptions
-from tna_onnx.graph.outputs import find_readout
+from tna_onnx.graph.scores import find_readout
 from tna_onnx.guarding.settings import OodScore
 from tna_onnx.numerics.outliers import Energy, Mahalanobis, Residual
 from tna_onnx.progress import Progress
