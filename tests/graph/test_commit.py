@@ -159,7 +159,7 @@ def test_runs_at_the_same_time_on_one_output(external: Model, tmp_path: Path) ->
             # The data of a model that was just replaced may be gone by the time that they are looked for.
             try:
                 weight = weight_in(output)
-            except (OSError, ValueError, onnx.checker.ValidationError):
+            except (OSError, RuntimeError, ValueError, onnx.checker.ValidationError):
                 time.sleep(0.01)
                 continue
             factor = float(np.median(weight / weight_in(external.path)))
