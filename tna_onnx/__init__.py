@@ -1,7 +1,7 @@
 """Recalibrate a trained ONNX classifier: a drop-in file with confidences that can be trusted.
 
-The functions mirror the command line: `calibrate`, `compare`, `evaluate`, `features`, `inspect`, `verify`. They load on
-first use, so that importing the package stays light.
+The functions mirror the command line: `calibrate`, `compare`, `evaluate`, `features`, `inspect`, `study`,
+`verify`. They load on first use, so that importing the package stays light.
 
 >>> import tna_onnx
 >>> sorted(tna_onnx.__all__)[:3]
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tna_onnx.api.evaluate import evaluate
     from tna_onnx.api.features import features
     from tna_onnx.api.inspect import inspect
+    from tna_onnx.api.study import study
     from tna_onnx.api.verify import verify
     from tna_onnx.calibration.settings import Settings
     from tna_onnx.data import PRESETS, Recipe
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from tna_onnx.results.gates import GateMissed, Gates
     from tna_onnx.results.inspection import Inspection
     from tna_onnx.results.report import Report
+    from tna_onnx.results.study import Studies, Study
 
 __all__ = [
     "PRESETS",
@@ -55,6 +57,8 @@ __all__ = [
     "Recipe",
     "Report",
     "Settings",
+    "Studies",
+    "Study",
     "TnaError",
     "UnsupportedModel",
     "UsageError",
@@ -64,6 +68,7 @@ __all__ = [
     "features",
     "inspect",
     "json_schema",
+    "study",
     "verify",
 ]
 
@@ -80,6 +85,8 @@ _HOMES = {
     "GateMissed": "results.gates",
     "features": "api.features",
     "Report": "results.report",
+    "Studies": "results.study",
+    "Study": "results.study",
     "Inspection": "results.inspection",
     "ModelComparison": "results.comparison",
     "ModelDifference": "results.difference",
@@ -88,6 +95,7 @@ _HOMES = {
     "evaluate": "api.evaluate",
     "inspect": "api.inspect",
     "json_schema": "results.as_json",
+    "study": "api.study",
     "verify": "api.verify",
 }
 

@@ -1,0 +1,165 @@
+"""Ways to a last layer, for studies: a weight that is searched or not, and a map that is fitted on it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from tna_onnx.calibration.strategy import Strategy
+from tna_onnx.engine.logits import Logits, score_all
+from tna_onnx.maps import MAPS
+from tna_onnx.maps.base import CalibrationMap
+from tna_onnx.numerics.stats import SampleScores
+from tna_onnx.search.candidates import Candidate, candidate_weight, choose
+from tna_onnx.search.complete import search_complete
+from tna_onnx.search.sparse import search_sparse
+from tna_onnx.studies.data import StudyData
+from tna_onnx.studies.printed import MEMBERS, Printed, search_printed
+from tna_onnx.studies.settings import StudySettings
+
+__all__ = ["PAPER_MAPS", "Found", "chosen", "complete", "fit", "maps_for", "plain", "scored", "sparse"]
+
+PAPER_MAPS = ("irova", "ts", "ets", "aar")
+"""Maps of the paper's table, in its order."""
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """A weight, a map on top and where they were found.
+
+    Attributes:
+        weight: (C, n); the original one for angle 0.
+        fitted: None for no map.
+        angle: mRC in degrees.
+        members: averaged; 0 for the limit of many.
+        candidates: weights that were scored.
+        label: what was chosen, where there was a choice of methods.
+    """
+
+    weight: NDArray[Any]
+    fitted: CalibrationMap | None = None
+    angle: float = 0.0
+    members: int = 1
+    candidates: int = 1
+    label: str = ""
+
+
+def maps_for(classes: int) -> tuple[str, ...]:
+    """Return the maps for this number of classes, the paper's first."""
+    others = (name for name in MAPS if name not in PAPER_MAPS and (classes == 2 or not MAPS[name].binary))
+    return (*PAPER_MAPS, *others)
+
+
+def scored(data: StudyData, found: Found) -> SampleScores:
+    """Score the held-out samples."""
+    return data.logits(data.held_out, found.weight).mapped_scores(found.fitted)
+
+
+def plain(data: StudyData, name: str, settings: StudySettings, seed: int) -> Found:
+    """Fit a map on the original weight.
+
+    Raises:
+        DataError: it cannot be fitted.
+    """
+    if name != "none" and hasattr(MAPS[name], "strengths"):
+        return chosen(data, settings, seed, search="none", map=name)
+    return Found(data.weight, fit(name, data.logits(data.calibration), settings))
+
+
+def fit(name: str, logits: Logits, settings: StudySettings, start: Any = None) -> CalibrationMap | None:
+    """Fit a map by its own loss, as its source does; the objective is for the angle alone.
+
+    Raises:
+        DataError: it cannot be fitted.
+    """
+    if name == "none":
+        return None
+    kind = MAPS[name]
+    # the source of ETS minimises the squared error by default
+    known = {"ets_loss": "squared", "objective": "nll", "bins": settings.bins}
+    options: dict[str, Any] = {option: known[option] for option in kind.options if option in known}
+    return kind.fit(logits.reduce(features=kind.needs_features), start=start, **options)
+
+
+def sparse(data: StudyData, settings: StudySettings, seed: int) -> Found:
+    """Search the weight alone."""
+    own = settings.search(seed)
+
+    def score(weights: Sequence[NDArray[Any]]) -> list[SampleScores]:
+        return score_all([data.logits(data.calibration, weight) for weight in weights])
+
+    if settings.printed:
+        return _of_printed(search_printed(data.weight, score, own))
+    scaled = functools.partial(data.logits(data.calibration).scaled_scores, with_bias=data.tilt_bias)
+    candidates = search_sparse(data.weight, score, own, _silent, scaled)
+    best = candidates[choose(candidates, own)]
+    return _found(best, candidate_weight(data.weight, best, own), len(candidates))
+
+
+def complete(data: StudyData, name: str, settings: StudySettings, seed: int) -> Found:
+    """Search pairs of a weight and the map fitted for it.
+
+    Raises:
+        DataError: no map can be fitted.
+    """
+    own = settings.search(seed)
+
+    def pair(weight: NDArray[Any], start: Any) -> tuple[SampleScores, CalibrationMap | None]:
+        logits = data.logits(data.calibration, weight)
+        fitted = fit(name, logits, settings, start)
+        return logits.mapped_scores(fitted), fitted
+
+    if settings.printed:
+        found: list[Any] = []
+
+        def score(weights: Sequence[NDArray[Any]]) -> list[SampleScores]:
+            # each pair is fitted anew: nothing of a neighbour's fit is taken over
+            pairs = [pair(weight, None) for weight in weights]
+            found.extend(fitted for _, fitted in pairs)
+            return [scores for scores, _ in pairs]
+
+        printed = search_printed(data.weight, score, own)
+        return _of_printed(printed, found[printed.index])
+    candidates = search_complete(data.weight, pair, own, _silent)
+    best = candidates[choose(candidates, own)]
+    return _found(best, candidate_weight(data.weight, best, own), len(candidates))
+
+
+def chosen(data: StudyData, settings: StudySettings, seed: int, **words: Any) -> Found:
+    """Let cross-validation choose, as `calibrate` does.
+
+    Raises:
+        DataError: every sample is classified right, or nothing can be fitted.
+    """
+    asked = settings.calibration(seed, **{"search": "auto", "map": "auto", "objective": "nll", **words})
+    strategy = Strategy(
+        lambda weight: data.logits(data.calibration, weight),
+        data.weight,
+        asked.resolved_search,
+        asked.resolved_map,
+        asked.for_search,
+        allowed=("none", *maps_for(len(data.weight))),
+        options=asked.fit_options,
+    )
+    outcome = strategy.run(_silent)
+    assert outcome.weight is not None  # noqa: S101 - there is a head
+    best = outcome.chosen
+    return Found(
+        outcome.weight, outcome.fitted, best.angle, best.ensemble_size, len(outcome.candidates), outcome.method.label
+    )
+
+
+def _found(candidate: Candidate, weight: NDArray[Any], candidates: int) -> Found:
+    return Found(weight, candidate.fitted, candidate.angle, candidate.ensemble_size, candidates)
+
+
+def _of_printed(printed: Printed, fitted: CalibrationMap | None = None) -> Found:
+    return Found(printed.weight, fitted, printed.angle, MEMBERS, printed.candidates)
+
+
+def _silent(done: int, total: int) -> None:
+    """Show nothing: a study has a bar of its own."""
