@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.calibration.strategy import Strategy
 from tna_onnx.engine.logits import Logits, score_all
+from tna_onnx.errors import DataError
 from tna_onnx.maps import MAPS
 from tna_onnx.maps.base import CalibrationMap
+from tna_onnx.numerics.averages import Average, averages
 from tna_onnx.numerics.stats import SampleScores
-from tna_onnx.search.candidates import Candidate, candidate_weight, choose
-from tna_onnx.search.complete import search_complete
+from tna_onnx.search.candidates import Candidate, candidate_of, candidate_weight, choose
+from tna_onnx.search.settings import SearchSettings
 from tna_onnx.search.sparse import search_sparse
 from tna_onnx.studies.data import StudyData
 from tna_onnx.studies.printed import MEMBERS, Printed, search_printed
@@ -25,6 +29,9 @@ __all__ = ["PAPER_MAPS", "Found", "chosen", "complete", "fit", "maps_for", "plai
 
 PAPER_MAPS = ("irova", "ts", "ets", "aar")
 """Maps of the paper's table, in its order."""
+
+GRID_STEP = 3.0
+"""Degrees between the angles of the complete search: the curves are smooth at that scale."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,33 +107,48 @@ def sparse(data: StudyData, settings: StudySettings, seed: int) -> Found:
     return _found(best, candidate_weight(data.weight, best, own), len(candidates))
 
 
-def complete(data: StudyData, name: str, settings: StudySettings, seed: int) -> Found:
-    """Search pairs of a weight and the map fitted for it.
+def complete(data: StudyData, names: Sequence[str], settings: StudySettings, seed: int) -> dict[str, Found]:
+    """Search pairs of a weight and a map fitted for it: the whole grid, once for all maps.
 
-    Raises:
-        DataError: no map can be fitted.
+    A map that cannot be fitted on the original weight is left out.
     """
     own = settings.search(seed)
-
-    def pair(weight: NDArray[Any], start: Any) -> tuple[SampleScores, CalibrationMap | None]:
-        logits = data.logits(data.calibration, weight)
-        fitted = fit(name, logits, settings, start)
-        return logits.mapped_scores(fitted), fitted
-
     if settings.printed:
-        found: list[Any] = []
+        return {name: _complete_printed(data, name, settings, own) for name in names}
+    pools: dict[str, list[Candidate]] = {name: [] for name in names}
+    members = own.ensemble_size
+    original = Average(0.0, data.weight, 0.0, 0.0)
+    grid = np.arange(GRID_STEP, 90, GRID_STEP).tolist()
+    for average in itertools.chain([original], averages(data.weight, grid, members, own.draws)):
+        logits = data.logits(data.calibration, average.weight)
+        for name, pool in pools.items():
+            # the map changes little with the angle: the neighbour's is a good start
+            start = pool[-1].fitted if pool else None
+            try:
+                fitted = fit(name, logits, settings, start)
+            except DataError:
+                continue
+            if pool or average is original:
+                pool.append(candidate_of(average, members, logits.mapped_scores(fitted), fitted))
+        logits.forget()
+    best = {name: pool[choose(pool, own)] for name, pool in pools.items() if pool}
+    return {name: _found(each, each.weight, len(pools[name])) for name, each in best.items()}
 
-        def score(weights: Sequence[NDArray[Any]]) -> list[SampleScores]:
-            # each pair is fitted anew: nothing of a neighbour's fit is taken over
-            pairs = [pair(weight, None) for weight in weights]
-            found.extend(fitted for _, fitted in pairs)
-            return [scores for scores, _ in pairs]
 
-        printed = search_printed(data.weight, score, own)
-        return _of_printed(printed, found[printed.index])
-    candidates = search_complete(data.weight, pair, own, _silent)
-    best = candidates[choose(candidates, own)]
-    return _found(best, candidate_weight(data.weight, best, own), len(candidates))
+def _complete_printed(data: StudyData, name: str, settings: StudySettings, own: SearchSettings) -> Found:
+    found: list[Any] = []
+
+    def score(weights: Sequence[NDArray[Any]]) -> list[SampleScores]:
+        scores = []
+        # each pair is fitted anew: nothing of a neighbour's fit is taken over
+        for weight in weights:
+            logits = data.logits(data.calibration, weight)
+            found.append(fit(name, logits, settings))
+            scores.append(logits.mapped_scores(found[-1]))
+        return scores
+
+    printed = search_printed(data.weight, score, own)
+    return _of_printed(printed, found[printed.index])
 
 
 def chosen(data: StudyData, settings: StudySettings, seed: int, **words: Any) -> Found:
@@ -153,7 +175,7 @@ def chosen(data: StudyData, settings: StudySettings, seed: int, **words: Any) ->
     )
 
 
-def _found(candidate: Candidate, weight: NDArray[Any], candidates: int) -> Found:
+def _found(candidate: Candidate, weight: Any, candidates: int) -> Found:
     return Found(weight, candidate.fitted, candidate.angle, candidate.ensemble_size, candidates)
 
 

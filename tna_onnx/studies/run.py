@@ -11,7 +11,7 @@ import importlib
 import json
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -95,7 +95,7 @@ def run_studies(job: StudyJob, progress: Progress) -> Studies:
     Raises:
         UsageError, UnsupportedModel, DataError, DeviceError: see `tna_onnx.study`.
     """
-    names = job.names
+    names = job.names  # refused before anything is opened
     task = open_task(_calibration(job), progress)
     data = data_of_task(task)
     assert task.held_out is not None  # noqa: S101 - `StudyJob` has held-out data
@@ -109,10 +109,27 @@ def run_studies(job: StudyJob, progress: Progress) -> Studies:
         classes=data.weight.shape[0],
         settings=job.settings.recorded,
         versions=versions(),
-        studies=tuple(_made(name, job, task, data, progress) for name in names),
+        studies=tuple(_studies(names, job, task, data, progress)),
         notes=task.data_notes,
         folder="" if job.folder is None else str(job.folder),
     )
+
+
+def _studies(names: Sequence[str], job: StudyJob, task: Task, data: StudyData, progress: Progress) -> Iterator[Study]:
+    """Yield the studies that are asked for, and others that the folder holds already: one page shows them all."""
+    for name in STUDIES:
+        if name in names:
+            yield _made(name, job, task, data, progress)
+        elif (earlier := _earlier(name, job, task)) is not None:
+            yield earlier
+
+
+def _earlier(name: str, job: StudyJob, task: Task) -> Study | None:
+    """Return a study that the folder holds, of the same model, data and settings."""
+    if job.folder is None:
+        return None
+    study = read_study(job.folder, name)
+    return study if study is not None and study.digest == _digest(name, job, task) else None
 
 
 def _calibration(job: StudyJob) -> Job:
@@ -133,15 +150,13 @@ def _calibration(job: StudyJob) -> Job:
 
 def _made(name: str, job: StudyJob, task: Task, data: StudyData, progress: Progress) -> Study:
     """Read a study of the same digest, or make it and write it."""
-    digest = _digest(name, job, task)
-    if job.folder is not None:
-        earlier = read_study(job.folder, name)
-        if earlier is not None and earlier.digest == digest:
-            _log.info("study %s: taken from %s", name, job.folder)
-            return earlier
+    earlier = _earlier(name, job, task)
+    if earlier is not None:
+        _log.info("study %s: taken from %s", name, job.folder)
+        return earlier
     start = time.perf_counter()
     make: MakeStudy = importlib.import_module(f"tna_onnx.studies.{name}").study
-    study = replace(make(data, job.settings, functools.partial(progress, name)), digest=digest)
+    study = replace(make(data, job.settings, functools.partial(progress, name)), digest=_digest(name, job, task))
     _log.info("study %s: %.1f seconds", name, time.perf_counter() - start)
     if job.folder is not None:
         # one after the other: what an interruption leaves is whole

@@ -7,7 +7,7 @@ differences are paired.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from tna_onnx.errors import DataError
@@ -54,8 +54,9 @@ def study(data: StudyData, settings: StudySettings, progress: Callable[[int, int
         split = data.split(repeat, settings.seed)
         seed = settings.seed + repeat
         tilted = sparse(split, settings, seed)
+        pairs = complete(split, PAPER_MAPS, settings, seed)
         for k, row in enumerate(rows):
-            _run(row, split, settings, seed, tilted, runs)
+            _run(row, split, settings, seed, tilted, pairs, runs)
             progress(repeat * len(rows) + k + 1, settings.repeats * len(rows))
     whole = [row for row in rows if row not in runs.failed]
     sizes = (len(data.calibration), len(data.held_out))
@@ -91,7 +92,15 @@ def _rows(names: tuple[str, ...]) -> Iterator[Row]:
     yield ("auto", "auto")
 
 
-def _run(row: Row, data: StudyData, settings: StudySettings, seed: int, tilted: Found, runs: _Runs) -> None:
+def _run(
+    row: Row,
+    data: StudyData,
+    settings: StudySettings,
+    seed: int,
+    tilted: Found,
+    pairs: Mapping[str, Found],
+    runs: _Runs,
+) -> None:
     """Fit one row on one split, and score it."""
     if row in runs.failed:
         return
@@ -100,7 +109,9 @@ def _run(row: Row, data: StudyData, settings: StudySettings, seed: int, tilted: 
         if search == "auto":
             found = chosen(data, settings, seed)
         elif search == "complete":
-            found = complete(data, name, settings, seed)
+            if name not in pairs:
+                raise DataError("it cannot be fitted on the original weight")
+            found = pairs[name]
         elif search == "sparse":
             fitted = fit(name, data.logits(data.calibration, tilted.weight), settings)
             found = Found(tilted.weight, fitted, tilted.angle, tilted.members)
