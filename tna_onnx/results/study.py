@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from tna_onnx.results.shown import Shown
 
@@ -38,7 +38,7 @@ class Column:
     title: str
     factor: float = 1.0
     digits: int = 0
-    better: int = 0
+    better: Literal[-1, 0, 1] = 0
     beside: tuple[str, ...] = ()
     hidden: bool = False
 
@@ -91,8 +91,8 @@ class Chart:
         y_label: of the vertical axis, with its unit.
         lines: that are drawn.
         log_x: whether the horizontal axis is logarithmic.
-        y_range: ends of the vertical axis, in its units; from zero to the highest value where it is None. Lines are cut
-            off there.
+        y_range: ends of the vertical axis, in units of the axis, where lines are cut off; from zero to the highest
+            value where it is None.
     """
 
     title: str
@@ -113,7 +113,7 @@ class Study(Shown):
         element: figure, table or section of the paper that it reproduces.
         sentence: what was found, in words.
         columns: of the table.
-        rows: values by column, numbers in units of their columns before `factor`.
+        rows: values by column; numbers in units of the column, before its `factor`.
         charts: pictures.
         notes: what the user should know, in sentences.
         digest: of all that the numbers depend on: model, data, settings, version.

@@ -131,13 +131,12 @@ def _columns(names: list[str]) -> list[Column]:
     columns = []
     for name in names:
         title = "accuracy, %"
-        better = 0
         if name.startswith("ece_"):
             title = f"ECE of {_METHODS[name.removeprefix('ece_')]}, %"
         elif name.startswith("change_"):
             _, size, angle = name.split("_")
             title = f"accuracy change at {angle} degrees, n_e = {size}, points"
-        columns.append(Column(name, title, 100, 2, better, (f"{name}_sd",), hidden=name.startswith("change_")))
+        columns.append(Column(name, title, 100, 2, 0, (f"{name}_sd",), hidden=name.startswith("change_")))
         columns.append(Column(f"{name}_sd", f"SD of {title}", 100, 2, hidden=True))
     return columns
 

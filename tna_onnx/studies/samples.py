@@ -68,13 +68,14 @@ def study(data: StudyData, settings: StudySettings, progress: Callable[[int, int
 
 
 def sizes_of(samples: int, bins: int) -> list[int]:
-    """Return numbers of samples, about doubling, up to all of them.
+    """Return numbers of samples, each about three times the last, up to all of them.
 
     >>> sizes_of(2000, 15)
-    [50, 100, 200, 500, 1000, 2000]
+    [50, 150, 500, 2000]
     """
-    steps = (mantissa * 10**power for power in range(1, 7) for mantissa in (1, 2, 5))
-    return [*(size for size in steps if max(_SMALLEST, bins) <= size < samples), samples]
+    steps = (mantissa * 10**power for power in range(1, 7) for mantissa in (5, 15))
+    # one just below all of them would say nothing new
+    return [*(size for size in steps if max(_SMALLEST, bins) <= size <= samples / 2), samples]
 
 
 def _fitted(method: str, data: StudyData, settings: StudySettings, seed: int) -> Found:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from tna_onnx.errors import DataError
 from tna_onnx.numerics.cumulative import CumulativeTest
@@ -153,7 +154,7 @@ def _columns() -> tuple[Column, ...]:
     )
 
 
-def _with_deviation(name: str, title: str, factor: float, digits: int, better: int) -> list[Column]:
+def _with_deviation(name: str, title: str, factor: float, digits: int, better: Literal[-1, 0, 1]) -> list[Column]:
     spread = f"{name}_sd"
     return [
         Column(name, title, factor, digits, better, (spread,)),
