@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tna_onnx.api.inspect import inspect
     from tna_onnx.api.study import study
     from tna_onnx.api.verify import verify
-    from tna_onnx.calibration.settings import Settings
+    from tna_onnx.calibration.settings import PAPER, Settings
     from tna_onnx.data import PRESETS, Recipe
     from tna_onnx.data.limits import Limits
     from tna_onnx.data.options import Data
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from tna_onnx.results.study import Studies, Study
 
 __all__ = [
+    "PAPER",
     "PRESETS",
     "CheckFailed",
     "Collection",
@@ -77,6 +78,7 @@ _HOMES = {
     "Gates": "results.gates",
     "Limits": "data.limits",
     "ModelOptions": "graph.options",
+    "PAPER": "calibration.settings",
     "PRESETS": "data",
     "Settings": "calibration.settings",
     "Recipe": "data",

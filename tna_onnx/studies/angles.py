@@ -111,8 +111,8 @@ def _of_weight(
 def _row(key: tuple[str, str], found: NDArray[np.float64], angles: Angles) -> tuple[Cell, ...]:
     weight, kind = key
     expected = None
-    # the theorem is about the same samples before and after; the groups of right and wrong ones change
-    if weight != "original" and "predicted" not in kind:
+    # the theorem is about one rotation, and the same samples before and after: right and wrong ones change
+    if weight.endswith("degrees") and "predicted" not in kind:
         psi = np.radians(angles["original", kind])
         turned = np.radians(float(weight.split()[0]))
         expected = float(np.degrees(np.arccos(np.cos(psi) * np.cos(turned))).mean())

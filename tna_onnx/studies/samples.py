@@ -124,13 +124,17 @@ def _line(method: str, rank: int, name: str, sizes: list[int], values: Values) -
     own = {size: [factor * each[name] for each in values[method, size]] for size in sizes if (method, size) in values}
     ends = [mean_interval(each) or (mean(each), mean(each)) for each in own.values()]
     return Line(
-        "TNA" if method == "tna" else LABELS.get(method, method),
+        _label(method),
         tuple(map(float, own)),
         tuple(map(mean, own.values())),
         tuple(low for low, _ in ends),
         tuple(high for _, high in ends),
         rank,
     )
+
+
+def _label(method: str) -> str:
+    return "TNA" if method == "tna" else LABELS.get(method, method)
 
 
 def _sentence(methods: tuple[str, ...], sizes: list[int], values: Values, level: dict[str, float]) -> str:
@@ -140,5 +144,5 @@ def _sentence(methods: tuple[str, ...], sizes: list[int], values: Values, level:
         own = {m: mean([each["ece"] for each in values[m, size]]) for m in methods if (m, size) in values}
         if own:
             best = min(own, key=lambda m: own[m])
-            parts.append(f"with {size:,} samples {best} ({METRICS['ece'].number(own[best])} %)")
+            parts.append(f"with {size:,} samples {_label(best)} ({METRICS['ece'].number(own[best])} %)")
     return f"Lowest mean ECE: {'; '.join(parts)}; the input has {METRICS['ece'].number(level['ece'])} %."

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
 from tna_onnx.errors import DataError
 from tna_onnx.numerics.cumulative import CumulativeTest
@@ -133,49 +132,56 @@ def measured(scores: SampleScores, bins: int) -> dict[str, float]:
     return values | {"ece_debiased": debiased_ece(scores, bins), "cumulative": cumulative}
 
 
+# Metrics before the verdict, and after it.
+_FIRST = ("accuracy", "ece", "adaece", "nll")
+_LAST = tuple(name for name in (*METRICS, *_BIN_FREE) if name not in _FIRST)
+
+
 def _columns() -> tuple[Column, ...]:
     columns = [Column("method", "Method")]
-    for name, metric in METRICS.items():
-        columns += _with_deviation(name, metric.title, metric.factor, metric.digits, metric.better)
-    for name, title in _BIN_FREE.items():
-        columns += _with_deviation(name, title, 100, 2, -1)
+    for name in _FIRST:
+        columns += _with_deviation(name)
+    columns.append(Column("verdict", "Verdict"))
     for name in ("ece", "nll"):
         metric = METRICS[name]
-        unit = f", {metric.change_unit}" if metric.change_unit else ""
         ends = (f"{name}_change_low", f"{name}_change_high")
-        title = f"{metric.label} less that of the same map alone{unit}"
+        title = f"{metric.label} less that of the same map alone, {metric.change_unit}"
         columns.append(Column(f"{name}_change", title, metric.factor, metric.digits, beside=ends))
         columns += [Column(end, end, metric.factor, metric.digits, hidden=True) for end in ends]
-    return (
-        *columns,
-        Column("verdict", "Verdict"),
-        Column("angle", "Angle, degrees", 1, 1),
-        Column("members", "Members"),
-    )
+    for name in _LAST:
+        columns += _with_deviation(name)
+    return (*columns, Column("angle", "Angle, degrees", 1, 1), Column("members", "Members"))
 
 
-def _with_deviation(name: str, title: str, factor: float, digits: int, better: Literal[-1, 0, 1]) -> list[Column]:
+def _with_deviation(name: str) -> tuple[Column, Column]:
     spread = f"{name}_sd"
-    return [
-        Column(name, title, factor, digits, better, (spread,)),
-        Column(spread, f"SD of {title}", factor, digits, hidden=True),
-    ]
+    if name in _BIN_FREE:
+        title = _BIN_FREE[name]
+        return Column(name, title, 100, 2, -1, (spread,)), Column(spread, f"SD of {title}", 100, 2, hidden=True)
+    metric = METRICS[name]
+    own = Column(name, metric.title, metric.factor, metric.digits, metric.better, (spread,))
+    return own, Column(spread, f"SD of {metric.title}", metric.factor, metric.digits, hidden=True)
 
 
 def _cells(row: Row, runs: _Runs, sizes: tuple[int, int]) -> Iterator[Cell]:
     yield label(row)
-    for name in (*METRICS, *_BIN_FREE):
-        values = runs.of(row, name)
-        yield mean(values)
-        yield deviation(values)
+    yield from _means(row, runs, _FIRST)
     base = base_of(row)
+    yield _verdict(runs, base, row, sizes)
     for name in ("ece", "nll"):
         yield from _change(runs, base, row, name, sizes)
-    yield _verdict(runs, base, row, sizes)
+    yield from _means(row, runs, _LAST)
     found = runs.found[row]
     tilted = [each for each in found if each.angle > 0]
     yield mean([each.angle for each in found]) if tilted else None
     yield _counted(tilted)
+
+
+def _means(row: Row, runs: _Runs, names: tuple[str, ...]) -> Iterator[Cell]:
+    for name in names:
+        values = runs.of(row, name)
+        yield mean(values)
+        yield deviation(values)
 
 
 def _counted(tilted: list[Found]) -> str:

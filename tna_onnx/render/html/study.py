@@ -124,6 +124,7 @@ def _drawn(chart: Chart) -> Drawn:
         chart.title,
         chart.x_label,
         chart.y_label,
+        x_range=_log_range(chart.lines) if chart.log_x else None,
         y_range=chart.y_range,
         x_ticks=_log_ticks(chart.lines) if chart.log_x else (),
     )
@@ -144,6 +145,13 @@ def _look(line: Line) -> str:
 
 def _marker(line: Line) -> str:
     return MARKERS[line.rank] if line.marked and line.rank < len(MARKERS) else ""
+
+
+def _log_range(lines: Sequence[Line]) -> tuple[float, float]:
+    """Return a range with room for the labels at its ends."""
+    values = [math.log10(value) for line in lines for value in line.x]
+    room = 0.04 * (max(values) - min(values)) or 0.1
+    return min(values) - room, max(values) + room
 
 
 def _log_ticks(lines: Sequence[Line]) -> list[tuple[float, str]]:
