@@ -202,7 +202,6 @@ def take_protocol(arguments: dict[str, Any]) -> None:
     if arguments.pop("protocol") == "default":
         return
     context = click.get_current_context()
-    for name, value in PAPER.items():
-        # a configuration file and the environment count as given
-        if context.get_parameter_source(name) is ParameterSource.DEFAULT:
-            arguments[name] = value
+    # a configuration file and the environment count as given
+    unsaid = [name for name in PAPER if context.get_parameter_source(name) is ParameterSource.DEFAULT]
+    arguments |= {name: PAPER[name] for name in unsaid}
