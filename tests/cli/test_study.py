@@ -135,7 +135,7 @@ def test_from_python_it_is_the_same(small: Small, folder: Path) -> None:
         tna_onnx.study(small.model, small.calib, eval=small.test, only=["tables"])
     with pytest.raises(tna_onnx.UsageError, match="repeats must be at least 2"):
         tna_onnx.study(small.model, small.calib, eval=small.test, repeats=1)
-    with pytest.raises(tna_onnx.UsageError, match="eval is None"):
+    with pytest.raises(tna_onnx.UsageError, match="eval is missing"):
         tna_onnx.study(small.model, small.calib, eval=None)
 
 

@@ -9,9 +9,9 @@ import pytest
 from scipy import integrate, stats
 
 from tests.studies.problems import problem
-from tna_onnx.engine.logits import score_all
 from tna_onnx.numerics.metrics import ece
 from tna_onnx.numerics.rotations import TiltParameters
+from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.search.settings import SearchSettings
 from tna_onnx.studies.printed import MEMBERS, search_printed, walk
 from tna_onnx.studies.rotations import expected_angle
@@ -54,14 +54,16 @@ def test_the_search_takes_the_least_ece_of_all_stops_and_the_original() -> None:
     data = problem(n=40)
     seen: list[float] = []
 
-    def score(weights):  # type: ignore[no-untyped-def]
-        scores = score_all([data.logits(data.calibration, weight) for weight in weights])
-        seen.extend(ece(each) for each in scores)
-        return scores
+    def score(weight: np.ndarray) -> SampleScores | None:
+        scores = data.logits(data.calibration, weight).scores()
+        seen.append(ece(scores))
+        # one that cannot be scored is never taken
+        return None if len(seen) == 3 else scores
 
     settings = SearchSettings(seed=3)
     found = search_printed(data.weight, score, settings)
     assert found.candidates == len(seen) == 1 + settings.tilt.max_rotations(40) // 50
+    seen[2] = math.inf
     assert seen[found.index] == min(seen)
     # the average of the members at that stop, made again
     stops = walk(data.weight, MEMBERS, settings.tilt, np.random.default_rng(3), 50 * found.index)

@@ -23,7 +23,7 @@ def study(
     model: ModelSource,
     calib: Any,
     *,
-    eval: Any,  # noqa: A002 - the word of the command line
+    eval: Any = None,  # noqa: A002 - the word of the command line
     out: str | Path | None = None,
     only: Sequence[str] = (),
     repeats: int = 5,
@@ -42,7 +42,7 @@ def study(
     Args:
         model: an ONNX model with a linear head, as for `calibrate`.
         calib: labelled calibration data, as for `calibrate`.
-        eval: held-out data to score, likewise. Studies that repeat splits split both sets together.
+        eval: held-out data to score, likewise; they are needed. Studies that repeat splits split both sets together.
         out: folder for each study's CSV, JSON and LaTeX. A study that is there already with the same digest, of
             model, data and settings, is read and not made again. Without it nothing is written.
         only: names of studies: `table`, `rotations`, `angles`, `members`, `angle`, `samples`, `dimension`,
@@ -75,7 +75,7 @@ def study(
     calibration = data_of(calib, words)
     held_out = held_out_of(eval, calibration, words)
     if held_out is None:
-        raise UsageError("eval is None; a study scores held-out data")
+        raise UsageError("eval is missing: a study scores held-out data; expected labelled samples")
     job = StudyJob(
         model=model,
         calib=calibration,

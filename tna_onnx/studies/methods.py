@@ -100,7 +100,7 @@ def sparse(data: StudyData, settings: StudySettings, seed: int) -> Found:
         return score_all([data.logits(data.calibration, weight) for weight in weights])
 
     if settings.printed:
-        return _of_printed(search_printed(data.weight, score, own))
+        return _of_printed(search_printed(data.weight, lambda weight: score([weight])[0], own))
     scaled = functools.partial(data.logits(data.calibration).scaled_scores, with_bias=data.tilt_bias)
     candidates = search_sparse(data.weight, score, own, _silent, scaled)
     best = candidates[choose(candidates, own)]
@@ -114,7 +114,8 @@ def complete(data: StudyData, names: Sequence[str], settings: StudySettings, see
     """
     own = settings.search(seed)
     if settings.printed:
-        return {name: _complete_printed(data, name, settings, own) for name in names}
+        pairs = {name: _complete_printed(data, name, settings, own) for name in names}
+        return {name: found for name, found in pairs.items() if found is not None}
     pools: dict[str, list[Candidate]] = {name: [] for name in names}
     members = own.ensemble_size
     original = Average(0.0, data.weight, 0.0, 0.0)
@@ -135,20 +136,23 @@ def complete(data: StudyData, names: Sequence[str], settings: StudySettings, see
     return {name: _found(each, each.weight, len(pools[name])) for name, each in best.items()}
 
 
-def _complete_printed(data: StudyData, name: str, settings: StudySettings, own: SearchSettings) -> Found:
-    found: list[Any] = []
+def _complete_printed(data: StudyData, name: str, settings: StudySettings, own: SearchSettings) -> Found | None:
+    """Search pairs as printed; None where no map can be fitted."""
+    found: list[CalibrationMap | None] = []
 
-    def score(weights: Sequence[NDArray[Any]]) -> list[SampleScores]:
-        scores = []
-        # each pair is fitted anew: nothing of a neighbour's fit is taken over
-        for weight in weights:
-            logits = data.logits(data.calibration, weight)
+    def score(weight: NDArray[Any]) -> SampleScores | None:
+        logits = data.logits(data.calibration, weight)
+        try:
+            # each pair is fitted anew: nothing of a neighbour's fit is taken over
             found.append(fit(name, logits, settings))
-            scores.append(logits.mapped_scores(found[-1]))
-        return scores
+        except DataError:  # near 90 degrees a weight is noise
+            found.append(None)
+            return None
+        return logits.mapped_scores(found[-1])
 
     printed = search_printed(data.weight, score, own)
-    return _of_printed(printed, found[printed.index])
+    fitted = found[printed.index]
+    return None if fitted is None else _of_printed(printed, fitted)
 
 
 def chosen(data: StudyData, settings: StudySettings, seed: int, **words: Any) -> Found:

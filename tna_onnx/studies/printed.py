@@ -13,7 +13,8 @@ Source: Cho & Youn (2024), Algorithm 1 and section "Experimental Details".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,26 +106,26 @@ def angles_of(start: NDArray[Any], tilted: NDArray[Any]) -> NDArray[np.float64]:
 
 def search_printed(
     weight: NDArray[Any],
-    score: Callable[[Sequence[NDArray[Any]]], Sequence[SampleScores]],
+    score: Callable[[NDArray[Any]], SampleScores | None],
     settings: SearchSettings,
 ) -> Printed:
     """Score the average of n_e members after every n_t rotations, and return the best.
 
     Args:
         weight: (C, n) class vectors.
-        score: scores all calibration samples with weights.
+        score: scores all calibration samples with a weight; None where that cannot be done, and it is no candidate.
         settings: objective, bins, seed and rotations.
     """
     chosen = weight
     angle = 0.0
     index = 0
-    least = objective_value(score([weight])[0], settings.objective, settings.bins)
+    least = _value(score(weight), settings)
     count = 1
     rng = np.random.default_rng(settings.seed)
     last = settings.tilt.max_rotations(weight.shape[1])
     for stop in walk(weight, MEMBERS, settings.tilt, rng, last):
         average = np.ascontiguousarray(stop.tilted.mean(axis=0, dtype=np.float64).T, weight.dtype)
-        value = objective_value(score([average])[0], settings.objective, settings.bins)
+        value = _value(score(average), settings)
         if value < least:
             least = value
             chosen = average
@@ -132,3 +133,9 @@ def search_printed(
             index = count
         count += 1
     return Printed(chosen, angle, index, count)
+
+
+def _value(scores: SampleScores | None, settings: SearchSettings) -> float:
+    if scores is None:
+        return math.inf
+    return objective_value(scores, settings.objective, settings.bins)
