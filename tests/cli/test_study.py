@@ -207,3 +207,12 @@ def test_logits_that_only_the_graph_can_compute_are_refused(small: Small, tmp_pa
     np.savez(path, logits=rng.standard_normal((100, 5)).astype(np.float32), labels=rng.integers(0, 5, 100))
     result = cli("study", small.model, "--calib", path, "--eval", path, "--out", tmp_path / "out")
     assert result.exit_code in (2, 3, 4)
+
+
+def test_too_few_samples_for_a_study_are_refused_before_it_is_made(small: Small, tmp_path: Path) -> None:
+    for name, source in (("calib", small.calib), ("test", small.test)):
+        with np.load(source) as stored:
+            np.savez(tmp_path / f"{name}.npz", **{key: stored[key][:24] for key in stored})
+    words = ["study", small.model, "--calib", tmp_path / "calib.npz", "--eval", tmp_path / "test.npz"]
+    result = cli(*words, "--out", tmp_path / "out", "--only", "dimension")
+    assert (result.exit_code, "study dimension: 12 of all samples" in result.stderr) == (4, True)

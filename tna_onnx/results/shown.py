@@ -31,7 +31,7 @@ class Shown:
         return text
 
     def plot(self) -> Any:
-        """Return a matplotlib figure.
+        """Return a matplotlib figure; of several studies one for each, by its name.
 
         Raises:
             UsageError: matplotlib is not installed; the message names the extra.

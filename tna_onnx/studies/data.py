@@ -88,12 +88,16 @@ def data_of_task(task: Task) -> StudyData:
     """Take features and head out of a task that is ready.
 
     Raises:
-        UnsupportedModel: only the graph can compute the logits.
+        UnsupportedModel: only the graph can compute the logits, or there is nothing to tilt.
     """
     head = task.head
     if head is None or task.probed.tail is not None or task.held_out is None:
         raise UnsupportedModel(
             f"{task.model.name}: {task.where}: logits that only the graph can compute; use calibrate"
+        )
+    if head.weight.shape[1] < 2 or not np.any(head.weight):
+        raise UnsupportedModel(
+            f"{task.model.name}: {task.where}: a weight with one feature, or of zeros, cannot be tilted"
         )
     tables = (task.calibration.table, task.held_out.table)
     # a study goes over them hundreds of times, and splits them

@@ -23,7 +23,7 @@ from tna_onnx.calibration.provenance import versions
 from tna_onnx.calibration.settings import Settings
 from tna_onnx.calibration.task import Task
 from tna_onnx.data.options import Data
-from tna_onnx.errors import UsageError
+from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction.batch_size import DEFAULT, BatchSize
 from tna_onnx.graph.load import ModelSource
 from tna_onnx.graph.options import ModelOptions
@@ -99,6 +99,7 @@ def run_studies(job: StudyJob, progress: Progress) -> Studies:
     task = open_task(_calibration(job), progress)
     data = data_of_task(task)
     assert task.held_out is not None  # noqa: S101 - `StudyJob` has held-out data
+    _check_samples(names, data, job.settings.bins)
     return Studies(
         model=task.model.name,
         model_sha256=task.model.sha256,
@@ -113,6 +114,21 @@ def run_studies(job: StudyJob, progress: Progress) -> Studies:
         notes=task.data_notes,
         folder="" if job.folder is None else str(job.folder),
     )
+
+
+def _check_samples(names: Sequence[str], data: StudyData, bins: int) -> None:
+    """Refuse too few samples before anything is made.
+
+    Raises:
+        DataError: a study that splits them further would score fewer samples than there are bins.
+    """
+    # half for the head, and half of the rest to be scored
+    scored = (len(data.calibration) + len(data.held_out)) // 4
+    if "dimension" in names and scored - 1 < bins:
+        raise DataError(
+            f"study dimension: {scored} of all samples would be scored; expected more than {bins}, the number of bins; "
+            "use more samples or fewer --bins, or leave it out of --only"
+        )
 
 
 def _studies(names: Sequence[str], job: StudyJob, task: Task, data: StudyData, progress: Progress) -> Iterator[Study]:

@@ -78,8 +78,8 @@ def _seconds(make: Callable[[], Found]) -> tuple[float, Found]:
 
 def _sentence(rows: list[tuple[Cell, ...]]) -> str:
     known = {str(row[0]): float(row[1] or 0) for row in rows if row[1]}
-    longest = max((seconds, name) for name, seconds in known.items() if name.startswith("complete"))
-    return (
-        f"The sparse search takes {known['sparse search']:.2f} seconds; of the complete ones the longest takes "
-        f"{longest[0]:.1f} ({longest[1].rpartition(' ')[2]})."
-    )
+    longest = max([(seconds, name) for name, seconds in known.items() if name.startswith("complete")], default=None)
+    text = f"The sparse search takes {known['sparse search']:.2f} seconds"
+    if longest is None:
+        return f"{text}; no map could be fitted."
+    return f"{text}; of the complete ones the longest takes {longest[0]:.1f} ({longest[1].rpartition(' ')[2]})."
