@@ -17,10 +17,10 @@ from tna_onnx.numerics.averages import Draws, averages
 from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.results.study import Study
-from tna_onnx.studies import dimension, members, methods, parameters, samples
-from tna_onnx.studies.angles import feature_angles
+from tna_onnx.studies import ablation, dimension, members, methods, parameters, samples
 from tna_onnx.studies.data import StudyData
-from tna_onnx.studies.dimension import narrowed
+from tna_onnx.studies.feature_angles import feature_angles
+from tna_onnx.studies.narrowed import narrowed
 from tna_onnx.studies.settings import STUDIES, StudySettings
 from tna_onnx.studies.spread import mean_interval, paired_interval
 
@@ -43,7 +43,7 @@ def _few_points() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(methods, "GRID_STEP", 30.0)
         patch.setattr(members, "_SIZES", (1, 3, 10))
-        patch.setattr(parameters, "_GRID", (20.0, 50.0))
+        patch.setattr(ablation, "_GRID", (20.0, 50.0))
         patch.setattr(parameters, "_CHECKS", (1, 50))
         patch.setattr(dimension, "_SHARES", (4, 1))
         patch.setattr(samples, "_SMALLEST", 200)

@@ -18,9 +18,10 @@ from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.numerics.averages import Draws, averages
 from tna_onnx.results.study import Cell, Chart, Column, Line, Study
 from tna_onnx.studies.data import StudyData, rows_of
+from tna_onnx.studies.feature_angles import feature_angles
 from tna_onnx.studies.settings import StudySettings
 
-__all__ = ["feature_angles", "study"]
+__all__ = ["study"]
 
 # The paper's number of samples, and its angles.
 _SAMPLES = 4000
@@ -73,16 +74,6 @@ def study(data: StudyData, settings: StudySettings, progress: Callable[[int, int
         rows,
         charts,
     )
-
-
-def feature_angles(weight: NDArray[Any], features: NDArray[Any], classes: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return (N,) angles in degrees between features (N, n) and the vectors of `classes` (N,); NaN of zero vectors."""
-    z = np.asarray(features, np.float64)
-    w = np.asarray(weight, np.float64)[classes]
-    lengths = np.linalg.norm(z, axis=1) * np.linalg.norm(w, axis=1)
-    lengths[lengths == 0] = np.nan
-    angles: NDArray[np.float64] = np.degrees(np.arccos(np.clip(np.einsum("in,in->i", z, w) / lengths, -1, 1)))
-    return angles
 
 
 def _weights(weight: NDArray[Any], seed: int) -> dict[str, NDArray[Any]]:

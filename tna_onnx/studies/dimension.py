@@ -10,30 +10,24 @@ Source: the paper, Table "Expected Calibration Error ... change in the number of
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from tna_onnx.errors import DataError
-from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.numerics.averages import Draws, averages
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Metrics
-from tna_onnx.numerics.softmax_regression import principal_axes, ridge_path
 from tna_onnx.results.study import Cell, Chart, Column, Line, Study
-from tna_onnx.studies.data import StudyData, rows_of, stratified
+from tna_onnx.studies.data import StudyData
 from tna_onnx.studies.methods import Found, fit, plain, scored, sparse
+from tna_onnx.studies.narrowed import narrowed
 from tna_onnx.studies.settings import StudySettings
 from tna_onnx.studies.spread import deviation, mean
 
-__all__ = ["narrowed", "study"]
+__all__ = ["study"]
 
 _SHARES = (16, 8, 4, 2, 1)
 _METHODS = {"none": "None", "tna": "TNA", "ts": "TS", "tna_ts": "TS +TNA"}
-
-# The last strength of the path is what the head has; those before it are where it starts from.
-_STRENGTHS = (1e-2, 1e-3, 1e-4, 1e-5)
 
 _ANGLES = (15.0, 30.0, 45.0, 60.0)
 _SIZES = (1, 10)
@@ -67,41 +61,6 @@ def study(data: StudyData, settings: StudySettings, progress: Callable[[int, int
             "themselves are not trained again, as they are in the paper.",
         ),
     )
-
-
-def narrowed(data: StudyData, dimension: int, rng: np.random.Generator) -> StudyData:
-    """Return features projected to some dimensions, with a head that is fitted on half of all samples.
-
-    Args:
-        data: both sets of samples are joined and split anew.
-        dimension: at most n; n keeps the features as they are.
-        rng: of the projection and the splits.
-    """
-    features = np.concatenate([data.calibration.features, data.held_out.features]).astype(np.float32)
-    labels = np.concatenate([data.calibration.labels, data.held_out.labels])
-    n = features.shape[1]
-    if dimension < n:
-        basis, _ = np.linalg.qr(rng.standard_normal((n, dimension)))
-        features = features @ basis.astype(np.float32)
-    both = FeatureTable(features, labels)
-    fitted = stratified(labels, len(labels) // 2, rng)
-    weight, bias = _head(rows_of(both, fitted), len(data.weight))
-    rest = rows_of(both, np.setdiff1d(np.arange(len(labels)), fitted))
-    first = stratified(rest.labels, len(rest) // 2, rng)
-    others = np.setdiff1d(np.arange(len(rest)), first)
-    return replace(data, weight=weight, bias=bias, calibration=rows_of(rest, first), held_out=rows_of(rest, others))
-
-
-def _head(table: FeatureTable, classes: int) -> tuple[Any, Any]:
-    """Fit a (C, n) weight and a (C,) bias."""
-    features = np.asarray(table.features, np.float32)
-    scale = np.sqrt(np.mean(np.square(features), axis=0, dtype=np.float64)).astype(np.float32)
-    # a feature that is always zero has no say
-    scale[scale == 0] = 1
-    axes = principal_axes(np.hstack([features / scale, np.ones((len(features), 1), np.float32)]))
-    scores = np.zeros((len(features), classes), np.float32)
-    solution = list(ridge_path(scores, table.labels, axes, _STRENGTHS))[-1] @ axes.axes.T
-    return np.ascontiguousarray(solution[:, :-1] / scale), np.ascontiguousarray(solution[:, -1])
 
 
 def _measured(data: StudyData, settings: StudySettings, seed: int) -> Repeat:

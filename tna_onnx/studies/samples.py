@@ -16,10 +16,11 @@ from tna_onnx.numerics.metric import METRICS
 from tna_onnx.results.study import Cell, Chart, Column, Line, Study
 from tna_onnx.studies.charts import shown_range
 from tna_onnx.studies.data import StudyData
+from tna_onnx.studies.measured import measured
 from tna_onnx.studies.methods import PAPER_MAPS, Found, maps_for, plain, scored, sparse
 from tna_onnx.studies.settings import StudySettings
 from tna_onnx.studies.spread import mean, mean_interval
-from tna_onnx.studies.table import LABELS, measured
+from tna_onnx.studies.table_rows import LABELS
 
 __all__ = ["sizes_of", "study"]
 

@@ -6,48 +6,22 @@ differences are paired.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 
 from tna_onnx.errors import DataError
-from tna_onnx.numerics.cumulative import CumulativeTest
-from tna_onnx.numerics.debiased import debiased_ece
-from tna_onnx.numerics.metric import METRICS
-from tna_onnx.numerics.metrics import Metrics
-from tna_onnx.numerics.stats import SampleScores
-from tna_onnx.results.study import Cell, Column, Study
+from tna_onnx.results.study import Study
 from tna_onnx.studies.data import StudyData
+from tna_onnx.studies.measured import measured
 from tna_onnx.studies.methods import PAPER_MAPS, Found, chosen, complete, fit, maps_for, plain, scored, sparse
 from tna_onnx.studies.settings import StudySettings
-from tna_onnx.studies.spread import deviation, mean, paired_interval
+from tna_onnx.studies.table_rows import Row, Runs, cells_of, columns, label, sentence
 
-__all__ = ["LABELS", "study"]
-
-LABELS = {"none": "None", "irova": "IROvA", "ts": "TS", "ets": "ETS", "aar": "AAR"}
-
-# Besides `METRICS`: name -> title. Both are fractions, of which smaller ones are better.
-_BIN_FREE = {"ece_debiased": "debiased ECE, %", "cumulative": "cumulative difference, %"}
-
-Row = tuple[str, str]
-"""(search, map)."""
-
-
-@dataclass(frozen=True, eq=False)
-class _Runs:
-    """Values of every repeat by row and metric, and where each search ended."""
-
-    values: dict[Row, list[dict[str, float]]] = field(default_factory=dict)
-    found: dict[Row, list[Found]] = field(default_factory=dict)
-    failed: dict[Row, str] = field(default_factory=dict)
-
-    def of(self, row: Row, name: str) -> list[float]:
-        return [values[name] for values in self.values[row]]
+__all__ = ["study"]
 
 
 def study(data: StudyData, settings: StudySettings, progress: Callable[[int, int], None]) -> Study:
     """Make the table."""
-    runs = _Runs()
+    runs = Runs()
     names = maps_for(len(data.weight))
     rows = list(_rows(names))
     for repeat in range(settings.repeats):
@@ -60,25 +34,15 @@ def study(data: StudyData, settings: StudySettings, progress: Callable[[int, int
             progress(repeat * len(rows) + k + 1, settings.repeats * len(rows))
     whole = [row for row in rows if row not in runs.failed]
     sizes = (len(data.calibration), len(data.held_out))
-    cells = tuple(tuple(_cells(row, runs, sizes)) for row in whole)
+    cells = tuple(tuple(cells_of(row, runs, sizes)) for row in whole)
     notes = [f"{label(row)} is left out: {reason}" for row, reason in runs.failed.items()]
-    notes.append(
-        "Both sets of samples are split anew for each repeat. Intervals are 95 %, corrected for the overlap of splits."
-    )
+    notes += [
+        "Both sets of samples are split anew for each repeat. Intervals are 95 %, corrected for the overlap of splits.",
+        "Changes and verdicts of rows with TNA are against the same map alone, those of maps against None.",
+    ]
     return Study(
-        "table", "Main results", "main table", _sentence(whole, runs, sizes), _columns(), cells, notes=tuple(notes)
+        "table", "Main results", "main table", sentence(whole, runs, sizes), columns(), cells, notes=tuple(notes)
     )
-
-
-def label(row: Row) -> str:
-    """Name a row as the paper does."""
-    search, name = row
-    if search == "auto":
-        return "Default"
-    own = LABELS.get(name, name)
-    if row == ("sparse", "none"):
-        return "None +TNA"
-    return own + {"none": "", "sparse": " +TNA (sparse)", "complete": " +TNA (comp.)"}[search]
 
 
 def _rows(names: tuple[str, ...]) -> Iterator[Row]:
@@ -99,7 +63,7 @@ def _run(
     seed: int,
     tilted: Found,
     pairs: Mapping[str, Found],
-    runs: _Runs,
+    runs: Runs,
 ) -> None:
     """Fit one row on one split, and score it."""
     if row in runs.failed:
@@ -122,115 +86,3 @@ def _run(
         return
     runs.values.setdefault(row, []).append(measured(scored(data, found), settings.bins))
     runs.found.setdefault(row, []).append(found)
-
-
-def measured(scores: SampleScores, bins: int) -> dict[str, float]:
-    """Return all metrics of some scores by name."""
-    metrics = Metrics.of(scores, bins)
-    values = {name: float(getattr(metrics, name)) for name in METRICS}
-    cumulative = CumulativeTest.of(scores).kolmogorov_smirnov
-    return values | {"ece_debiased": debiased_ece(scores, bins), "cumulative": cumulative}
-
-
-# Metrics before the verdict, and after it.
-_FIRST = ("accuracy", "ece", "adaece", "nll")
-_LAST = tuple(name for name in (*METRICS, *_BIN_FREE) if name not in _FIRST)
-
-
-def _columns() -> tuple[Column, ...]:
-    columns = [Column("method", "Method")]
-    for name in _FIRST:
-        columns += _with_deviation(name)
-    columns.append(Column("verdict", "Verdict"))
-    for name in ("ece", "nll"):
-        metric = METRICS[name]
-        ends = (f"{name}_change_low", f"{name}_change_high")
-        title = f"{metric.label} less that of the same map alone, {metric.change_unit}"
-        columns.append(Column(f"{name}_change", title, metric.factor, metric.digits, beside=ends))
-        columns += [Column(end, end, metric.factor, metric.digits, hidden=True) for end in ends]
-    for name in _LAST:
-        columns += _with_deviation(name)
-    return (*columns, Column("angle", "Angle, degrees", 1, 1), Column("members", "Members"))
-
-
-def _with_deviation(name: str) -> tuple[Column, Column]:
-    spread = f"{name}_sd"
-    if name in _BIN_FREE:
-        title = _BIN_FREE[name]
-        return Column(name, title, 100, 2, -1, (spread,)), Column(spread, f"SD of {title}", 100, 2, hidden=True)
-    metric = METRICS[name]
-    own = Column(name, metric.title, metric.factor, metric.digits, metric.better, (spread,))
-    return own, Column(spread, f"SD of {metric.title}", metric.factor, metric.digits, hidden=True)
-
-
-def _cells(row: Row, runs: _Runs, sizes: tuple[int, int]) -> Iterator[Cell]:
-    yield label(row)
-    yield from _means(row, runs, _FIRST)
-    base = base_of(row)
-    yield _verdict(runs, base, row, sizes)
-    for name in ("ece", "nll"):
-        yield from _change(runs, base, row, name, sizes)
-    yield from _means(row, runs, _LAST)
-    found = runs.found[row]
-    tilted = [each for each in found if each.angle > 0]
-    yield mean([each.angle for each in found]) if tilted else None
-    yield _counted(tilted)
-
-
-def _means(row: Row, runs: _Runs, names: tuple[str, ...]) -> Iterator[Cell]:
-    for name in names:
-        values = runs.of(row, name)
-        yield mean(values)
-        yield deviation(values)
-
-
-def _counted(tilted: list[Found]) -> str:
-    """Say how many members were averaged, and how often."""
-    names = Counter(str(each.members) if each.members else "limit" for each in tilted)
-    return ", ".join(name if len(names) == 1 else f"{name} ({times})" for name, times in names.most_common())
-
-
-def base_of(row: Row) -> Row | None:
-    """Return what a row is held against: the same map alone; the input for a map; nothing for the input."""
-    search, name = row
-    if search in ("sparse", "complete"):
-        return ("none", name)
-    return None if row == ("none", "none") else ("none", "none")
-
-
-def _change(runs: _Runs, base: Row | None, row: Row, name: str, sizes: tuple[int, int]) -> tuple[Cell, Cell, Cell]:
-    if base is None or base not in runs.values or len(runs.values[base]) != len(runs.values[row]):
-        return None, None, None
-    difference, interval = paired_interval(runs.of(base, name), runs.of(row, name), *sizes)
-    low, high = interval or (None, None)
-    return difference, low, high
-
-
-def _verdict(runs: _Runs, base: Row | None, row: Row, sizes: tuple[int, int]) -> str:
-    """Say which of accuracy, ECE and NLL are significantly better or worse."""
-    if base is None:
-        return ""
-    words: dict[int, list[str]] = {1: [], -1: []}
-    for name in ("accuracy", "ece", "nll"):
-        _, low, high = _change(runs, base, row, name, sizes)
-        if isinstance(low, float) and isinstance(high, float) and (side := METRICS[name].standing(low, high)):
-            words[side].append(METRICS[name].label)
-    parts = [f"{word}: {', '.join(words[side])}" for side, word in ((1, "better"), (-1, "worse")) if words[side]]
-    return "; ".join(parts) or "no significant difference"
-
-
-def _sentence(rows: list[Row], runs: _Runs, sizes: tuple[int, int]) -> str:
-    """Say what tilting does on top of the maps, and which row has the least ECE."""
-    tilted = [row for row in rows if row[0] in ("sparse", "complete") and row[1] != "none"]
-    lower = 0
-    clear = 0
-    for row in tilted:
-        difference, _, high = _change(runs, base_of(row), row, "ece", sizes)
-        lower += isinstance(difference, float) and difference < 0
-        clear += isinstance(high, float) and high < 0
-    best = min(rows, key=lambda row: mean(runs.of(row, "ece")))
-    value = METRICS["ece"].number(mean(runs.of(best, "ece")))
-    return (
-        f"Tilting lowers the mean ECE on top of a map in {lower} of {len(tilted)} cases, significantly in {clear}. "
-        f"The lowest mean ECE is that of {label(best)}, {value} %."
-    )
