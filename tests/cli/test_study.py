@@ -216,3 +216,14 @@ def test_too_few_samples_for_a_study_are_refused_before_it_is_made(small: Small,
     words = ["study", small.model, "--calib", tmp_path / "calib.npz", "--eval", tmp_path / "test.npz"]
     result = cli(*words, "--out", tmp_path / "out", "--only", "dimension")
     assert (result.exit_code, "study dimension: 12 of all samples" in result.stderr) == (4, True)
+
+
+def test_without_matplotlib_there_are_no_figures_unless_they_are_asked_for(
+    small: Small, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tna_onnx.render import study_figures
+
+    monkeypatch.setattr(study_figures.importlib.util, "find_spec", lambda _: None)
+    result = cli(*command(small, folder), *QUICK)
+    assert result.exit_code == 0
+    assert "not drawn: matplotlib is not installed" in result.output

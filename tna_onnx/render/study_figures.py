@@ -18,6 +18,8 @@ __all__ = ["COLORS", "MARKERS", "figure_of", "figure_step", "require_formats"]
 _WIDTH = 3.4
 _HEIGHT = 2.9
 _LEGEND_LINE = 0.14
+# Characters of a label of which two do not fit beside each other.
+_LONG_LABEL = 22
 
 MARKERS = ("o", "s", "^", "D", "v", "")
 COLORS = ("#1f4e9c", "#a02c1c", "#1d5c2f", "#7a4b9a", "#8a6d00", "#333333")
@@ -98,8 +100,9 @@ def _draw(axes: Any, chart: Chart) -> None:
         axes.set_ylim(bottom=0)
     else:
         axes.set_ylim(*chart.y_range)
+    longest = max(len(line.name) for line in chart.lines)
     # below the panel: inside it would hide lines
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=1 if len(chart.lines) < 4 else 2, fontsize=7)
+    axes.legend(loc="upper left", bbox_to_anchor=(-0.1, -0.2), ncols=1 if longest > _LONG_LABEL else 2, fontsize=7)
 
 
 def _thinned(values: Sequence[float]) -> list[float]:
