@@ -6,9 +6,7 @@ Light to import: the command line reads defaults and choices here before it load
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from tna_onnx.errors import UsageError
@@ -277,19 +275,17 @@ class Settings:
         return members, members
 
 
-PAPER: Mapping[str, Any] = MappingProxyType(
-    {
-        "method": "tna",
-        "objective": "ece",
-        "ets_loss": "squared",
-        # the paper reports what the accuracy loses, and bounds nothing
-        "max_accuracy_drop": 100.0,
-        "ensemble_size": 10,
-        "tilt_bias": False,
-        "adaptive": False,
-    }
-)
-"""Fields of `Settings` as the paper prints them, read-only; docs/explanation/paper.md says where `calibrate` differs.
+PAPER: dict[str, Any] = {
+    "method": "tna",
+    "objective": "ece",
+    "ets_loss": "squared",
+    # the paper reports what the accuracy loses, and bounds nothing
+    "max_accuracy_drop": 100.0,
+    "ensemble_size": 10,
+    "tilt_bias": False,
+    "adaptive": False,
+}
+"""Fields of `Settings` as the paper prints them; docs/explanation/paper.md says where `calibrate` differs.
 
 Source: Cho & Youn (2024), sections "Hyperparameters" and "Methods".
 """
