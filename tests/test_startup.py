@@ -12,7 +12,7 @@ HEAVY = (
     "array_api_compat", "google.protobuf", "jinja2", "matplotlib", "numpy", "onnx", "onnxruntime", "PIL", "pyarrow",
     "rich", "scipy", "torch",
 )  # fmt: skip
-VERBS = ("calibrate", "evaluate", "features", "inspect", "verify")
+VERBS = ("calibrate", "evaluate", "features", "inspect", "study", "verify")
 
 
 def loaded(code: str) -> set[str]:

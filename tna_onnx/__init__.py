@@ -1,7 +1,7 @@
 """Recalibrate a trained ONNX classifier: a drop-in file with confidences that can be trusted.
 
-The functions mirror the command line: `calibrate`, `compare`, `evaluate`, `features`, `guard`, `inspect`, `verify`.
-They load on first use, so that importing the package stays light.
+The functions mirror the command line: `calibrate`, `compare`, `evaluate`, `features`, `guard`, `inspect`, `study`,
+`verify`. They load on first use, so that importing the package stays light.
 
 >>> import tna_onnx
 >>> sorted(tna_onnx.__all__)[:3]
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from tna_onnx.api.features import features
     from tna_onnx.api.guard import guard
     from tna_onnx.api.inspect import inspect
+    from tna_onnx.api.study import study
     from tna_onnx.api.verify import verify
-    from tna_onnx.calibration.settings import Settings
+    from tna_onnx.calibration.settings import PAPER, Settings
     from tna_onnx.data import PRESETS, Recipe
     from tna_onnx.data.limits import Limits
     from tna_onnx.data.options import Data
@@ -40,8 +41,10 @@ if TYPE_CHECKING:
     from tna_onnx.results.guarding import Guard
     from tna_onnx.results.inspection import Inspection
     from tna_onnx.results.report import Report
+    from tna_onnx.results.study import Studies, Study
 
 __all__ = [
+    "PAPER",
     "PRESETS",
     "CheckFailed",
     "Collection",
@@ -62,6 +65,8 @@ __all__ = [
     "Recipe",
     "Report",
     "Settings",
+    "Studies",
+    "Study",
     "TnaError",
     "UnsupportedModel",
     "UsageError",
@@ -72,6 +77,7 @@ __all__ = [
     "guard",
     "inspect",
     "json_schema",
+    "study",
     "verify",
 ]
 
@@ -81,6 +87,7 @@ _HOMES = {
     "Limits": "data.limits",
     "ModelLimits": "graph.limits",
     "ModelOptions": "graph.options",
+    "PAPER": "calibration.settings",
     "PRESETS": "data",
     "Settings": "calibration.settings",
     "Recipe": "data",
@@ -92,6 +99,8 @@ _HOMES = {
     "GuardSettings": "guarding.settings",
     "guard": "api.guard",
     "Report": "results.report",
+    "Studies": "results.study",
+    "Study": "results.study",
     "Inspection": "results.inspection",
     "ModelComparison": "results.comparison",
     "ModelDifference": "results.difference",
@@ -100,6 +109,7 @@ _HOMES = {
     "evaluate": "api.evaluate",
     "inspect": "api.inspect",
     "json_schema": "results.as_json",
+    "study": "api.study",
     "verify": "api.verify",
 }
 

@@ -48,6 +48,7 @@ __all__ = [
     "EvaluateWords",
     "GuardWords",
     "ModelWords",
+    "StudyWords",
     "Unpack",
     "data_of",
     "gates_of",
@@ -86,6 +87,12 @@ class ModelWords(TypedDict, total=False):
 
 class DataModelWords(DataWords, ModelWords, total=False):
     """Fields of `Data` and `ModelOptions`."""
+
+
+class StudyWords(DataModelWords, total=False):
+    """The labels of the held-out data too."""
+
+    eval_labels: Any
 
 
 class EvaluateWords(DataModelWords, total=False):
