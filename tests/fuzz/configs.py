@@ -25,6 +25,8 @@ REQUIRED = {
     "compare": ["m.onnx", "n.onnx", "--data", "a.npz"],
     "evaluate": ["m.onnx", "--data", "a.npz"],
     "features": ["m.onnx", "--data", "a.npz", "--cache", "c"],
+    "guard": ["m.onnx", "--calib", "a.npz"],
+    "study": ["m.onnx", "--calib", "a.npz", "--eval", "b.npz", "--out", "study"],
     "verify": ["m.onnx", "n.onnx"],
 }
 
