@@ -17,6 +17,7 @@ from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.graph.readout import Head
 from tna_onnx.progress import silent
 from tna_onnx.search.candidates import Candidate
+from tna_onnx.search.scored import Scored
 from tna_onnx.search.settings import SearchSettings
 from tna_onnx.search.sparse import search_sparse
 
@@ -72,10 +73,9 @@ def sparse_search(
 ) -> tuple[Candidate, ...]:
     """Run the sparse search with everything that it does."""
     original = HeadLogits(table, weight, bias)
-    return search_sparse(
-        weight,
+    scored = Scored(
+        settings.ensemble(weight),
         lambda weights: score_all([HeadLogits(table, w, bias) for w in weights]),
-        settings,
-        lambda *_: None,
         original.scaled_scores,
     )
+    return search_sparse(scored, settings, lambda *_: None)

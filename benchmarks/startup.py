@@ -15,11 +15,13 @@ import resource
 import statistics
 import subprocess
 import sys
+from pathlib import Path
 
 from common import arguments, markdown, versions
 
 VERBS = ("calibrate", "compare", "evaluate", "features", "inspect", "verify")
 BARE = [sys.executable, "-c", "pass"]
+MODEL = str(Path(__file__).parents[1] / "models/digits/model.onnx")
 
 
 def commands() -> dict[str, list[str]]:
@@ -32,6 +34,8 @@ def commands() -> dict[str, list[str]]:
         "tna-onnx --version": [*run, "--version"],
         "tna-onnx --help": [*run, "--help"],
         **{f"tna-onnx {verb} --help": [*run, verb, "--help"] for verb in VERBS if verb in listed},
+        "tna-onnx inspect DIGITS": [*run, "inspect", MODEL],
+        "tna-onnx inspect DIGITS --isolate": [*run, "inspect", MODEL, "--isolate"],
         "import numpy": [sys.executable, "-c", "import numpy"],
         "tna_onnx.inspect": [sys.executable, "-c", "import tna_onnx; tna_onnx.inspect"],
         "tna_onnx.evaluate": [sys.executable, "-c", "import tna_onnx; tna_onnx.evaluate"],

@@ -1,49 +1,40 @@
-"""Rotations a second of one path to 60 degrees, and the memory traffic that this is.
+"""Rotations a second of paths to 60 degrees, side by side, and the memory traffic that this is.
 
-A rotation of C class vectors reads two rows of them and two of the original weight and writes two: 24 C bytes of
-float32 at least. The share is this over the bandwidth of copying a large array, measured beside it. Rotations of
-disjoint coordinates are applied together (at most `n_t`, 50); how long such runs are depends on n alone.
+Stops: mRC is measured after every rotation, and the stops of 120 angles are found. Sums: with the stops known, the same
+rotations once more, and the mean over paths at the last angle, or at nine angles half a degree apart. A rotation of C
+class vectors reads two rows of them and writes two, and where mRC is measured it reads two of the original: 16 or 24 C
+bytes of float32 at least. The share is this over the bandwidth of copying a large array, measured beside it.
 
-    python benchmarks/tilt.py                  # NumPy, torch on the CPU, torch on CUDA where there is a device
-    python benchmarks/tilt.py --largest 1e9    # leave out weights of more bytes; a path needs three times as many
+    python benchmarks/tilt.py
+    python benchmarks/tilt.py --largest 1e9    # leave out weights of more bytes; paths need three times as many
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
-from common import arguments
+from common import arguments, markdown, timed
 
-from tna_onnx.numerics.rotations import TiltParameters
-from tna_onnx.numerics.tilt import TiltPath
+from tna_onnx.numerics.class_vectors import ClassVectors
+from tna_onnx.numerics.rotations import Rotations, TiltParameters
+from tna_onnx.numerics.stops import find_stops
+from tna_onnx.numerics.tilt import tilted_means
 
-SIZES = [(10, 512), (1000, 2048), (21_843, 1280), (128_000, 4096)]
-
-
-def places() -> Iterator[tuple[str, Callable[[np.ndarray], Any], Callable[[], None]]]:
-    """Yield (name, from NumPy, wait until done)."""
-    yield "NumPy", lambda array: array, lambda: None
-    try:
-        import torch  # noqa: PLC0415 - optional
-    except ImportError:
-        return
-    yield "torch, CPU", torch.from_numpy, lambda: None
-    if torch.cuda.is_available():
-        yield f"torch, {torch.cuda.get_device_name()}", lambda a: torch.from_numpy(a).cuda(), torch.cuda.synchronize
+SIZES = [(10, 512, 32), (100, 512, 32), (1000, 2048, 10), (21_843, 1280, 2), (128_000, 4096, 1)]
+HEAD = ["what", "C", "n", "paths", "rotations a path", "rotations/s, median (range)", "GB/s", "share of bandwidth"]
 
 
-def bandwidth(put: Callable[[np.ndarray], Any], wait: Callable[[], None]) -> float:
+def bandwidth() -> float:
     """Bytes a second of copying 128 MB, read and written."""
-    array = put(np.zeros(2**25, np.float32))
+    array = np.zeros(2**25, np.float32)
     other, best = array + 0, math.inf
     for _ in range(7):
         start = time.perf_counter()
         other[:] = array
-        wait()
         best = min(best, time.perf_counter() - start)
     return 2 * 2**27 / best
 
@@ -55,29 +46,33 @@ def main() -> None:
     parser.add_argument("--angle", type=float, default=60.0)
     parser.add_argument("--largest", type=float, default=4e9, help="bytes of a weight")
     a = parser.parse_args()
-    print("| where | C | n | rotations | rotations/s, median (range) | GB/s | share of bandwidth |")
-    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
-    for name, put, wait in places():
-        speed = bandwidth(put, wait)
-        for classes, n in SIZES:
-            if 4 * classes * n > a.largest:
-                print(f"| {name} | {classes:,} | {n:,} | not run: {4 * classes * n / 2**30:.1f} GB | | | |")
-                continue
-            weight = put(np.random.default_rng(0).standard_normal((classes, n), np.float32))
-            rates = []
-            for seed in range(1 if classes > 100_000 else a.repeats):
-                path = TiltPath(weight, np.random.SeedSequence(seed), TiltParameters(), counterpart=False)
-                start = time.perf_counter()
-                path.advance(math.radians(a.angle))
-                wait()
-                rates.append(path.rotations / (time.perf_counter() - start))
+    speed = bandwidth()
+    rows = []
+    for classes, n, paths in SIZES:
+        if 4 * classes * n > a.largest:
+            continue
+        start = ClassVectors.of(np.random.default_rng(0).standard_normal((classes, n), np.float32))
+        rotations = Rotations(n, 0, TiltParameters())
+        grid = np.radians(np.arange(1, 121) * a.angle / 120)
+        stops = find_stops(start, rotations, np.arange(paths), grid).rotations
+        total = int(stops[:, -1].sum())
+
+        means = functools.partial(tilted_means, start, rotations)
+        cases: dict[str, Callable[[], object]] = {
+            "stops": functools.partial(find_stops, start, rotations, np.arange(paths), grid),
+            "sums, one angle": functools.partial(means, stops[:, -1:]),
+            "sums, nine angles": functools.partial(means, stops[:, -9:]),
+        }
+        for name, run in cases.items():
+            rates = [total / timed(run) for _ in range(1 if classes > 100_000 else a.repeats)]
             median = float(np.median(rates))
-            print(
-                f"| {name} | {classes:,} | {n:,} | {path.rotations:,} | {median:,.0f} ({min(rates):,.0f} to "
-                f"{max(rates):,.0f}) | {24 * classes * median / 1e9:.2f} | {24 * classes * median / speed:.1%} |",
-                flush=True,
-            )
-            del path, weight
+            traffic = (24 if name == "stops" else 16) * classes * median
+            span = f"{median:,.0f} ({min(rates):,.0f} to {max(rates):,.0f})"
+            rows.append([
+                name, f"{classes:,}", f"{n:,}", str(paths), f"{total / paths:,.0f}", span,
+                f"{traffic / 1e9:.2f}", f"{traffic / speed:.1%}",
+            ])  # fmt: skip
+    print(markdown(HEAD, rows))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ HEAVY = (
     "array_api_compat", "google.protobuf", "jinja2", "matplotlib", "numpy", "onnx", "onnxruntime", "PIL", "pyarrow",
     "rich", "scipy", "torch",
 )  # fmt: skip
-VERBS = ("calibrate", "evaluate", "features", "inspect", "verify")
+VERBS = ("calibrate", "evaluate", "features", "inspect", "study", "verify")
 
 
 def loaded(code: str) -> set[str]:
@@ -42,6 +42,14 @@ def test_the_import_loads_nothing_heavy() -> None:
 def test_names_of_maps_load_nothing_heavy() -> None:
     modules = loaded("from tna_onnx.maps import MAPS, MapName; assert 'ts' in MAPS and len(list(MAPS)) == len(MAPS)")
     assert modules.isdisjoint({*HEAVY, "tna_onnx.maps.base"})
+
+
+def test_a_command_of_python_loads_only_what_every_run_needs() -> None:
+    modules = loaded("from tna_onnx import calibrate")
+    assert "tna_onnx.calibration.recalibrate" in modules
+    assert modules.isdisjoint(
+        {"scipy", "onnxruntime", "onnx.reference", "filelock", "psutil", "PIL", "jinja2", "rich", "click", "torch"}
+    )
 
 
 def test_the_check_can_fail() -> None:

@@ -1,7 +1,7 @@
 """Recalibrate a trained ONNX classifier: a drop-in file with confidences that can be trusted.
 
-The functions mirror the command line: `calibrate`, `compare`, `evaluate`, `features`, `inspect`, `verify`. They load on
-first use, so that importing the package stays light.
+The functions mirror the command line: `calibrate`, `compare`, `evaluate`, `features`, `guard`, `inspect`, `study`,
+`verify`. They load on first use, so that importing the package stays light.
 
 >>> import tna_onnx
 >>> sorted(tna_onnx.__all__)[:3]
@@ -21,23 +21,30 @@ if TYPE_CHECKING:
     from tna_onnx.api.compare import compare
     from tna_onnx.api.evaluate import evaluate
     from tna_onnx.api.features import features
+    from tna_onnx.api.guard import guard
     from tna_onnx.api.inspect import inspect
+    from tna_onnx.api.study import study
     from tna_onnx.api.verify import verify
-    from tna_onnx.calibration.settings import Settings
+    from tna_onnx.calibration.settings import PAPER, Settings
     from tna_onnx.data import PRESETS, Recipe
     from tna_onnx.data.limits import Limits
     from tna_onnx.data.options import Data
+    from tna_onnx.graph.limits import ModelLimits
     from tna_onnx.graph.options import ModelOptions
+    from tna_onnx.guarding.settings import GuardSettings
     from tna_onnx.results.as_json import json_schema
     from tna_onnx.results.collection import Collection
     from tna_onnx.results.comparison import ModelComparison
     from tna_onnx.results.difference import ModelDifference
     from tna_onnx.results.evaluation import Evaluation
     from tna_onnx.results.gates import GateMissed, Gates
+    from tna_onnx.results.guarding import Guard
     from tna_onnx.results.inspection import Inspection
     from tna_onnx.results.report import Report
+    from tna_onnx.results.study import Studies, Study
 
 __all__ = [
+    "PAPER",
     "PRESETS",
     "CheckFailed",
     "Collection",
@@ -47,14 +54,19 @@ __all__ = [
     "Evaluation",
     "GateMissed",
     "Gates",
+    "Guard",
+    "GuardSettings",
     "Inspection",
     "Limits",
     "ModelComparison",
     "ModelDifference",
+    "ModelLimits",
     "ModelOptions",
     "Recipe",
     "Report",
     "Settings",
+    "Studies",
+    "Study",
     "TnaError",
     "UnsupportedModel",
     "UsageError",
@@ -62,8 +74,10 @@ __all__ = [
     "compare",
     "evaluate",
     "features",
+    "guard",
     "inspect",
     "json_schema",
+    "study",
     "verify",
 ]
 
@@ -71,7 +85,9 @@ _HOMES = {
     "Data": "data.options",
     "Gates": "results.gates",
     "Limits": "data.limits",
+    "ModelLimits": "graph.limits",
     "ModelOptions": "graph.options",
+    "PAPER": "calibration.settings",
     "PRESETS": "data",
     "Settings": "calibration.settings",
     "Recipe": "data",
@@ -79,7 +95,12 @@ _HOMES = {
     "Evaluation": "results.evaluation",
     "GateMissed": "results.gates",
     "features": "api.features",
+    "Guard": "results.guarding",
+    "GuardSettings": "guarding.settings",
+    "guard": "api.guard",
     "Report": "results.report",
+    "Studies": "results.study",
+    "Study": "results.study",
     "Inspection": "results.inspection",
     "ModelComparison": "results.comparison",
     "ModelDifference": "results.difference",
@@ -88,6 +109,7 @@ _HOMES = {
     "evaluate": "api.evaluate",
     "inspect": "api.inspect",
     "json_schema": "results.as_json",
+    "study": "api.study",
     "verify": "api.verify",
 }
 

@@ -34,11 +34,11 @@ def test_words_are_the_fields_of_the_values_with_their_types() -> None:
 
 def test_words_of_a_smaller_function_are_words_of_calibrate() -> None:
     everything = get_type_hints(arguments.CalibrateWords)
-    for words in (arguments.DataModelWords, arguments.EvaluateWords):
+    for words in (arguments.DataModelWords, arguments.EvaluateWords, arguments.StudyWords):
         assert get_type_hints(words).items() <= everything.items()
 
 
-@pytest.mark.parametrize("name", ["calibrate", "compare", "evaluate", "features", "verify"])
+@pytest.mark.parametrize("name", ["calibrate", "compare", "evaluate", "features", "study", "verify"])
 def test_a_keyword_that_does_not_exist_is_refused_with_a_hint(name: str) -> None:
     function = getattr(tna_onnx, name)
     positional = [p for p in inspect.signature(function).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]

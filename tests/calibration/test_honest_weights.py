@@ -16,6 +16,7 @@ from tna_onnx.calibration.strategy import Strategy
 from tna_onnx.maps import MAPS
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.search.candidates import candidate_weight, choose
+from tna_onnx.search.scored import Scored
 from tna_onnx.search.sparse import search_sparse
 
 
@@ -31,7 +32,9 @@ def weights_by_hand(strategy: Strategy) -> list[NDArray[Any]]:
         def score(several: Any, rows: Any = rows) -> list[SampleScores]:
             return [strategy.logits_of(w).scores().take(rows) for w in several]
 
-        candidates = search_sparse(weight, score, strategy.settings, lambda *_: None)
+        candidates = search_sparse(
+            Scored(strategy.settings.ensemble(weight), score), strategy.settings, lambda *_: None
+        )
         chosen = candidates[choose(candidates, strategy.settings)]
         found.append(candidate_weight(weight, chosen, strategy.settings))
     return found
@@ -67,9 +70,9 @@ def test_weights_are_searched_again_where_a_tilted_one_would_be_chosen(
 ) -> None:
     searches: list[int] = []
 
-    def spy(weight: Any, score: Any, *rest: Any) -> Any:
-        searches.append(len(score([weight])[0]))
-        return search_sparse(weight, score, *rest)
+    def spy(scored: Scored, given: Any, progress: Any, rows: Any) -> Any:
+        searches.append(N if rows is None else int(np.sum(rows)))
+        return search_sparse(scored, given, progress, rows)
 
     monkeypatch.setattr(module, "search_sparse", spy)
     monkeypatch.setattr(Rule, "choose", lambda self, scores, before: wanted)
@@ -91,9 +94,9 @@ def test_the_choice_outside_of_one_fold_is_enough_to_search_again(monkeypatch: p
     """A tilted weight that one fold would take: its estimate must not come from a weight that has seen the fold."""
     searches = []
 
-    def spy(weight: Any, score: Any, *rest: Any) -> Any:
+    def spy(*given: Any) -> Any:
         searches.append(1)
-        return search_sparse(weight, score, *rest)
+        return search_sparse(*given)
 
     asked: list[int] = []
 

@@ -7,14 +7,18 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 
+from tests.builders import small_model, tensor_info
 from tests.calibration.samples import of_logits, probabilities
 from tests.conftest import Small
 from tna_onnx.calibration.rounding import probability_bounds
 from tna_onnx.calibration.task import Task
+from tna_onnx.graph.nodes import NodeOps
 from tna_onnx.maps.isotonic import IsotonicOneVsAll
 from tna_onnx.maps.temperature import Temperature
+from tna_onnx.numerics.ops import ArrayOps
 
 EPS = 2.0**-23  # of float32
 
@@ -94,3 +98,21 @@ def test_a_steep_map_has_a_wider_bound_and_a_flat_one_hardly(task: Task) -> None
     steep = probability_bounds(task, z, s, IsotonicOneVsAll((ramp,) * 5))
     assert np.max(steep / plain) > 3
     assert np.all(steep >= plain)
+
+
+@pytest.mark.parametrize("width", [1e-2, 1e-3, 1e-4])
+def test_a_map_rounds_in_its_own_steps(small: Small, width: float) -> None:
+    """Logits near 0 hardly round, but the probabilities that a steep map reads do: by the unit of their own size."""
+    task = of_logits(small)
+    s = 1e-4 * np.random.default_rng(0).standard_normal((400, 5))
+    fitted = IsotonicOneVsAll((((0.2 - width, 0.2 + width), (-2.0, 2.0)),) * 5)
+    ops = NodeOps("float32", 17)
+    result = fitted.forward(ops, "logits")
+    model = small_model(ops.nodes, [tensor_info("logits", ["N", 5])], [tensor_info(result)], ops.initializers)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    written = probabilities(session.run(None, {"logits": s.astype(np.float32)})[0])
+    exact = probabilities(fitted.forward(ArrayOps(s), s))
+    bound = probability_bounds(task, s, s, fitted)
+    assert np.all(np.abs(written - exact).max(axis=1) <= bound)
+    # the runtime's rounding stays visible beside it: a fault of ten times the bound cannot hide
+    assert np.max(bound) <= 100 * np.max(np.abs(written - exact))

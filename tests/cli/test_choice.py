@@ -12,11 +12,13 @@ import onnx
 import pytest
 from numpy.typing import NDArray
 
+import tna_onnx
 from tests.api.test_choice import drawn
 from tests.calibration.test_folded_maps import Built, gemm, one_number, tied, without_bias
 from tests.conftest import Small
 from tests.graph.samples import run, softmax
 from tests.support import cli
+from tna_onnx.calibration.settings import PAPER
 
 Array = NDArray[Any]
 
@@ -133,3 +135,26 @@ def test_a_refit_is_worth_it_and_its_report_is_true(model: str, tmp_path: Path) 
     assert [calibration[side]["nll"] for side in ("before", "after")] == pytest.approx(values, abs=tolerance)
     nodes = [node.op_type for node in onnx.load(output).graph.node if node.name.startswith("tna_onnx/")]
     assert ("Add" in nodes) == (model in ("no bias", "one number, uneven"))
+
+
+def test_the_protocol_of_the_paper_sets_what_nobody_gave(small: Small, tmp_path: Path) -> None:
+    (tmp_path / "tna.toml").write_text("[calibrate]\nseed = 4\nobjective = 'brier'\n")
+    command = ["calibrate", small.model, "--calib", small.calib, "--eval", small.test, "-o", tmp_path / "o.onnx"]
+    flags = ["--protocol", "paper", "--angle-step", "30", "--map", "ets", "--config", tmp_path / "tna.toml"]
+    result = cli(*command, *flags, "--json", tmp_path / "o.json", "--device", "cpu", "-q")
+    assert result.exit_code == 0, result.output
+    report = json.loads((tmp_path / "o.json").read_text())
+    settings = report["settings"]
+    assert (report["search"], report["map"]) == ("sparse", "ets")
+    assert settings["objective"] == "brier"  # of the configuration file
+    assert {name: settings[name] for name in ("ensemble_size", "grows", "tilt_bias", "adaptive", "ets_loss")} == {
+        "ensemble_size": 10,
+        "grows": False,
+        "tilt_bias": False,
+        "adaptive": False,
+        "ets_loss": "squared",
+    }
+    assert settings["max_accuracy_drop"] == 1.0
+    words = {**PAPER, "map": "ets", "angle_step": 30.0, "objective": "brier", "seed": 4}
+    same = tna_onnx.calibrate(small.model, small.calib, eval=small.test, dry_run=True, device="cpu", **words)
+    assert same.settings == settings | {"tilt": same.settings["tilt"], "gates": same.settings["gates"]}

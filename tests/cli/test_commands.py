@@ -50,10 +50,12 @@ def test_every_option_of_calibrate_is_an_argument_of_the_function() -> None:
     command = group.commands["calibrate"]
     assert isinstance(command, click.Command)
     flags = {p.name for p in command.params}
-    recipe = {"preset", "resize", "crop", "crop_pct", "scale", "mean", "std", "layout", "color", "interpolation"}
+    # these stand for values of other options
+    presets = {"preset", "protocol"}
+    recipe = {"resize", "crop", "crop_pct", "scale", "mean", "std", "layout", "color", "interpolation"}
     words = arguments_of(tna_onnx.calibrate)
     shown = {"json_file", "quiet", "verbose", "plot", "figures", "figure_formats", "mlflow", "mlflow_experiment"}
-    assert flags - recipe - shown - {"config", "positional_data"} == words
+    assert flags - presets - recipe - shown - {"config", "positional_data"} == words
     assert {"output_name", "output_kind", "quantized_head"} <= flags
 
 

@@ -387,12 +387,15 @@ def test_every_flag_is_a_key_and_a_variable(name: str, folder: Path, monkeypatch
             assert ctx.get_parameter_source(str(option.name)) == click.core.ParameterSource.DEFAULT_MAP, (flag, source)
 
 
+LIMITS = {"limits": "expansion=7", "model_limits": "name-length=7"}
+
+
 def _valid(option: click.Option) -> str:
     """Return a TOML value that an option takes."""
     if option.is_flag:
         return "true"
-    if option.name == "limits":
-        return '"expansion=7"'
+    if option.name in LIMITS:
+        return json.dumps(LIMITS[str(option.name)])
     if isinstance(option.type, click.Choice):
         return json.dumps(str(option.type.choices[0]))
     if isinstance(option.type, click.types.IntParamType):

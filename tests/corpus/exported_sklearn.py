@@ -64,6 +64,16 @@ def _hinge() -> Any:
     return SGDClassifier(loss="hinge", random_state=0)
 
 
+class _Sure:
+    """A logistic regression whose probabilities saturate in float32, as on data that separate well."""
+
+    def fit(self, x: Array, y: Array) -> Any:
+        model = _logistic().fit(x, y)
+        model.coef_ *= 30
+        model.intercept_ *= 30
+        return model
+
+
 def _one_vs_rest() -> Any:
     from sklearn.multiclass import OneVsRestClassifier
 
@@ -240,6 +250,8 @@ CASES: tuple[Case, ...] = (
     _linear("logistic-2-zipmap", _logistic, 2),
     _linear("logistic-2-names", _logistic, 2, names=True, **_ARRAY),
     _case("logistic-2-raw", _logistic, 2, partial(_mirrored, _logistic, 2), **_RAW),
+    _linear("logistic-2-saturated", _Sure, 2, **_ARRAY),
+    _linear("logistic-2-saturated-zipmap", _Sure, 2),
     _linear("scaler-logistic-3", _scaled, 3, **_ARRAY),
     _linear("scaler-logistic-3-zipmap", _scaled, 3),
     _linear("scaler-logistic-2", _scaled, 2, **_ARRAY),

@@ -310,6 +310,67 @@ def _einsum_two_axes(g: Graph) -> Array:
     g.output(g.node("Einsum", lifted, weight, equation="nhd,hdc->nc"))
 
 
+# --- Gemm as JAX writes it
+
+
+@form("Gemm with beta zero, Add behind it")
+@form("Gemm with beta zero, without bias", "none")
+@form("Gemm with beta zero, NaN where the bias would be", "nan")
+def _plain_product(g: Graph, how: str = "add") -> None:
+    """As JAX writes a product: a bias of zeros with a beta of zero, which is not read."""
+    unread = g.const(np.full((), np.nan if how == "nan" else 0.0))
+    scores = g.node("Gemm", g.vector(), g.const(g.weight.T), unread, beta=0.0)
+    g.output(scores if how == "none" else g.node("Add", scores, g.const(g.bias[None])))
+
+
+# --- the weight as left operand
+
+
+@form("weight first, MatMul", "matmul")
+@form("weight first, MatMul, features transposed by their trunk", "matmul", "trunk")
+@form("weight first, MatMul, bias in front of the Transpose", "matmul", "bias")
+@form("weight first, MatMul, scaled in front of the Transpose", "matmul", "scale")
+@form("weight first, Gemm", "gemm")
+@form("weight first, Gemm transA", "gemm", "transA")
+@form("weight first, Gemm transB", "gemm", "transB")
+@form("weight first, Gemm with a bias", "gemm", "bias")
+@form("weight first, softmax", "matmul", "softmax")
+def _weight_first(g: Graph, kind: str, how: str = "") -> Array:
+    z = g.vector()
+    weight = g.weight.T if how == "transA" else g.weight
+    truth = g.weight
+    features = z if how == "transB" else g.node("Transpose", z, perm=[1, 0])
+    operands = [g.const(np.ascontiguousarray(weight)), features]
+    if kind == "gemm":
+        if how == "bias":
+            operands.append(g.const(g.bias[:, None]))
+        flags = {how: 1} if how in ("transA", "transB") else {}
+        scores = g.node("Gemm", *operands, alpha=0.5, beta=2.0, **flags)
+    else:
+        scores = g.node("MatMul", *operands)
+    if kind == "matmul" and how == "bias":
+        scores = g.node("Add", scores, g.const(g.bias[:, None]))
+    if how == "scale":
+        factors = np.linspace(0.5, 2, g.classes, dtype=np.float32)[:, None]
+        scores = g.node("Mul", scores, g.const(factors))
+        truth = g.weight * factors
+    logits = g.node("Transpose", scores, perm=[1, 0])
+    if how == "":
+        logits = g.node("Add", logits, g.const(g.bias))
+    g.output(g.node("Softmax", logits) if how == "softmax" else logits)
+    return truth
+
+
+@refused("weight first, result not transposed", "no Transpose", "plain")
+@refused("weight first, one number a sample added", "one number a sample", "vector", runs=False)
+def _weight_first_refused(g: Graph, how: str) -> None:
+    scores = g.node("MatMul", g.const(g.weight), g.node("Transpose", g.vector(), perm=[1, 0]))
+    if how == "plain":
+        g.output(scores, g.classes, "N")
+    else:
+        g.output(g.node("Transpose", g.node("Add", scores, g.const(g.bias)), perm=[1, 0]))
+
+
 # --- fused operators of ONNX Runtime
 
 
@@ -325,7 +386,7 @@ def _fused_gemm(g: Graph, flags: dict[str, Any]) -> None:
 @form("FusedMatMul", 0, 0, 1.0)
 @form("FusedMatMul transB", 0, 1, 1.0)
 @form("FusedMatMul alpha", 0, 0, 0.125)
-@refused("FusedMatMul transA transB alpha", "transposes the features", 1, 1, 2.0)
+@form("FusedMatMul transA transB alpha", 1, 1, 2.0)
 @form("FusedMatMul transB alpha", 0, 1, 2.0)
 @form("FusedMatMul negative alpha", 0, 1, -3.0)
 def _fused_matmul(g: Graph, trans_a: int, trans_b: int, alpha: float) -> Array:
@@ -573,9 +634,23 @@ def _then_clip(g: Graph) -> None:
     g.output(g.node("Clip", g.gemm(g.vector()), g.const(-3.0), g.const(3.0)))
 
 
-@refused("then Softmax, Clip", "the result of Softmax")
-def _then_clip_probabilities(g: Graph) -> None:
-    g.output(g.node("Clip", g.node("Softmax", g.gemm(g.vector())), g.const(1e-7), g.const(1.0)))
+@form("then Softmax, Clip", 1e-7)
+@form("then Softmax, Clip, log", 1e-7, "Log")
+def _then_clip_probabilities(g: Graph, least: float, *more: str) -> None:
+    p = g.node("Clip", g.node("Softmax", g.gemm(g.vector())), g.const(least), g.const(1 - least))
+    g.output(g.node(*more, p) if more else p)
+
+
+@refused("then Softmax, Clip to a hundredth", "changes them by up to 0.01", 0.01)
+def _then_clip_far(g: Graph, least: float) -> None:
+    _then_clip_probabilities(g, least)
+
+
+@form("then Softmax, plus a millionth, log", "Add")
+@form("then Softmax, a millionth at least, log", "Max")
+def _then_slack(g: Graph, op_type: str) -> None:
+    p = g.node("Softmax", g.gemm(g.vector()))
+    g.output(g.node("Log", g.node(op_type, p, g.const(1e-6))))
 
 
 @form("then a soft cap")
@@ -596,6 +671,130 @@ def _then_exp(g: Graph) -> None:
     top = g.node("ReduceMax", scores, axes=[1], keepdims=1)
     weights = g.node("Exp", g.node("Sub", scores, top))
     g.output(g.node("Div", weights, g.node("ReduceSum", weights, g.ints(1), keepdims=1)))
+
+
+def _top(g: Graph, scores: str, how: str) -> str:
+    """Return the largest score of each sample, in the ways of several exporters."""
+    if how == "plain":
+        return str(g.node("ReduceMax", scores, axes=[1], keepdims=1))
+    top = g.node("ReduceMax", scores, axes=[1], keepdims=0)
+    if how == "unsqueeze":
+        return str(g.node("Unsqueeze", top, g.ints(1)))
+    # JAX by way of TensorFlow: kept above -inf, a gradient stopped, brought to the shape of the scores
+    top = g.node("Identity", g.node("Max", g.const(-np.inf), top))
+    return str(g.node("Expand", g.node("Reshape", top, g.ints(-1, 1)), g.node("Shape", scores)))
+
+
+def _shifted(g: Graph, scores: str, how: str) -> str:
+    return scores if how == "none" else str(g.node("Sub", scores, _top(g, scores, how)))
+
+
+@form("softmax written out, no maximum", "none")
+@form("softmax written out, maximum unsqueezed", "unsqueeze")
+@form("softmax written out, as JAX by TensorFlow", "expand")
+@form("softmax written out, exponential twice", "expand", "twice")
+@form("softmax written out, times the reciprocal", "plain", "reciprocal")
+@form("softmax written out, Normalizer", "plain", "normalizer")
+@form("softmax written out, log of it", "expand", "log")
+@form("softmax written out, exp of the log", "expand", "exp")
+def _softmax_written_out(g: Graph, top: str, how: str = "") -> None:
+    scores = g.gemm(g.vector())
+    weights = g.node("Exp", _shifted(g, scores, top))
+    again = g.node("Exp", _shifted(g, scores, top)) if how == "twice" else weights
+    total = g.node("ReduceSum", again, g.ints(1), keepdims=1)
+    if top == "expand":
+        total = g.node("Expand", total, g.node("Shape", weights))
+    if how == "reciprocal":
+        g.output(g.node("Mul", weights, g.node("Reciprocal", total)))
+    elif how == "normalizer":
+        g.output(g.node("Normalizer", weights, domain=ML, norm="L1"))
+    elif how == "exp":
+        g.output(g.node("Exp", g.node("Sub", _shifted(g, scores, top), g.node("Log", total))))
+    else:
+        p = g.node("Div", weights, total)
+        g.output(g.node("Log", p) if how == "log" else p)
+
+
+@form("log-softmax written out", "none")
+@form("log-softmax written out, maximum", "plain")
+@form("log-softmax written out, as JAX by TensorFlow", "expand")
+@form("log-softmax written out, maximum added again", "unsqueeze", "lifted")
+@form("log-softmax written out, finite maximum", "plain", "finite")
+@form("log-softmax written out, ReduceLogSumExp", "none", "lse")
+@form("log-softmax written out, ReduceLogSumExp of what is shifted", "plain", "lse")
+@form("log-softmax written out, ReduceLogSum", "plain", "log sum")
+def _log_softmax_written_out(g: Graph, top: str, how: str = "") -> None:
+    scores = g.gemm(g.vector())
+    shifted = _shifted(g, scores, top)
+    if how == "finite":  # as in a logsumexp that minds infinite scores
+        largest = _top(g, scores, top)
+        finite = g.node("Where", g.node("IsInf", largest), g.const([[0.0]]), largest)
+        shifted = g.node("Sub", scores, finite)
+    if how == "lse":
+        log = g.node("ReduceLogSumExp", shifted, axes=[1], keepdims=1)
+    elif how == "log sum":
+        log = g.node("ReduceLogSum", g.node("Exp", shifted), axes=[1], keepdims=1)
+    else:
+        log = g.node("Log", g.node("ReduceSum", g.node("Exp", shifted), g.ints(1), keepdims=1))
+    if how == "lifted":
+        g.output(g.node("Sub", scores, g.node("Add", log, _top(g, scores, top))))
+    else:
+        g.output(g.node("Sub", shifted, log))
+
+
+@form("then LogSoftmax, Exp")
+def _exp_of_log_softmax(g: Graph) -> None:
+    g.output(g.node("Exp", g.node("LogSoftmax", g.gemm(g.vector()))))
+
+
+@form("sigmoid written out, Neg", "neg", classes=1)
+@form("sigmoid written out, times -1", "times", classes=1)
+@form("sigmoid written out, 0 - s", "minus", classes=1)
+@form("sigmoid written out, Reciprocal", "reciprocal", classes=1)
+@form("sigmoid written out, exp over 1 + exp", "exp", classes=1)
+@form("sigmoid written out, tanh", "tanh", classes=1)
+@form("sigmoid written out, tanh of a quotient", "quotient", classes=1)
+@form("sigmoid written out, clipped", "clip", classes=1)
+def _sigmoid_written_out(g: Graph, how: str) -> Array:
+    s = g.gemm(g.vector())
+    one = g.const(1.0)
+    half = g.const(0.5)
+    if how == "tanh":
+        p = g.node("Add", g.node("Mul", g.node("Tanh", g.node("Mul", s, half)), half), half)
+    elif how == "quotient":
+        p = g.node("Div", g.node("Add", one, g.node("Tanh", g.node("Div", s, g.const(2.0)))), g.const(2.0))
+    elif how == "exp":
+        p = g.node("Div", g.node("Exp", s), g.node("Add", one, g.node("Exp", s)))
+    else:
+        if how == "times":
+            minus = g.node("Mul", g.const(-1.0), s)
+        elif how == "minus":
+            minus = g.node("Sub", g.const(0.0), s)
+        else:
+            minus = g.node("Neg", s)
+        below = g.node("Add", one, g.node("Exp", minus))
+        p = g.node("Reciprocal", below) if how == "reciprocal" else g.node("Div", one, below)
+    g.output(g.node("Clip", p, g.const(1e-6), g.const(1 - 1e-6)) if how == "clip" else p)
+    return np.concatenate([np.zeros_like(g.weight), g.weight])
+
+
+@refused("exponentials of other scores over the sum", "", "other")
+@refused("exponentials over another maximum's sum", "", "maximum")
+@refused("half a sigmoid", "", "half")
+@refused("exponential of scores", "Exp", "exp")
+def _almost_written_out(g: Graph, how: str) -> None:
+    z = g.vector()
+    scores = g.gemm(z)
+    if how == "exp":
+        g.output(g.node("Exp", scores))
+        return
+    if how == "half":
+        g.output(g.node("Div", g.const(0.5), g.node("Add", g.const(1.0), g.node("Exp", g.node("Neg", scores)))))
+        return
+    shifted = _shifted(g, scores, "plain")
+    other = g.node("Mul", scores, g.const(2.0)) if how == "other" else scores
+    total = g.node("ReduceSum", g.node("Exp", other), g.ints(1), keepdims=1)
+    g.output(g.node("Div", g.node("Exp", shifted), total))
 
 
 # --- constants behind nodes
@@ -1295,20 +1494,23 @@ def _half_head(g: Graph) -> Array:
 # --- functions and sub-graphs
 
 
-def _function(g: Graph, name: str, inputs: Sequence[str], nodes: Sequence[onnx.NodeProto], **flags: Any) -> None:
-    """Add a model-local function whose output is `out`."""
-    versions = [helper.make_opsetid("", g.opset), helper.make_opsetid(LOCAL, 1)]
+def _function(
+    g: Graph, name: str, inputs: Sequence[str], nodes: Sequence[onnx.NodeProto], own: int = 1, **flags: Any
+) -> None:
+    """Add a model-local function whose output is `out`; it says that its own domain is of version `own`."""
+    versions = [helper.make_opsetid("", g.opset), helper.make_opsetid(LOCAL, own)]
     g.functions.append(helper.make_function(LOCAL, name, inputs, ["out"], nodes, versions, **flags))
 
 
 @form("function, weight handed in")
-def _function_of_weight(g: Graph) -> None:
+@form("function, its own domain at another version", 17)
+def _function_of_weight(g: Graph, own: int = 1) -> None:
     nodes = [
         helper.make_node("Transpose", ["w"], ["wt"], perm=[1, 0]),
         helper.make_node("MatMul", ["z", "wt"], ["s"]),
         helper.make_node("Add", ["s", "b"], ["out"]),
     ]
-    _function(g, "Linear", ["z", "w", "b"], nodes)
+    _function(g, "Linear", ["z", "w", "b"], nodes, own)
     g.output(g.node("Linear", g.vector(), g.const(g.weight), g.const(g.bias), domain=LOCAL))
 
 
@@ -1597,6 +1799,36 @@ def _regression(g: Graph, how: str) -> None:
 def _regressor(g: Graph) -> None:
     flags = {"coefficients": g.weight[0].tolist(), "intercepts": [0.5]}
     g.output(g.node("LinearRegressor", g.input("x", "N", FEATURES), domain=ML, **flags), "N", 1)
+
+
+@form("classes in another order", "add")
+@form("classes in another order, Gemm", "gemm")
+@form("classes in another order, bias behind", "behind")
+@form("classes in another order, scaled in front and behind", "scaled")
+@form("classes in another order, twice", "twice")
+@form("classes in another order, as many as features", "add", features=CLASSES)
+@form("classes in another order, Softmax", "softmax")
+def _permuted(g: Graph, how: str) -> Array:
+    order = [3, 0, 4, 1, 2]
+    factors = np.linspace(1, 3, g.classes, dtype=np.float32)
+    z = g.vector()
+    truth = g.weight[order]
+    scores = g.gemm(z) if how == "gemm" else g.node("MatMul", z, g.const(g.weight.T))
+    if how in ("add", "twice", "softmax"):
+        scores = g.node("Add", scores, g.const(g.bias))
+    if how == "scaled":
+        scores = g.node("Mul", scores, g.const(factors))
+        truth = (g.weight * factors[:, None])[order] / factors[:, None]
+    logits = g.node("Gather", scores, g.ints(*order), axis=1)
+    if how == "twice":
+        logits = g.node("Gather", logits, g.ints(*order), axis=-1)
+        truth = truth[order]
+    if how == "behind":
+        logits = g.node("Add", logits, g.const(g.bias))
+    if how == "scaled":
+        logits = g.node("Div", logits, g.const(factors))
+    g.output(g.node("Softmax", logits) if how == "softmax" else logits)
+    return truth
 
 
 @refused("embedding divided by its own length", "", "l2")

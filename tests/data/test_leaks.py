@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import pytest
@@ -17,16 +16,12 @@ from tests.api.test_choice import logits_of
 from tests.conftest import Small
 from tests.data.samples import encoded, spec
 from tests.support import cli
-from tna_onnx.calibration.leaks import check_leaks
+from tna_onnx.calibration.leaks import Told, check_leaks
 from tna_onnx.data import open_source
 from tna_onnx.data.digest import sample_digests
 from tna_onnx.data.leaks import overlap_of, read_sketch, repeats_of, sketch_of, sketch_overlap
 from tna_onnx.data.limits import DEFAULT_LIMITS
-from tna_onnx.extraction.given import Samples
 from tna_onnx.graph.load import load_model
-
-if TYPE_CHECKING:
-    from tna_onnx.graph.readout import Readout
 
 FAST = ["--method", "tna", "--search", "none", "--device", "cpu", "-q"]
 LISTS = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 2)), max_size=30)
@@ -145,8 +140,8 @@ def test_data_in_another_form_cannot_be_compared_and_a_note_says_so(small: Small
     assert done.exit_code == 0, done.output
     (note,) = [each for each in json.loads((tmp_path / "r.json").read_text())["notes"] if "not known" in each]
     assert note.endswith("it tells them apart by logits, and these by values of the model's inputs")
-    calib = Samples(open_source(small.calib, [spec("x", (None, 8))], 5), cast("Readout", None))
-    held = replace(calib, given={"logits": np.dtype(np.float32)})
+    calib = Told(open_source(small.calib, [spec("x", (None, 8))], 5), "values of the model's inputs")
+    held = replace(calib, form="logits")
     (note,) = check_leaks(load_model(small.model), calib, held, DEFAULT_LIMITS)
     assert "the ones are told apart by logits, the others by values of the model's inputs" in note
 

@@ -12,8 +12,6 @@ from tna_onnx.engine.logits import HeadLogits, score_all
 from tna_onnx.engine.placement import Host, OnDevice, float32_products, placement_of
 from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.maps import MAPS
-from tna_onnx.numerics.rotations import TiltParameters
-from tna_onnx.numerics.tilt import TiltPath
 from tna_onnx.runtime import Device
 from tna_onnx.search.settings import SearchSettings
 
@@ -90,23 +88,6 @@ def test_the_same_candidate_is_chosen(
         (c.angle, c.ensemble_size) for c in other.candidates
     ]
     np.testing.assert_array_equal(one.weight, other.weight, strict=True)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_a_path_of_torch_tensors_is_that_of_numpy(torch: Any, dtype: str) -> None:
-    weight = np.random.default_rng(0).standard_normal((20, 64)).astype(dtype)
-    for seed in range(3):
-        sequence = np.random.SeedSequence(seed)
-        here = TiltPath(weight, sequence, TiltParameters())
-        there = TiltPath(torch.from_numpy(weight), sequence, TiltParameters())
-        for angle in (0.2, 0.9):
-            assert here.advance(angle) == there.advance(angle)
-            assert here.rotations == there.rotations
-            assert there.angle == pytest.approx(here.angle, abs=1e-5 if dtype == "float32" else 1e-12)
-            np.testing.assert_allclose(there.tilted.numpy(), here.tilted, atol=1e-4 if dtype == "float32" else 1e-12)
-            np.testing.assert_allclose(
-                there.counterpart().numpy(), here.counterpart(), atol=1e-4 if dtype == "float32" else 1e-12
-            )
 
 
 class _FakeCuda:

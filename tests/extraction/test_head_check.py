@@ -15,8 +15,8 @@ from tna_onnx.errors import DataError, UnsupportedModel
 from tna_onnx.extraction.head_check import Probed, check_readout
 from tna_onnx.extraction.sessions import OpenModel
 from tna_onnx.graph.load import load_model
-from tna_onnx.graph.outputs import find_readout
 from tna_onnx.graph.readout import Head, Readout
+from tna_onnx.graph.scores import find_readout
 
 
 def head_of(model: OpenModel) -> Head:
@@ -56,6 +56,41 @@ def test_a_weight_that_is_off_by_ten_times_the_rounding_is_refused(dtype: type) 
                 check(model, x, with_weight(model, weight))
         else:
             check(model, x, with_weight(model, weight))
+
+
+def classifier(scale: float = 1.0) -> onnx.ModelProto:
+    """A binary logistic regression as scikit-learn's converter writes it: its probabilities saturate in float32."""
+    w = scale * WEIGHT[1].astype(np.float32)
+    node = helper.make_node(
+        "LinearClassifier", ["x"], ["label", "p"], domain="ai.onnx.ml", coefficients=[*-w, *w],
+        intercepts=[-scale, scale], classlabels_ints=[0, 1], post_transform="LOGISTIC",
+    )  # fmt: skip
+    outputs = [
+        helper.make_tensor_value_info("p", onnx.TensorProto.FLOAT, ["N", 2]),
+        helper.make_tensor_value_info("label", onnx.TensorProto.INT64, ["N"]),
+    ]
+    x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["N", 6])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    return helper.make_model(helper.make_graph([node], "g", [x], outputs), ir_version=8, opset_imports=opsets)
+
+
+@pytest.mark.parametrize("scale", [1.0, 8.0, 40.0])
+def test_probabilities_that_saturate_are_compared_as_probabilities(scale: float) -> None:
+    """log p of a float32 that is computed as 1 - p says nothing beyond a logit of 17; p itself does."""
+    model = opened(classifier(scale))
+    x = inputs(64)
+    assert check(model, x).tail is None
+    # a fault of ten times what rounding explains shows in the samples that are not saturated
+    logits = np.abs(x @ WEIGHT[1].astype(np.float64) + 1) * scale
+    size = np.abs(x) @ np.abs(WEIGHT[1]) * scale + scale
+    open_one = int(np.argmin(logits))
+    bound = 2 * 16 * np.finfo(np.float32).eps * size[open_one]
+    changed = head_of(model).weight.copy()
+    k = int(np.argmax(np.abs(x[open_one])))
+    slope = np.exp(-logits[open_one]) / (1 + np.exp(-logits[open_one])) ** 2
+    changed[1, k] += 10 * (bound + 1e-6 / slope) / abs(x[open_one, k])
+    with pytest.raises(UnsupportedModel, match="does not give the model's logits"):
+        check(model, x, with_weight(model, np.concatenate([-changed[1:], changed[1:]]).reshape(-1)))
 
 
 def test_class_vectors_in_another_order_are_refused() -> None:

@@ -8,8 +8,8 @@ from tests.extraction.samples import CPU, dense, divided, opened
 from tna_onnx.extraction.sessions import OpenModel
 from tna_onnx.extraction.tensors import Tensors
 from tna_onnx.graph.load import load_model
-from tna_onnx.graph.outputs import find_readout
 from tna_onnx.graph.readout import Head, Readout
+from tna_onnx.graph.scores import find_readout
 
 
 def of(model: OpenModel, readout: Readout | None = None, *given: str, keep_logits: bool = False) -> Tensors:

@@ -21,6 +21,7 @@ ENDLESS = words_of({"search": "sparse", "map": "ts", "ensemble_size": 10_000, "a
 BEGUN = """
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have told its children to ignore it
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # and so may nohup
 import tna_onnx.runtime.session as session
 run = session.Session.run
 def told(self, *args, **options):
@@ -41,9 +42,12 @@ def test_one_line_and_no_file(small: Small, tmp_path: Path, name: str, older: bo
     words = ["calibrate", small.model, "--calib", small.calib, *ENDLESS, "-o", output, *files]
     process = subprocess.Popen(program(*words, code=BEGUN), stdout=-1, stderr=-1, text=True)
     assert process.stdout is not None
-    assert process.stdout.readline() == "begun\n"
-    process.send_signal(number)
-    _, errors = process.communicate(timeout=60)
+    try:
+        assert process.stdout.readline() == "begun\n"
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()  # a run that never ends must not outlive its test
     assert process.returncode == 128 + number
     kept = "The features computed so far are kept in the cache."
     assert errors == f"Interrupted; no file was written. {kept}\n"

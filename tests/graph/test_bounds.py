@@ -12,8 +12,9 @@ from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
 from tests.graph.samples import CASES, Builder
 from tna_onnx.errors import TnaError, UnsupportedModel, UsageError
-from tna_onnx.graph import functions, load
+from tna_onnx.graph import load
 from tna_onnx.graph.head import choose_head, find_heads
+from tna_onnx.graph.limits import ModelLimits
 from tna_onnx.graph.load import load_model
 
 
@@ -161,17 +162,15 @@ def test_functions_that_cannot_be_inlined(proto: onnx.ModelProto, message: str) 
         load_model(proto)
 
 
-def test_a_ladder_of_a_few_steps_is_counted_right(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ladder_of_a_few_steps_is_counted_right() -> None:
     """The oracle is the inliner: the number of nodes that it makes is the largest that a limit refuses."""
     proto = ladder(4)
     made = len(load_model(proto).proto.graph.node) - 3  # without trunk, Relu and head
     assert made == 2**4
     # F4 stands for 2 calls, each of them for 2 more, ..., and 16 nodes: 2 + 4 + 8 + 16 + 16
-    monkeypatch.setattr(functions, "_MAX_NODES", 46)
-    load_model(proto)
-    monkeypatch.setattr(functions, "_MAX_NODES", 45)
-    with pytest.raises(UnsupportedModel, match="stand for 46 nodes"):
-        load_model(proto)
+    load_model(proto, ModelLimits(inlined_nodes=46))
+    with pytest.raises(UnsupportedModel, match=r"stand for 46 nodes .*at most 45 .*--model-limit inlined-nodes="):
+        load_model(proto, ModelLimits(inlined_nodes=45))
 
 
 # --- constants that nodes compute
@@ -193,6 +192,36 @@ def _loop() -> onnx.ModelProto:
     return computed("Loop", np.int64(2**62), np.array(True), np.ones((6, 3), np.float32), body=body)
 
 
+def _doubled(times: int, first: str = "Identity") -> onnx.ModelProto:
+    """Nodes that each double what they get: a few hundred bytes stand for any size."""
+    b = Builder()
+    made = b.node(first, b.store("in0", np.ones((6, 3))), out="c")
+    for k in range(times):
+        made = b.node("Concat", made, made, out=f"c{k}", axis=1)
+    b.node("MatMul", "features", made, out="y", name="head")
+    return b.proto("y")
+
+
+def _large() -> onnx.NodeProto:
+    return helper.make_node("ConstantOfShape", ["in1"], ["inside"])
+
+
+def _in_branch(node: onnx.NodeProto) -> onnx.ModelProto:
+    """A weight from an If with a small result, in whose branches there is a node."""
+    b = Builder()
+    for name, value in (("in0", np.int64(2**62)), ("in1", np.int64([6, 2**40]) if node.op_type != "Loop" else True)):
+        b.store(name, value, np.asarray(value).dtype)
+    if node.op_type == "Loop":
+        b.store("in2", np.ones((6, 3)))
+    small = helper.make_node("Identity", ["weight0"], ["result"])
+    out = [helper.make_tensor_value_info("result", 1, [6, 3])]
+    body = helper.make_graph([node, small], "branch", [], out)
+    b.store("weight0", np.ones((6, 3)))
+    made = b.node("If", b.store("yes", True, bool), out="made", then_branch=body, else_branch=body)
+    b.node("MatMul", "features", made, out="y", name="head")
+    return b.proto("y")
+
+
 @pytest.mark.parametrize(
     ("proto", "message"),
     [
@@ -204,8 +233,12 @@ def _loop() -> onnx.ModelProto:
         (computed("Expand", np.ones((6, 1), np.float32), np.int64([6, 2**40])), "an? Expand node with a result of"),
         (computed("Range", np.float32(0), np.float32(1e12), np.float32(1)), "a Range node with a result of"),
         (_loop(), "a Loop node, not a constant"),
+        (_doubled(20), "a Concat node with a result of 18,874,368 elements; expected at most 33,554,432 in all"),
+        (_doubled(40, "NonZero"), "a NonZero node with a result of unknown size"),
+        (_in_branch(_large()), "a ConstantOfShape node with a result of "),
+        (_in_branch(_loop().graph.node[-2]), "an? If node, not a constant"),
     ],
-    ids=["ConstantOfShape", "Tile", "Expand", "Range", "Loop"],
+    ids=["ConstantOfShape", "Tile", "Expand", "Range", "Loop", "doubled", "unknown", "in a branch", "loop in a branch"],
 )
 def test_a_constant_of_any_size_is_not_computed(proto: onnx.ModelProto, message: str) -> None:
     _, (refusal,) = find_heads(load_model(proto))
@@ -229,3 +262,120 @@ def test_whatever_a_damaged_node_makes_raise_is_a_refusal(
     assert f"damaged, or of a form that cannot be read ({error.__name__}: something)" in refusal.reason
     with pytest.raises(TnaError):
         choose_head(model)
+
+
+# --- limits as settings
+
+
+@pytest.mark.parametrize(
+    ("damage", "limits"),
+    [
+        ("long name", ModelLimits(name_length=10_001)),
+        ("wide sparse tensor", ModelLimits(sparse_bytes=2**42)),
+    ],
+)
+def test_a_limit_can_be_raised(damage: str, limits: ModelLimits) -> None:
+    proto = sample()
+    DAMAGES[damage][0](proto)
+    with pytest.raises(UnsupportedModel, match="--model-limit"):
+        load_model(proto)
+    assert load_model(proto, limits).limits == limits
+
+
+def test_the_size_of_what_is_inlined() -> None:
+    proto = ladder(4)
+    size = proto.ByteSize()
+    assert ModelLimits(inlined_bytes=1).inlined_size(size) == 20 * size
+    assert ModelLimits(inlined_bytes=10**9).inlined_size(size) == 10**9
+
+
+def test_constants_up_to_the_limit_are_computed() -> None:
+    proto = computed("Expand", np.ones((6, 1), np.float32), np.int64([6, 30]))
+    heads, _ = find_heads(load_model(proto, ModelLimits(constant_elements=180)))
+    assert len(heads) == 1
+    _, (refusal,) = find_heads(load_model(proto, ModelLimits(constant_elements=179)))
+    assert "a result of 180 elements; expected at most 179 in all results" in refusal.reason
+    small = computed("Expand", np.ones((6, 1), np.float32), np.int64([6, 3]))
+    heads, _ = find_heads(load_model(small, ModelLimits(constant_elements=0)))
+    assert len(heads) == 1, "sixteen times what is stored is always allowed"
+
+
+@pytest.mark.parametrize("value", [-1, float("nan"), float("inf"), "1", True])
+def test_limits_are_numbers(value: object) -> None:
+    with pytest.raises(UsageError, match="model limit name_length must be a finite number"):
+        ModelLimits(name_length=value)  # type: ignore[arg-type]
+
+
+def test_a_result_with_raised_limits_is_written_and_compared(tmp_path: Path) -> None:
+    """What is written has the long names too, and is read again without limits."""
+    from tests.support import PLAIN, cli, words_of
+
+    proto = sample()
+    _long_name(proto)
+    (tmp_path / "model.onnx").write_bytes(proto.SerializeToString())
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((60, 6)).astype(np.float32)
+    np.savez(tmp_path / "data.npz", x=x, labels=rng.integers(0, 3, 60))
+    out = tmp_path / "new.onnx"
+    words = ["calibrate", tmp_path / "model.onnx", "--calib", tmp_path / "data.npz", "-o", out, *words_of(PLAIN)]
+    assert cli(*words, "--trust-labels").exit_code == 3
+    limit = ("--model-limit", "name-length=2e4")
+    result = cli(*words, "--trust-labels", "--report", tmp_path / "a.html", *limit)
+    assert result.exit_code == 0, result.output
+    assert cli("verify", tmp_path / "model.onnx", out, *limit).exit_code == 0
+    assert cli("inspect", out, *limit).exit_code == 0
+
+
+def test_the_command_line_names_the_limits(tmp_path: Path) -> None:
+    from tests.support import cli
+
+    result = cli("inspect", tmp_path / "model.onnx", "--model-limit", "size=7")
+    assert result.exit_code == 2
+    assert "expected NAME=NUMBER with a name of name-length, sparse-bytes" in result.output.replace("\n", " ")
+
+
+# --- texts that are not UTF-8
+
+TEXT = b"Xunusual"
+NOT_UTF8 = b"\xe2unusual"
+
+
+def _texts() -> dict[str, Callable[[onnx.ModelProto], None]]:
+    """Places of a text, each of which gets one that is found again in the bytes of the file."""
+    text = TEXT.decode()
+
+    def in_function(proto: onnx.ModelProto) -> None:
+        proto.CopyFrom(calling(function("F")))
+        proto.functions[0].node[0].name = text
+
+    def in_body(proto: onnx.ModelProto) -> None:
+        proto.CopyFrom(_loop())
+        (body,) = (a.g for node in proto.graph.node for a in node.attribute if a.name == "body")
+        body.name = text
+
+    def axis(proto: onnx.ModelProto) -> None:
+        proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = text
+
+    def sparse(proto: onnx.ModelProto) -> None:
+        values = numpy_helper.from_array(np.float32([1.0]), text)
+        proto.graph.sparse_initializer.add(values=values, indices=numpy_helper.from_array(np.int64([0])), dims=[4])
+
+    return {
+        "graph": lambda proto: setattr(proto.graph, "name", text),
+        "producer": lambda proto: setattr(proto, "producer_name", text),
+        "value_info": lambda proto: proto.graph.value_info.append(onnx.ValueInfoProto(name=text)) or None,
+        "sparse": sparse,
+        "axis": axis,
+        "function": in_function,
+        "body": in_body,
+    }
+
+
+@pytest.mark.parametrize("place", _texts())
+def test_a_text_that_is_not_utf8(place: str) -> None:
+    proto = sample()
+    _texts()[place](proto)
+    data = proto.SerializeToString()
+    assert data.count(TEXT) >= 1
+    with pytest.raises(UnsupportedModel, match="is not UTF-8 text"):
+        load_model(data.replace(TEXT, NOT_UTF8))

@@ -180,7 +180,7 @@ def test_what_the_evaluator_cannot_compute(tmp_path: Path) -> None:
     proto.opset_import.append(helper.make_opsetid("com.example", 1))
     (tmp_path / "model.onnx").write_bytes(proto.SerializeToString())
     model = load_model(tmp_path / "model.onnx")
-    with pytest.raises(NotConstant, match="'c' is computed by nodes that cannot be evaluated"):
+    with pytest.raises(NotConstant, match="'c' is computed by a Mystery node with a result of unknown size"):
         constant_value(model, "c", len(model.proto.graph.node))
 
 
@@ -212,7 +212,7 @@ def test_broken_nodes_are_a_refusal_and_no_crash(tmp_path: Path) -> None:
     b = Builder()
     b.node("MatMul", b.store("one", b.draw(2, 3)), b.store("two", b.draw(2, 3)), out="c")
     model = saved(b, tmp_path, "c")
-    with pytest.raises(NotConstant, match="cannot be evaluated"):
+    with pytest.raises(NotConstant, match=r"cannot be evaluated|of unknown size"):
         constant_value(model, "c", len(model.proto.graph.node))
 
 

@@ -13,9 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from tna_onnx.numerics import averages as averages_module
+from tna_onnx.numerics import stops as stops_module
+from tna_onnx.numerics import tilt as tilt_module
 from tna_onnx.numerics.angles import angles_between, mean_rotation
-from tna_onnx.numerics.rotations import TiltParameters
-from tna_onnx.numerics.tilt import TiltPath, tilted_sums
+from tna_onnx.numerics.averages import Draws, Ensemble, averages
+from tna_onnx.numerics.class_vectors import ClassVectors
+from tna_onnx.numerics.rotations import Rotations, TiltParameters, levels
+from tna_onnx.numerics.stops import Stops, find_stops
+from tna_onnx.numerics.tilt import tilted_means
 
 Array = NDArray[Any]
 PAPER = TiltParameters()
@@ -34,14 +40,24 @@ class Draw:
     angle: float
 
 
-def draws_of(seed: np.random.SeedSequence, n: int, parameters: TiltParameters, count: int) -> list[Draw]:
-    """Replay the first draws of a path, all at once: pairs from the seed's child 0, tau from its child 1."""
-    pairs, angles = (
-        np.random.default_rng(np.random.SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, k))) for k in (0, 1)
-    )
-    drawn = pairs.integers(0, np.array([n, n - 1]), size=(count, 2)).tolist()
-    tau = angles.beta(parameters.alpha, parameters.beta, size=count)
-    return [Draw(i, j + (j >= i), parameters.theta_s * t) for (i, j), t in zip(drawn, tau, strict=True)]
+def draws_of(seed: int, path: int, n: int, parameters: TiltParameters, count: int) -> list[Draw]:
+    """Replay the first draws of a path: blocks of 16 paths by 64 rotations, each of a counter of its own."""
+    key = np.random.SeedSequence(seed).generate_state(2, np.uint64)
+    draws: list[Draw] = []
+    for column in itertools.count():
+        if len(draws) >= count:
+            return draws[:count]
+        generator = np.random.Generator(np.random.Philox(key=key, counter=[0, 0, path // 16, column]))
+        first = generator.integers(0, n, size=(16, 64))[path % 16].tolist()
+        second = generator.integers(0, n - 1, size=(16, 64))[path % 16].tolist()
+        if parameters.beta == 1:
+            tau = generator.random((16, 64))[path % 16] ** (1 / parameters.alpha)
+        else:
+            tau = generator.beta(parameters.alpha, parameters.beta, size=(16, 64))[path % 16]
+        draws += [
+            Draw(i, j + (j >= i), parameters.theta_s * t) for i, j, t in zip(first, second, tau.tolist(), strict=True)
+        ]
+    raise AssertionError
 
 
 def mrc_as_printed(weight: Array, rotation: Array) -> float:
@@ -67,7 +83,7 @@ def matrices_of_algorithm_1(n: int, draws: Sequence[Draw]) -> list[Array]:
 
 @dataclass(frozen=True)
 class Stopping(TiltParameters):
-    """Parameters of a path that ends after exactly `stop` rotations."""
+    """Parameters of paths that end after exactly `stop` rotations."""
 
     stop: int = 0
 
@@ -75,12 +91,19 @@ class Stopping(TiltParameters):
         return self.stop
 
 
-def path_after(rotations: int, weight: Array, seed: int, theta_s: float = 0.9) -> TiltPath:
-    """Walk exactly so many rotations; no mRC exceeds pi, so the path goes to its end."""
-    path = TiltPath(weight, np.random.SeedSequence(seed), Stopping(theta_s=theta_s, stop=rotations))
-    assert not path.advance(math.pi)
-    assert path.rotations == rotations
-    return path
+def source(weight: Array, seed: int, parameters: TiltParameters = PAPER) -> tuple[ClassVectors, Rotations]:
+    return ClassVectors.of(weight), Rotations(weight.shape[1], seed, parameters)
+
+
+def stops_of(
+    weight: Array, seed: int, angles: Sequence[float], parameters: TiltParameters = PAPER, paths: int = 1
+) -> Stops:
+    return find_stops(*source(weight, seed, parameters), np.arange(paths), np.array(angles))
+
+
+def tilted(weight: Array, seed: int, rotations: int, theta_s: float = 0.9) -> Array:
+    """R^T W of path 0 after so many rotations."""
+    return tilted_means(*source(weight, seed, TiltParameters(theta_s=theta_s)), np.array([[rotations]]))[0]
 
 
 def gaussian(classes: int, n: int, seed: int = 0, dtype: Any = np.float64) -> Array:
@@ -90,31 +113,31 @@ def gaussian(classes: int, n: int, seed: int = 0, dtype: Any = np.float64) -> Ar
 @pytest.mark.parametrize(("classes", "n"), SHAPES)
 def test_after_every_rotation_as_algorithm_1_prints_it(classes: int, n: int) -> None:
     weight = gaussian(classes, n)
-    assert path_after(0, weight, 5).angle == 0
-    matrices = matrices_of_algorithm_1(n, draws_of(np.random.SeedSequence(5), n, PAPER, 60))
-    for rotations, rotation in enumerate(matrices[1:], start=1):
-        path = path_after(rotations, weight, 5)
+    every = np.arange(1, 61)[None]
+    forward = tilted_means(*source(weight, 5), every)
+    pairs = tilted_means(*source(weight, 5), every, paired=1)
+    matrices = matrices_of_algorithm_1(n, draws_of(5, 0, n, PAPER, 60))
+    for rotation, one, both in zip(matrices[1:], forward, pairs, strict=True):
         # 60 rotations of float64: each rounds a coordinate by 2^-53 of its size, 60 * 2^-53 = 7e-15 of elements < 5
-        np.testing.assert_allclose(path.tilted, weight @ rotation, rtol=0, atol=1e-12)  # rows are R^T w
-        np.testing.assert_allclose(path.counterpart(), weight @ rotation.T, rtol=0, atol=1e-12)  # rows are R w
-        # arccos near 1 turns 2^-53 into 1e-16 / angle; the smallest angle of a class here is 1e-4, so 1e-12
-        assert path.angle == pytest.approx(mrc_as_printed(weight, rotation), rel=0, abs=1e-9)
+        np.testing.assert_allclose(one, weight @ rotation, rtol=0, atol=1e-12)  # rows are R^T w
+        np.testing.assert_allclose(2 * both - one, weight @ rotation.T, rtol=0, atol=1e-12)  # rows are R w
 
 
 @pytest.mark.parametrize(("classes", "n"), SHAPES)
 @pytest.mark.parametrize("seed", range(3))
 def test_stops_at_the_first_rotation_past_the_target(classes: int, n: int, seed: int) -> None:
-    weight, sequence = gaussian(classes, n, seed), np.random.SeedSequence(seed)
+    weight = gaussian(classes, n, seed)
     limit = PAPER.max_rotations(n)
-    mrc = [mrc_as_printed(weight, r) for r in matrices_of_algorithm_1(n, draws_of(sequence, n, PAPER, limit))]
-    for degrees in (0, 1, 7, 30, 45, 60, 80):
-        target = math.radians(degrees)
-        path = TiltPath(weight, sequence, PAPER)
-        expected = next((k for k, value in enumerate(mrc) if value > target), None)  # while mRC(W, R) <= target
-        if degrees == 0:
-            expected = 1  # arccos of a rounded 1 may be 1e-8: the path's own mRC of the identity is exactly 0
-        assert path.advance(target) == (expected is not None)
-        assert path.rotations == (limit if expected is None else expected)
+    targets = np.radians([0.01, 1, 7, 30, 45, 60, 80])
+    found = stops_of(weight, seed, targets, paths=18)  # more than are drawn together
+    for path in (0, 7, 17):
+        mrc = [mrc_as_printed(weight, r) for r in matrices_of_algorithm_1(n, draws_of(seed, path, n, PAPER, limit))]
+        for k, target in enumerate(targets):
+            expected = next((k for k, value in enumerate(mrc) if value > target), 0)  # while mRC(W, R) <= target
+            assert found.rotations[path, k] == expected
+            if expected:
+                # arccos near 1 turns 2^-53 into 1e-16 / angle; the smallest angle of a class here is 1e-4, so 1e-12
+                assert found.reached[path, k] == pytest.approx(mrc[expected], rel=0, abs=1e-9)
 
 
 @given(
@@ -122,45 +145,62 @@ def test_stops_at_the_first_rotation_past_the_target(classes: int, n: int, seed:
     seed=st.integers(0, 2**64 - 1),
     theta_s=st.floats(0.3, math.pi),
     sparse=st.booleans(),
-    target=st.floats(0, 2),
+    targets=st.lists(st.floats(0.01, 2), min_size=1, max_size=5, unique=True),
+    n_t=st.integers(1, 30),
 )
 @settings(max_examples=100, deadline=None)
-def test_no_rotation_past_the_target_is_missed(n: int, seed: int, theta_s: float, sparse: bool, target: float) -> None:
+def test_no_rotation_past_the_target_is_missed(
+    n: int, seed: int, theta_s: float, sparse: bool, targets: list[float], n_t: int
+) -> None:
     """Class vectors along the axes turn by anything between 0 and 180 degrees while their mean is still small."""
     weight = np.eye(n) if sparse else gaussian(5, n, seed=seed)
-    mrc = [path_after(k, weight, seed, theta_s).angle for k in range(25)]
-    path = TiltPath(weight, np.random.SeedSequence(seed), Stopping(theta_s=theta_s, stop=24))
-    expected = next((k for k, angle in enumerate(mrc) if angle > target), None)
-    assert path.advance(target) == (expected is not None)
-    assert path.rotations == (24 if expected is None else expected)
+    parameters = Stopping(theta_s=theta_s, stop=24, n_t=n_t)
+    mrc = [mrc_as_printed(weight, r) for r in matrices_of_algorithm_1(n, draws_of(seed, 0, n, parameters, 24))]
+    found = stops_of(weight, seed, sorted(targets), parameters)
+    for stop, target in zip(found.rotations[0], sorted(targets), strict=True):
+        expected = next((k for k, angle in enumerate(mrc) if angle > target), 0)
+        # both round mRC to about 1e-8 near 0 and 180 degrees
+        assert stop == expected or min(abs(angle - target) for angle in mrc) < 1e-7
 
 
 def test_classes_past_90_degrees_do_not_hide_that_the_mean_is_past_the_target() -> None:
     """A turn of nearly 180 degrees, one class vector in its plane and nine near its axis; then a turn of nothing."""
-    seed, half_turns = np.random.SeedSequence(2), TiltParameters(alpha=1e6, theta_s=math.pi)
-    draw, other = draws_of(seed, 6, half_turns, 2)
-    axis = min({*range(6)} - {draw.first, draw.second, other.first, other.second})
-    assert not {draw.first, draw.second} & {other.first, other.second}  # so they are applied together
+    half_turns = TiltParameters(alpha=1e6, theta_s=math.pi)
+    (draw,) = draws_of(2, 0, 6, half_turns, 1)
+    axis = min({*range(6)} - {draw.first, draw.second})
     weight = np.zeros((10, 6))
     weight[0, draw.first] = 1
     weight[1:, draw.first], weight[1:, axis] = math.sqrt(0.4), math.sqrt(0.6)
     # 180 degrees, and nine times 2 asin(sqrt(0.4)) = 78.5 degrees: 88.6 on average, but acos of the mean cosine is 85.4
-    path = TiltPath(weight, seed, half_turns)
-    assert path.advance(math.radians(87))
-    assert path.rotations == 1
-    assert math.degrees(path.angle) == pytest.approx((math.degrees(math.pi) + 9 * 78.463) / 10, abs=0.01)
+    found = stops_of(weight, 2, [math.radians(87)], half_turns)
+    assert found.rotations[0, 0] == 1
+    assert math.degrees(found.reached[0, 0]) == pytest.approx((math.degrees(math.pi) + 9 * 78.463) / 10, abs=0.01)
 
 
-def test_members_are_averaged_as_algorithm_1_prints_it() -> None:
-    weight, target = gaussian(5, 12), math.radians(40)
-    seeds = np.random.SeedSequence(3).spawn(6)
-    mean = np.zeros((12, 12))
-    for seed in seeds:
-        matrices = matrices_of_algorithm_1(12, draws_of(seed, 12, PAPER, PAPER.max_rotations(12)))
-        mean += next(r for r in matrices if mrc_as_printed(weight, r) > target) / len(seeds)
-    ((reached, total, _),) = tilted_sums(weight, [target], seeds, PAPER)
-    assert reached > target
-    np.testing.assert_allclose(total / 6, weight @ mean, rtol=0, atol=1e-12)  # as above
+@pytest.mark.parametrize("members", [6, 40])
+@pytest.mark.parametrize("antithetic", [False, True])
+@pytest.mark.parametrize("parameters", [PAPER, TiltParameters(alpha=2.0, beta=3.0, theta_s=1.5)])
+def test_members_are_averaged_as_algorithm_1_prints_it(
+    members: int, antithetic: bool, parameters: TiltParameters
+) -> None:
+    weight, degrees = gaussian(5, 12), [25.0, 26.0, 50.0]
+    expected = np.zeros((3, 12, 12))
+    rotations = np.zeros(3)
+    for path in range(members // 2 if antithetic else members):
+        matrices = matrices_of_algorithm_1(12, draws_of(3, path, 12, parameters, parameters.max_rotations(12)))
+        mrc = [mrc_as_printed(weight, r) for r in matrices]
+        for k, angle in enumerate(degrees):
+            stop = next(q for q, value in enumerate(mrc) if value > math.radians(angle))
+            rotations[k] += stop * (2 if antithetic else 1) / members
+            expected[k] += (matrices[stop] + (matrices[stop].T if antithetic else 0)) / members
+    for dtype, tolerance in ((np.float64, 1e-12), (np.float32, 2e-6)):
+        made = averages(weight.astype(dtype), degrees, members, Draws(3, antithetic, parameters))
+        for average, mean, count in zip(made, expected, rotations, strict=True):
+            assert average.weight.dtype == dtype
+            # as above; float32: 24 bits of elements below 4, some 30 rotations, and sums of 16
+            np.testing.assert_allclose(average.weight, weight @ mean, rtol=0, atol=tolerance)
+            assert average.rotations == pytest.approx(count, rel=1e-12)
+            assert average.reached > average.angle
 
 
 # ---- properties ----
@@ -169,20 +209,63 @@ shapes = st.tuples(st.integers(1, 12), st.integers(2, 12))
 seeds_drawn = st.integers(0, 2**64 - 1)
 
 
-@given(shape=shapes, seed=seeds_drawn, rotations=st.integers(0, 150))
+@given(pairs=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=60))
+def test_levels_are_disjoint_and_keep_the_order_of_what_shares_a_coordinate(pairs: list[tuple[int, int]]) -> None:
+    drawn = np.array([pair for pair in pairs if pair[0] != pair[1]], np.int64).reshape(-1, 2)
+    found = list(levels(drawn, 10))
+    at = {int(k): level for level, members in enumerate(found) for k in members}
+    assert sorted(at) == list(range(len(drawn)))
+    for members in found:
+        assert len({*drawn[members].ravel().tolist()}) == 2 * len(members)
+    for one, other in itertools.combinations(range(len(drawn)), 2):
+        if {*drawn[one]} & {*drawn[other]}:
+            assert at[one] < at[other]
+
+
+@given(
+    seed=seeds_drawn, paths=st.lists(st.integers(0, 100), min_size=1, max_size=9, unique=True),
+    start=st.integers(0, 200), count=st.integers(1, 200),
+)  # fmt: skip
+@settings(max_examples=40, deadline=None)
+def test_rotations_of_a_path_do_not_depend_on_what_is_drawn_with_them(
+    seed: int, paths: list[int], start: int, count: int
+) -> None:
+    rotations = Rotations(7, seed, PAPER)
+    pairs, turn = rotations.of(np.array(sorted(paths)), start, start + count)
+    for k, path in enumerate(sorted(paths)):
+        expected = draws_of(seed, path, 7, PAPER, start + count)[start:]
+        assert [Draw(i, j, t) for (i, j), t in zip(pairs[k].tolist(), turn[k].tolist(), strict=True)] == expected
+
+
+def test_draws_have_the_distribution_that_was_asked_for() -> None:
+    """Ordered pairs of different coordinates, all alike; angles theta_s times Beta(alpha, beta)."""
+    for parameters in (PAPER, TiltParameters(alpha=2.0, beta=3.0, theta_s=1.5)):
+        pairs, turn = Rotations(4, 0, parameters).of(np.arange(160), 0, 640)
+        counts = np.bincount(pairs[..., 0].ravel() * 4 + pairs[..., 1].ravel(), minlength=16).reshape(4, 4)
+        assert not np.diag(counts).any()
+        # 102,400 draws over 12 pairs: 8,533 each, with a standard deviation of 88; four of these
+        assert np.abs(counts[~np.eye(4, dtype=bool)] - 102_400 / 12).max() < 4 * 88.5
+        a, b = parameters.alpha, parameters.beta
+        tau = turn / parameters.theta_s
+        deviation = math.sqrt(a * b / ((a + b) ** 2 * (a + b + 1)))
+        assert tau.mean() == pytest.approx(a / (a + b), abs=4 * deviation / math.sqrt(tau.size))
+        assert tau.std() == pytest.approx(deviation, rel=0.02)
+
+
+@given(shape=shapes, seed=seeds_drawn, rotations=st.integers(1, 150))
 @settings(max_examples=60, deadline=None)
 def test_rotations_keep_the_norm_of_every_class_vector(shape: tuple[int, int], seed: int, rotations: int) -> None:
     weight = gaussian(*shape, seed=seed)
-    tilted = path_after(rotations, weight, seed).tilted
+    turned = tilted(weight, seed, rotations)
     # each rotation changes a norm by two roundings at most: 150 * 2 * 2^-53 = 3e-14, relative
-    np.testing.assert_allclose(np.linalg.norm(tilted, axis=1), np.linalg.norm(weight, axis=1), rtol=1e-13)
+    np.testing.assert_allclose(np.linalg.norm(turned, axis=1), np.linalg.norm(weight, axis=1), rtol=1e-13)
 
 
 @given(shape=shapes, seed=seeds_drawn, rotations=st.integers(1, 60))
 @settings(max_examples=60, deadline=None)
 def test_mrc_of_a_rotation_is_that_of_its_transpose(shape: tuple[int, int], seed: int, rotations: int) -> None:
     weight, n = gaussian(*shape, seed=seed), shape[1]
-    rotation = matrices_of_algorithm_1(n, draws_of(np.random.SeedSequence(seed), n, PAPER, rotations))[-1]
+    rotation = matrices_of_algorithm_1(n, draws_of(seed, 0, n, PAPER, rotations))[-1]
     forward, backward = angles_between(weight, weight @ rotation.T), angles_between(weight, weight @ rotation)
     # 60 products round R by 60 * 2^-53 = 7e-15; compared as cosines, because arccos near 0 loses half of the digits
     np.testing.assert_allclose(np.cos(forward), np.cos(backward), rtol=0, atol=1e-13)
@@ -196,23 +279,22 @@ def test_mrc_of_a_rotation_is_that_of_its_transpose(shape: tuple[int, int], seed
     shape=st.tuples(st.integers(1, 40), st.integers(2, 40)),
     seed=seeds_drawn,
     n_t=st.integers(1, 200),
-    pauses=st.lists(st.floats(0, 1.5), max_size=6),
+    others=st.lists(st.floats(0, 1.5), max_size=6),
     target=st.floats(0.1, 1.3),
     dtype=st.sampled_from([np.float32, np.float64]),
+    paths=st.integers(1, 20),
 )
-@settings(max_examples=150, deadline=None)
-def test_neither_n_t_nor_pauses_change_a_bit(
-    shape: tuple[int, int], seed: int, n_t: int, pauses: list[float], target: float, dtype: Any
+@settings(max_examples=100, deadline=None)
+def test_neither_n_t_nor_other_angles_nor_other_paths_change_a_bit(
+    shape: tuple[int, int], seed: int, n_t: int, others: list[float], target: float, dtype: Any, paths: int
 ) -> None:
     weight = gaussian(*shape, seed=seed, dtype=dtype)
-    sequence = np.random.SeedSequence(seed)
-    straight, paused = TiltPath(weight, sequence, PAPER), TiltPath(weight, sequence, TiltParameters(n_t=n_t))
-    for pause in sorted(p for p in pauses if p < target):
-        paused.advance(pause)
-    assert straight.advance(target) == paused.advance(target)
-    assert (straight.rotations, straight.angle) == (paused.rotations, paused.angle)
-    np.testing.assert_array_equal(straight.tilted, paused.tilted, strict=True)
-    np.testing.assert_array_equal(straight.counterpart(), paused.counterpart(), strict=True)
+    alone = stops_of(weight, seed, [target])
+    angles = sorted({*others, target})
+    among = stops_of(weight, seed, angles, TiltParameters(n_t=n_t), paths)
+    at = angles.index(target)
+    assert among.rotations[0, at] == alone.rotations[0, 0]
+    assert among.reached[0, at] == alone.reached[0, 0]
 
 
 @pytest.mark.parametrize("classes", [1, 2, 8, 9, 33, 1000])
@@ -220,45 +302,57 @@ def test_the_number_of_classes_does_not_make_the_angle_depend_on_n_t(classes: in
     """NumPy adds what is contiguous pairwise and the rest in order: angles of a rotation, rotations of a lone class."""
     weight = gaussian(classes, 200)
     for seed in range(4):
-        angles = set()
-        for n_t in (1, 2, 7, 50, 200):
-            path = TiltPath(weight, np.random.SeedSequence(seed), TiltParameters(n_t=n_t))
-            path.advance(1.0)
-            angles.add((path.rotations, path.angle))
-        assert len(angles) == 1
+        found = [stops_of(weight, seed, [1.0], TiltParameters(n_t=n_t)) for n_t in (1, 2, 7, 50, 200)]
+        assert len({(one.rotations[0, 0], one.reached[0, 0]) for one in found}) == 1
 
 
-@given(shape=shapes, seed=seeds_drawn, members=st.integers(1, 5), more=st.integers(1, 4))
+@given(
+    shape=shapes, seed=seeds_drawn, members=st.integers(1, 40), bits=st.integers(4, 14), antithetic=st.booleans(),
+    dtype=st.sampled_from([np.float32, np.float64]),
+)  # fmt: skip
 @settings(max_examples=40, deadline=None)
-def test_members_do_not_know_how_many_they_are(shape: tuple[int, int], seed: int, members: int, more: int) -> None:
-    weight, angles = gaussian(*shape, seed=seed), [0.2, 0.5]
-    few = np.random.SeedSequence(seed).spawn(members)
-    many = np.random.SeedSequence(seed).spawn(members + more)
-    for k, angle in enumerate(angles):
-        expected = np.zeros(shape)
-        for child in many[:members]:
-            path = TiltPath(weight, child, PAPER)
-            if not path.advance(angle):
-                return
-            expected += path.tilted
-        for result in (tilted_sums(weight, angles, few, PAPER), tilted_sums(weight, angles, many[:members], PAPER)):
-            np.testing.assert_array_equal(next(itertools.islice(result, k, None))[1], expected, strict=True)
+def test_memory_does_not_change_a_bit(
+    shape: tuple[int, int], seed: int, members: int, bits: int, antithetic: bool, dtype: Any
+) -> None:
+    """However many paths, classes, losses and averages are in memory together."""
+    weight = gaussian(*shape, seed=seed, dtype=dtype)
+    draws = Draws(seed, antithetic)
+    plenty = list(averages(weight, [10, 30, 50], members, draws))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tilt_module, "_NARROW", 1)
+        for module in (tilt_module, stops_module, averages_module):
+            patch.setattr(module, "_TOGETHER", 2**bits)
+        patch.setattr(stops_module, "_LOSSES", 2**bits)
+        little = list(averages(weight, [10, 30, 50], members, draws))
+    for one, other in zip(plenty, little, strict=True):
+        assert (one.angle, one.rotations, one.reached) == (other.angle, other.rotations, other.reached)
+        np.testing.assert_array_equal(one.weight, other.weight, strict=True)
 
 
-def test_a_seed_gives_the_same_path_however_often_it_was_used() -> None:
-    weight, seed = gaussian(4, 9), np.random.SeedSequence(8)
-    first = TiltPath(weight, seed, PAPER)
-    seed.spawn(3)
-    second = TiltPath(weight, seed, PAPER)
-    assert first.advance(0.6)
-    assert second.advance(0.6)
-    np.testing.assert_array_equal(first.tilted, second.tilted)
+@given(shape=shapes, seed=seeds_drawn, sizes=st.lists(st.integers(0, 40), min_size=1, max_size=4), data=st.data())
+@settings(max_examples=40, deadline=None)
+def test_an_ensemble_does_not_know_what_was_asked_for_before(
+    shape: tuple[int, int], seed: int, sizes: list[int], data: st.DataObject
+) -> None:
+    weight, draws = gaussian(*shape, seed=seed), Draws(seed)
+    ensemble = Ensemble(weight, draws, [5.0 * k for k in range(1, 15)])
+    for size in sizes:
+        angles = sorted(data.draw(st.sets(st.sampled_from([5.0, 12.5, 30.0, 31.0, 55.0]), min_size=1)))
+        asked = list(ensemble.averages(angles, size))
+        fresh = list(averages(weight, angles, size, draws))
+        assert [(one.angle, one.rotations, one.reached) for one in asked] == [
+            (one.angle, one.rotations, one.reached) for one in fresh
+        ]
+        for one, other in zip(asked, fresh, strict=True):
+            np.testing.assert_array_equal(one.weight, other.weight, strict=True)
 
 
-def test_seeds_differ() -> None:
+def test_seeds_and_paths_differ() -> None:
     weight = gaussian(4, 9)
-    one, two = (path_after(20, weight, seed).tilted for seed in (0, 1))
+    one, two = (tilted(weight, seed, 20) for seed in (0, 1))
     assert not np.allclose(one, two, atol=0.1)
+    first, second = draws_of(0, 0, 9, PAPER, 20), draws_of(0, 1, 9, PAPER, 20)
+    assert first != second
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
@@ -267,53 +361,52 @@ def test_the_weight_is_only_read(order: Any, dtype: Any) -> None:
     weight = np.array(gaussian(6, 10, dtype=dtype), order=order)
     weight.setflags(write=False)
     before = weight.copy()
-    path = TiltPath(weight, np.random.SeedSequence(0), PAPER)
-    assert path.advance(1.0)
-    assert list(tilted_sums(weight, [0.5, 1.0], [np.random.SeedSequence(0)], PAPER))
+    made = list(averages(weight, [30, 60], 3, Draws(antithetic=True)))
     np.testing.assert_array_equal(weight, before, strict=True)
-    assert path.tilted.shape == weight.shape
-    assert path.tilted.dtype == dtype
-    other = TiltPath(np.ascontiguousarray(weight), np.random.SeedSequence(0), PAPER)
-    assert other.advance(1.0)
-    np.testing.assert_array_equal(path.tilted, other.tilted)
+    others = averages(np.ascontiguousarray(weight), [30, 60], 3, Draws(antithetic=True))
+    for one, other in zip(made, others, strict=True):
+        assert one.weight.shape == weight.shape
+        assert one.weight.dtype == dtype
+        np.testing.assert_array_equal(one.weight, other.weight)
 
 
 @pytest.mark.parametrize(("classes", "n"), [(10, 16), (30, 64), (5, 200)])
 def test_float32_stays_near_float64(classes: int, n: int) -> None:
     weight = gaussian(classes, n, dtype=np.float32)
     for rotations in (1, 30, 200):
-        single, double = path_after(rotations, weight, 2), path_after(rotations, weight.astype(np.float64), 2)
+        single, double = tilted(weight, 2, rotations), tilted(weight.astype(np.float64), 2, rotations)
         # A rotation takes 5 roundings of 2^-24 (sine and cosine, products, sum) to two coordinates of a vector that
         # keeps its length, so |V32 - V64| / |w| grows by 5 * 2^-24 a rotation at the very most.
         bound = 5 * 2.0**-24 * rotations
-        error = np.linalg.norm(single.tilted - double.tilted, axis=1) / np.linalg.norm(weight, axis=1)
+        error = np.linalg.norm(single - double, axis=1) / np.linalg.norm(weight, axis=1)
         assert error.max() < bound
-        # d<w, V> < bound * |w|^2 and d(angle) = d(cos) / sin(angle): sin > 0.05 after 30 rotations of these widths
-        assert rotations == 1 or abs(single.angle - double.angle) < 20 * bound
 
 
 def test_float32_angle_is_exact_for_its_own_vectors() -> None:
     """The angle follows in float64 what float32 did to the vectors: no drift however long the path."""
     weight = gaussian(20, 64, dtype=np.float32)
-    path = path_after(800, weight, 3)
-    # differences of float32 values, multiplied and summed in float64; but the length of the vectors drifts by 25
-    # roundings of 2^-24, of either sign, of each of the 64 coordinates (800 rotations touch each 25 times): below 1e-6
-    assert path.angle == pytest.approx(mean_rotation(weight, path.tilted), abs=1e-6)
+    found = stops_of(weight, 3, np.radians([30, 60, 85]))
+    for stop, reached in zip(found.rotations[0], found.reached[0], strict=True):
+        # differences of float32 values, multiplied and summed in float64; but the length of the vectors drifts by 25
+        # roundings of 2^-24, of either sign, of each of the 64 coordinates (800 rotations touch each 25 times): < 1e-6
+        assert reached == pytest.approx(mean_rotation(weight, tilted(weight, 3, int(stop))), abs=1e-6)
 
 
-@given(shape=shapes, seed=seeds_drawn, rotations=st.integers(1, 40))
+@given(shape=shapes, seed=seeds_drawn, target=st.floats(0.05, 1.2))
 @settings(max_examples=40, deadline=None)
-def test_a_zero_class_vector_is_left_out(shape: tuple[int, int], seed: int, rotations: int) -> None:
+def test_a_zero_class_vector_is_left_out(shape: tuple[int, int], seed: int, target: float) -> None:
     weight = gaussian(*shape, seed=seed)
     at = seed % (shape[0] + 1)
     with_zero = np.insert(weight, at, 0.0, axis=0)
-    plain, padded = path_after(rotations, weight, seed), path_after(rotations, with_zero, seed)
+    plain, padded = stops_of(weight, seed, [target]), stops_of(with_zero, seed, [target])
+    assert plain.rotations[0, 0] == padded.rotations[0, 0]
     # not bit by bit: the squared norm of a lone class vector adds its 12 terms in another order, 12 * 2^-53 = 1e-15
-    assert plain.angle == pytest.approx(padded.angle, rel=1e-14)
-    np.testing.assert_array_equal(np.delete(padded.tilted, at, axis=0), plain.tilted)
-    np.testing.assert_array_equal(padded.tilted[at], np.zeros(shape[1]))
+    assert plain.reached[0, 0] == pytest.approx(padded.reached[0, 0], rel=1e-14)
+    one, other = (tilted(w, seed, 40) for w in (weight, with_zero))
+    np.testing.assert_array_equal(np.delete(other, at, axis=0), one)
+    np.testing.assert_array_equal(other[at], np.zeros(shape[1]))
     # arccos near 1 turns 2^-53 of the cosine into 1e-8
-    assert mean_rotation(with_zero, padded.tilted) == pytest.approx(mean_rotation(weight, plain.tilted), abs=1e-7)
+    assert mean_rotation(with_zero, other) == pytest.approx(mean_rotation(weight, one), abs=1e-7)
 
 
 @pytest.mark.parametrize(
@@ -327,9 +420,7 @@ def test_a_zero_class_vector_is_left_out(shape: tuple[int, int], seed: int, rota
 )
 def test_weights_that_cannot_be_tilted(weight: Array, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        TiltPath(weight, np.random.SeedSequence(0), PAPER)
-    with pytest.raises(ValueError, match=message):
-        next(tilted_sums(weight, [0.5], [np.random.SeedSequence(0)], PAPER))
+        next(averages(weight, [30], 1, Draws()))
 
 
 @pytest.mark.parametrize(
@@ -343,37 +434,20 @@ def test_parameters_that_cannot_be_drawn_from(wrong: dict[str, Any]) -> None:
 @pytest.mark.parametrize("angles", [[0.5, 0.5], [0.5, 0.4], [0.1, 0.3, 0.2]])
 def test_angles_must_ascend(angles: list[float]) -> None:
     with pytest.raises(ValueError, match="ascend"):
-        next(tilted_sums(gaussian(2, 3), angles, [np.random.SeedSequence(0)], PAPER))
+        next(averages(gaussian(2, 3), angles, 1, Draws()))
 
 
 # ---- antithetic members ----
 
 
-def test_antithetic_sums_add_each_counterpart() -> None:
-    weight, seeds, angles = gaussian(6, 16), np.random.SeedSequence(4).spawn(3), [0.3, 0.9]
-    walk = tilted_sums(weight, angles, seeds, PAPER, antithetic=True)
-    paths = [TiltPath(weight, seed, PAPER) for seed in seeds]
-    for angle, (reached, total, rotations) in zip(angles, walk, strict=True):
-        expected = np.zeros(weight.shape)
-        for path in paths:
-            assert path.advance(angle)
-            expected += path.tilted
-            expected += path.counterpart()
-            # acos(1 - x) of two products of 16 terms: 1e-15 over the sine of an angle above 0.01
-            assert mean_rotation(weight, path.counterpart()) == pytest.approx(path.angle, abs=1e-12)
-        assert reached == np.mean([path.angle for path in paths]) > angle
-        np.testing.assert_array_equal(total, expected, strict=True)
-        assert rotations == np.mean([path.rotations for path in paths])
-
-
 def test_antithetic_pairs_leave_less_noise_than_as_many_members() -> None:
     """R + R^T is symmetric: the antisymmetric half of the noise is gone."""
-    weight, target = gaussian(8, 96), math.radians(36)
-    limit = math.cos(target) * weight
-    seeds = np.random.SeedSequence(7).spawn(64)
-    ((_, pairs, _),) = tilted_sums(weight, [target], seeds[:32], PAPER, antithetic=True)
-    ((_, plain, _),) = tilted_sums(weight, [target], seeds, PAPER)
-    noise = [float(np.linalg.norm(total / 64 - limit)) for total in (pairs, plain)]
+    weight, degrees = gaussian(8, 96), 36
+    limit = math.cos(math.radians(degrees)) * weight
+    noise = [
+        float(np.linalg.norm(next(averages(weight, [degrees], 64, Draws(7, antithetic))).weight - limit))
+        for antithetic in (True, False)
+    ]
     # 33 % less was measured for wide heads; two such norms are known to 3 % each here
     assert noise[0] < 0.8 * noise[1]
 
@@ -381,16 +455,15 @@ def test_antithetic_pairs_leave_less_noise_than_as_many_members() -> None:
 # ---- the end of a path ----
 
 
-def test_a_path_ends_and_stays_ended() -> None:
+def test_a_path_ends() -> None:
     weight = gaussian(10, 40)
-    path = TiltPath(weight, np.random.SeedSequence(0), PAPER)
-    assert not path.advance(math.radians(179))
-    assert path.rotations == PAPER.max_rotations(40)
-    end, angle = path.tilted.copy(), path.angle
-    assert not path.advance(math.radians(179))
-    np.testing.assert_array_equal(path.tilted, end)
-    assert path.angle == angle
-    assert path.advance(angle / 2)  # what lies behind is reached
+    found = stops_of(weight, 0, [0.5, math.radians(179)], paths=3)
+    assert (found.rotations[:, 0] > 0).all()
+    assert not found.rotations[:, 1].any()
+    exactly = stops_of(weight, 0, [0.5], Stopping(stop=int(found.rotations[0, 0])))
+    assert exactly.rotations[0, 0] == found.rotations[0, 0]
+    short = stops_of(weight, 0, [0.5], Stopping(stop=int(found.rotations[0, 0]) - 1))
+    assert short.rotations[0, 0] == 0
 
 
 def test_max_rotations_is_where_the_expected_cosine_is_one_percent() -> None:
@@ -403,49 +476,24 @@ def test_max_rotations_is_where_the_expected_cosine_is_one_percent() -> None:
         assert n < 512 or cosine > 0.0094
 
 
-def test_sums_end_after_the_last_angle_that_every_member_reaches() -> None:
+def test_averages_end_after_the_last_angle_that_every_member_reaches() -> None:
     weight = gaussian(6, 16)
-    seeds = np.random.SeedSequence(4).spawn(8)
-    angles = [math.radians(a) for a in (30, 60, 80, 85, 88, 92, 96, 100, 110)]
-
-    def reached(seed: np.random.SeedSequence) -> int:
-        path = TiltPath(weight, seed, PAPER)
-        return next((k for k, angle in enumerate(angles) if not path.advance(angle)), len(angles))
-
-    counts = [reached(seed) for seed in seeds]
-    assert 0 < min(counts) < max(counts)  # the case that is tested
-    together = list(tilted_sums(weight, angles, seeds, PAPER))
-    assert len(together) == min(counts)
-    assert all(one[0] > angle for one, angle in zip(together, angles, strict=False))
-    short = list(tilted_sums(weight, angles[: min(counts)], seeds, PAPER))
-    for one, other in zip(together, short, strict=True):
-        np.testing.assert_array_equal(one[1], other[1])
-        assert one[2] == other[2]
-
-
-def test_sums_at_some_angles_are_the_same_without_the_others() -> None:
-    weight, seeds = gaussian(6, 16), np.random.SeedSequence(4).spawn(3)
-    angles = [0.1, 0.3, 0.5, 0.9]
-    walk = tilted_sums(weight, angles, seeds, PAPER)
-    every = {angle: total for angle, (_, total, _) in zip(angles, walk, strict=True)}
-    for angle, (_, total, rotations) in zip([0.3, 0.9], tilted_sums(weight, [0.3, 0.9], seeds, PAPER), strict=True):
-        np.testing.assert_array_equal(total, every[angle], strict=True)
-        assert rotations == np.mean([_rotations(weight, seed, angle) for seed in seeds])
-
-
-def _rotations(weight: Array, seed: np.random.SeedSequence, angle: float) -> int:
-    path = TiltPath(weight, seed, PAPER)
-    path.advance(angle)
-    return path.rotations
+    degrees = [30.0, 60, 80, 84, 86, 87, 88, 89, 89.5, 89.9]
+    counts = (stops_of(weight, 4, np.radians(degrees), paths=8).rotations > 0).sum(axis=1)
+    assert 0 < counts.min() < counts.max()  # the case that is tested
+    together = list(averages(weight, degrees, 8, Draws(4)))
+    assert len(together) == counts.min()
+    assert all(one.reached > one.angle for one in together)
 
 
 # ---- the paper's figures ----
 
 
 @functools.cache
-def mrc_over_seeds(n: int, theta_s: float, rotations: int, seeds: int = 30) -> NDArray[np.float64]:
-    """Degrees of mRC of one tilted weight per seed, (10, n) Gaussian class vectors."""
-    return np.degrees([path_after(rotations, gaussian(10, n), seed, theta_s).angle for seed in range(seeds)])
+def mrc_over_paths(n: int, theta_s: float, rotations: int, paths: int = 30) -> NDArray[np.float64]:
+    """Degrees of mRC of one tilted weight per path, (10, n) Gaussian class vectors."""
+    weight = gaussian(10, n)
+    return np.degrees([mean_rotation(weight, tilted(weight, seed, rotations, theta_s)) for seed in range(paths)])
 
 
 def _rotations_to(cosine: float, n: int, theta_s: float) -> int:
@@ -460,9 +508,9 @@ def test_mrc_grows_with_the_rotations_towards_90_degrees(theta_s: float) -> None
     """Figure 'mRC corresponding to the number of rotations': every curve rises and levels off at 90 degrees."""
     n = 48
     steps = [_rotations_to(c, n, theta_s) for c in (0.97, 0.9, 0.75, 0.5, 0.3, 0.1)]
-    means = [float(np.mean(mrc_over_seeds(n, theta_s, k))) for k in steps]
+    means = [float(np.mean(mrc_over_paths(n, theta_s, k))) for k in steps]
     assert all(a < b for a, b in itertools.pairwise(means))
-    end = mrc_over_seeds(n, theta_s, _rotations_to(0.001, n, theta_s))
+    end = mrc_over_paths(n, theta_s, _rotations_to(0.001, n, theta_s))
     # one weight: std of mRC at 90 degrees about 57 / sqrt(48) / sqrt(10) = 2.6 degrees; the mean of 30 seeds has 0.5
     assert np.mean(end) == pytest.approx(90, abs=2)
     assert means[-1] < 90
@@ -470,14 +518,14 @@ def test_mrc_grows_with_the_rotations_towards_90_degrees(theta_s: float) -> None
 
 def test_a_larger_theta_s_is_faster() -> None:
     for rotations in (5, 20, 60):
-        slow, middle, fast = (float(np.mean(mrc_over_seeds(48, theta_s, rotations))) for theta_s in (0.5, 1.0, 1.5))
+        slow, middle, fast = (float(np.mean(mrc_over_paths(48, theta_s, rotations))) for theta_s in (0.5, 1.0, 1.5))
         assert slow < middle < fast
 
 
 @pytest.mark.parametrize("cosine", [0.8, 0.4])
 def test_the_narrower_the_features_the_wider_the_range_of_mrc(cosine: float) -> None:
     """Figure 'the narrower the n, the wider the range of mRC generated by a specific n_r'."""
-    spreads = [float(np.std(mrc_over_seeds(n, 1.0, _rotations_to(cosine, n, 1.0), 60))) for n in (6, 24, 96)]
+    spreads = [float(np.std(mrc_over_paths(n, 1.0, _rotations_to(cosine, n, 1.0), 60))) for n in (6, 24, 96)]
     # the spread falls by about half per step of 4 in n, and a standard deviation over 60 seeds is known to
     # 1 / sqrt(120) = 9 %: 0.8 leaves four such errors
     assert spreads[1] < 0.8 * spreads[0]
@@ -486,16 +534,14 @@ def test_the_narrower_the_features_the_wider_the_range_of_mrc(cosine: float) -> 
 
 def test_the_mean_over_members_tends_to_a_multiple_of_the_weight() -> None:
     """E[G] = (1 - 2/n (1 - E cos t)) I: what averaging leaves is cos(mRC) W, and noise of size 1 / sqrt(n_e)."""
-    weight, target = gaussian(8, 96), math.radians(50)
+    weight, degrees = gaussian(8, 96), 50
+    target = math.radians(degrees)
     limit = math.cos(target) * weight
-    seeds, total, errors, done = np.random.SeedSequence(6).spawn(512), np.zeros(weight.shape), {}, 0
     for members in (8, 32, 128, 512):
-        ((_, part, _),) = tilted_sums(weight, [target], seeds[done:members], PAPER)
-        total, done = total + part, members
-        errors[members] = float(np.linalg.norm(total / members - limit) / np.linalg.norm(limit))
-    # The noise of one member is tan(mRC) relative; 8 * 96 coordinates measure it to about 1 / sqrt(2 * 768) = 3 %.
-    # A floor stays: the angle is passed by up to one rotation and differs between classes, 1-2 % of the cosine here.
-    for members, error in errors.items():
+        average = next(averages(weight, [degrees], members, Draws(6)))
+        error = float(np.linalg.norm(average.weight - limit) / np.linalg.norm(limit))
+        # The noise of one member is tan(mRC) relative; 8 * 96 coordinates measure it to about 1 / sqrt(2 * 768) = 3 %.
+        # A floor stays: the angle is passed by up to one rotation and differs between classes, 1-2 % of the cosine.
         expected = math.hypot(math.tan(target) / math.sqrt(members), 0.01)
         assert error == pytest.approx(expected, rel=0.15)
 
@@ -506,7 +552,7 @@ def test_a_class_vector_that_is_nearly_zero_counts_as_zero() -> None:
     for factor in (1e-18, 1e-24, 1e-38, 0.0):
         dead = weight.copy()
         dead[3] *= np.float32(factor)
-        path = TiltPath(dead, np.random.SeedSequence(0), PAPER)
-        assert path.advance(math.radians(70))
+        found = stops_of(dead, 0, [math.radians(70)])
+        turned = tilted(dead, 0, int(found.rotations[0, 0]))
         live = np.delete(np.arange(10), 3)
-        assert mean_rotation(dead[live], path.tilted[live]) == pytest.approx(path.angle, abs=1e-5)
+        assert mean_rotation(dead[live], turned[live]) == pytest.approx(found.reached[0, 0], abs=1e-5)

@@ -304,5 +304,5 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     python_page = (tmp_path / "site/reference/python.html").read_text(encoding="utf-8")
     assert all(
         f'id="tna_onnx.{name}"' in python_page
-        for name in ("calibrate", "compare", "evaluate", "features", "inspect", "verify")
+        for name in ("calibrate", "compare", "evaluate", "features", "inspect", "study", "verify")
     )

@@ -10,7 +10,7 @@ What this adds, rule by rule:
 2. A number has a unit, by one of the words in `UNITS`, and the unit bounds it.
 3. An integer is a count: at least 0, or 1 where its line says "at least 1".
 4. Plain dictionaries are described by the dataclass that they come from (`STAND_INS`).
-5. No key is optional but `Report.details`, and none may be added.
+5. No key is optional but those in `_OPTIONAL`, and none may be added.
 6. JSON has no None: descriptions say null.
 """
 
@@ -44,15 +44,18 @@ from tna_onnx.results.details import Angles
 from tna_onnx.results.difference import ModelDifference, OutputDifference
 from tna_onnx.results.evaluation import Evaluation
 from tna_onnx.results.gates import Gates
+from tna_onnx.results.guarding import Guard
 from tna_onnx.results.inspection import HeadInfo, Inspection
 from tna_onnx.results.report import Comparison, CurvePoint, Report
+from tna_onnx.results.study import Studies, Study
 from tna_onnx.search.settings import SearchSettings
+from tna_onnx.studies.settings import StudySettings
 
 __all__ = ["FILE", "attributes", "make_schema", "text_of"]
 
 FILE = Path(tna_onnx.__file__).parent / "results/schema.json"
 
-KINDS = (Report, Evaluation, Collection, Inspection, ModelDifference, ModelComparison)
+KINDS = (Report, Evaluation, Collection, Inspection, ModelDifference, ModelComparison, Guard, Studies, Study)
 """Whatever `--json` writes."""
 
 DESCRIPTION = (
@@ -73,7 +76,7 @@ _asked = get_type_hints(CalibrateWords) | get_type_hints(tna_onnx.calibrate)
 _WORDS = ("method", "search", "map", "anchor", "predictions", "ets_loss", "quantized_head")
 
 _Map = Literal[("none", *MAPS)]
-_OutputKind = Literal["logits", "probabilities", "log_probabilities", "positive_probability"]
+_OutputKind = Literal["logits", "probabilities", "log_probabilities", "positive_probability", "positive_logit"]
 _Activation = Literal["none", "softmax", "log_softmax", "sigmoid"]
 
 
@@ -130,6 +133,9 @@ def _differences() -> type:
 
 Differences = _differences()
 
+# A study is a result of its own, with a file of its own, and a part of `Studies` too.
+_OPTIONAL = ((Report, "details"), (Study, "schema"), (Study, "kind"))
+
 _Empty = pydantic.create_model("_Empty", __config__=pydantic.ConfigDict(extra="forbid"))
 _Parameters = dict[str, float | tuple[float, ...]]
 
@@ -143,6 +149,7 @@ STAND_INS: dict[tuple[type | None, str], Any] = {
     (Report, "objective"): _asked["objective"],
     (Report, "parameters"): _Parameters,
     (Report, "settings"): Settings,
+    (Studies, "settings"): StudySettings,
     **{(Settings, name): _asked[name] for name in _WORDS},
     (CurvePoint, "parameters"): _Parameters,
     (Angles, "weight"): Literal["original", "tilted", "averaged"],
@@ -299,7 +306,7 @@ def _result(kind: type, entry: dict[str, Any]) -> dict[str, Any]:
         properties["verdict"] = {"type": "string", "description": inspect.cleandoc(verdict.__doc__)}
     if kind is Report:  # rule 5: without figures there are no details, and they are never null
         properties["details"]["$ref"] = properties["details"].pop("anyOf")[0]["$ref"]
-    required = [key for key in properties if (kind, key) != (Report, "details")]
+    required = [key for key in properties if (kind, key) not in _OPTIONAL]
     return {**entry, "properties": properties, "required": required}
 
 

@@ -33,16 +33,22 @@ from tna_onnx.results.comparison import ComparedModel, ModelComparison
 from tna_onnx.results.difference import ModelDifference, OtherOutput, OutputDifference
 from tna_onnx.results.evaluation import Evaluation
 from tna_onnx.results.gates import Gates
+from tna_onnx.results.guarding import Decisions, Guard, GuardOutput
 from tna_onnx.results.inspection import HeadInfo, Inspection
 from tna_onnx.results.report import Changes, Comparison, CurvePoint, MethodScores, Report
+from tna_onnx.results.study import Chart, Column, Line, Studies, Study
 from tna_onnx.results.verification import Verification
 from tna_onnx.search.settings import SearchSettings
+from tna_onnx.studies.settings import StudySettings
 
 jsonschema = pytest.importorskip("jsonschema")
 
 FAST = [*words_of(PLAIN), "--quiet"]
 SEARCHED = [*words_of(TILTED), "--quiet"]
-KINDS = ["report", "evaluation", "collection", "inspection", "modeldifference", "modelcomparison"]
+KINDS = [
+    "report", "evaluation", "collection", "inspection", "modeldifference", "modelcomparison", "guard",
+    "studies", "study",
+]  # fmt: skip
 
 
 def valid(text: str) -> dict[str, Any]:
@@ -120,6 +126,9 @@ CLASSES = {
     "inspection": fields(Inspection) | HEAD,
     "modeldifference": fields(ModelDifference) | HEAD | {"verdict"},
     "modelcomparison": fields(ModelComparison) | HEAD,
+    "guard": fields(Guard) | HEAD,
+    "guard_output": fields(GuardOutput),
+    "decisions": fields(Decisions),
     "compared_model": fields(ComparedModel),
     "metrics": fields(Metrics),
     "interval": fields(Interval),
@@ -154,6 +163,12 @@ CLASSES = {
     "angles": fields(details.Angles),
     "risk_coverage": fields(details.RiskCoverage),
     "sample": fields(details.Sample),
+    "studies": fields(Studies) | HEAD,
+    "study": fields(Study) | HEAD,
+    "study_settings": fields(StudySettings),
+    "column": fields(Column),
+    "chart": fields(Chart),
+    "line": fields(Line),
 }
 
 

@@ -35,13 +35,13 @@ def test_allowed_cores(
     process = SimpleNamespace()
     if bound is not None:
         process.cpu_affinity = lambda: [*range(bound)]
-    monkeypatch.setattr(machine.psutil, "Process", lambda: process)
+    monkeypatch.setattr(psutil, "Process", lambda: process)
     monkeypatch.setattr(machine.os, "cpu_count", lambda: installed)
     assert allowed_cores(tmp_path) == cores
 
 
 def test_free_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine.psutil, "virtual_memory", lambda: SimpleNamespace(available=1024_000))
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1024_000))
     assert free_memory(tmp_path) == 1024_000
     (tmp_path / "memory.max").write_text("700000\n")
     (tmp_path / "memory.stat").write_text("anon 100000\nfile 500000\n")

@@ -26,7 +26,9 @@ from tna_onnx.calibration.settings import (
 from tna_onnx.data import Format, Recipe
 from tna_onnx.data.limits import Limits
 from tna_onnx.data.options import Data
+from tna_onnx.graph.limits import ModelLimits
 from tna_onnx.graph.options import ModelOptions, OutputKind
+from tna_onnx.guarding.settings import GuardSettings, OodScore, SetScoreName
 from tna_onnx.numerics.checks import check_numbers
 from tna_onnx.numerics.metric import Objective
 from tna_onnx.results.gates import Gates
@@ -44,10 +46,13 @@ __all__ = [
     "DataModelWords",
     "DataWords",
     "EvaluateWords",
+    "GuardWords",
     "ModelWords",
+    "StudyWords",
     "Unpack",
     "data_of",
     "gates_of",
+    "guard_settings_of",
     "held_out_of",
     "limits_of",
     "model_options_of",
@@ -78,10 +83,18 @@ class ModelWords(TypedDict, total=False):
     head: str | None
     output_name: str | None
     output_kind: OutputKind | None
+    isolate: bool
+    model_limits: ModelLimits
 
 
 class DataModelWords(DataWords, ModelWords, total=False):
     """Fields of `Data` and `ModelOptions`."""
+
+
+class StudyWords(DataModelWords, total=False):
+    """The labels of the held-out data too."""
+
+    eval_labels: Any
 
 
 class EvaluateWords(DataModelWords, total=False):
@@ -127,6 +140,23 @@ class CalibrateWords(DataModelWords, total=False):
     fail_if_worse: bool
 
 
+class GuardWords(DataModelWords, total=False):
+    """Fields of `GuardSettings` too, and the labels of the held-out data."""
+
+    eval_labels: Any
+    add: Sequence[str]
+    coverage: float
+    set_score: SetScoreName
+    per_class: bool
+    risk: float
+    delta: float
+    ood_score: OodScore
+    false_alarm: float
+    prefix: str
+    seed: int
+    confidence_level: float
+
+
 V = TypeVar("V", bound="DataclassInstance")
 
 
@@ -137,6 +167,16 @@ def settings_of(words: Mapping[str, Any], given: Settings | None = None) -> Sett
         UsageError: a value of the wrong type or out of its range.
     """
     return _with(given or Settings(), words)
+
+
+def guard_settings_of(words: Mapping[str, Any], given: GuardSettings | None = None) -> GuardSettings:
+    """Make the settings of `guard`.
+
+    Raises:
+        UsageError: a value of the wrong type or out of its range.
+    """
+    settings = _with(given or GuardSettings(), words)
+    return dataclasses.replace(settings, add=tuple(settings.add))
 
 
 def limits_of(words: Mapping[str, Any]) -> Gates:

@@ -76,7 +76,7 @@ def calibrate(
         progress: True for bars on standard error, or a function that is called with (stage, done, total).
         **words: single fields by name: of `tna_onnx.Settings` (`search`, `map`, `objective`, `seed`, ...), of
             `tna_onnx.Gates` (`max_ece`, `min_accuracy`, ...), of `tna_onnx.Data` (`labels`, `preprocessing`,
-            `classes`, ...; for both data sets), of `tna_onnx.ModelOptions` (`head`, `output_name`, `output_kind`); and
+            `classes`, ...; for both data sets), of `tna_onnx.ModelOptions` (`head`, `output_name`, `isolate`, ...); and
             `eval_labels`, the labels of `eval` that stand apart from its samples.
 
     Raises:

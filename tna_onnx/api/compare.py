@@ -26,8 +26,10 @@ from tna_onnx.data.suspicion import warnings_of
 from tna_onnx.engine.outputs import score_model
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction.batch_size import BatchSize, batch_size_notes, check_batch_size, choose_batch_size
+from tna_onnx.extraction.isolated import open_source
 from tna_onnx.extraction.sessions import input_specs, open_model
-from tna_onnx.graph.load import Model, ModelSource, load_model
+from tna_onnx.graph.load import Model, ModelSource
+from tna_onnx.graph.options import ModelOptions
 from tna_onnx.graph.outputs import ClassOutput, class_output
 from tna_onnx.numerics.checks import MAX_LEVEL, check_level, check_numbers
 from tna_onnx.numerics.intervals import paired_differences
@@ -93,16 +95,17 @@ def compare(
     first = position_of(baseline, given)
     where = parse_device(device)
 
-    def read(g: GivenModel) -> tuple[Model, ClassOutput]:
-        model = load_model(g.source)
+    def read(g: GivenModel, options: ModelOptions) -> tuple[Model, ClassOutput]:
+        model = open_source(g.source, options)
         return model, class_output(model, options.head, options.output_name, options.output_kind)
 
-    _check_classes([(g, read(g)[1]) for g in given])  # all of them before the first one runs; none is kept
+    _check_classes([(g, read(g, options)[1]) for g in given])  # all of them before the first one runs; none is kept
+    options = replace(options, isolate=False)  # each was opened in a child process above
     samples = _Samples(labelled, bins)
     with shown(progress) as advance:
         settings = _RunSettings(where, batch_size, advance)
         # one after the other: a session is closed before the next is opened
-        runs = [_run(g, read(g), samples, settings, expected=k == first) for k, g in enumerate(given)]
+        runs = [_run(g, read(g, options), samples, settings, expected=k == first) for k, g in enumerate(given)]
     result = ModelComparison(
         data=samples.description,
         baseline=given[first].name,

@@ -12,8 +12,9 @@ from tna_onnx.data.source import require_samples
 from tna_onnx.data.suspicion import warnings_of
 from tna_onnx.engine.outputs import score_model
 from tna_onnx.extraction.batch_size import BatchSize, batch_size_notes, check_batch_size, choose_batch_size
+from tna_onnx.extraction.isolated import open_source
 from tna_onnx.extraction.sessions import input_specs, open_model
-from tna_onnx.graph.load import ModelSource, load_model
+from tna_onnx.graph.load import ModelSource
 from tna_onnx.graph.outputs import class_output
 from tna_onnx.numerics.checks import check_numbers
 from tna_onnx.numerics.metrics import Metrics
@@ -67,7 +68,7 @@ def evaluate(
     check_targets(json)
     options = model_options_of(words)
     labelled = data_of(data, words)
-    loaded = load_model(model)
+    loaded = open_source(model, options)
     output = class_output(loaded, options.head, options.output_name, options.output_kind)
     session = open_model(loaded, parse_device(device))
     names = labelled.class_names(loaded.metadata, output.labels, output.n_classes)

@@ -16,11 +16,12 @@ from tna_onnx.extraction.batch_size import BatchSize, batch_size_for, batch_size
 from tna_onnx.extraction.collect import collect_features
 from tna_onnx.extraction.given import open_samples
 from tna_onnx.extraction.head_check import check_readout
+from tna_onnx.extraction.isolated import open_source
 from tna_onnx.extraction.sessions import OpenModel
 from tna_onnx.extraction.table import FeatureTable
-from tna_onnx.graph.load import ModelSource, load_model
-from tna_onnx.graph.outputs import find_readout
+from tna_onnx.graph.load import ModelSource
 from tna_onnx.graph.readout import Head, Readout
+from tna_onnx.graph.scores import find_readout
 from tna_onnx.results.collection import Collection
 from tna_onnx.runtime import parse_device
 
@@ -69,7 +70,7 @@ def features(
     options = model_options_of(words)
     labelled = data_of(data, words)
     where = parse_device(device)
-    loaded = load_model(model)
+    loaded = open_source(model, options)
     readout = find_readout(loaded, options.head, options.output_name, options.output_kind)
     opened = OpenModel(loaded, readout, where)
     names = labelled.class_names(loaded.metadata, readout.labels, readout.n_classes)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from tna_onnx.extraction.isolated import open_source
 from tna_onnx.graph.head import find_heads
 from tna_onnx.graph.input_types import tensor_types
-from tna_onnx.graph.load import Model, ModelSource, load_model
+from tna_onnx.graph.limits import DEFAULT_MODEL_LIMITS, ModelLimits
+from tna_onnx.graph.load import Model, ModelSource
+from tna_onnx.graph.options import ModelOptions
 from tna_onnx.graph.readout import Head
 from tna_onnx.graph.rewrite import provenance
 from tna_onnx.results.inspection import HeadInfo, Inspection
@@ -12,14 +15,23 @@ from tna_onnx.results.inspection import HeadInfo, Inspection
 __all__ = ["inspect"]
 
 
-def inspect(model: ModelSource) -> Inspection:
+def inspect(
+    model: ModelSource, *, isolate: bool = False, model_limits: ModelLimits = DEFAULT_MODEL_LIMITS
+) -> Inspection:
     """Find the heads of an ONNX file; nothing is run.
+
+    Args:
+        model: an ONNX model as for `calibrate`.
+        isolate: open the model in a child process first, so that a crash of native code there is an error.
+        model_limits: how much of the model is taken in.
 
     Raises:
         UsageError: no such file.
         UnsupportedModel: not an ONNX file, or a damaged one.
+        DeviceError: with `isolate`, the child process does not start.
     """
-    loaded = load_model(model)
+    options = ModelOptions(isolate=isolate, model_limits=model_limits)
+    loaded = open_source(model, options)
     heads, refusals = find_heads(loaded)
     # several outputs may lead to one node: the first of them is shown
     by_node = {head.node: head for head in reversed(heads)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,16 @@ from tna_onnx.data.options import Data
 from tna_onnx.engine.movement import Both, run_both
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.extraction.batch_size import BatchSize, batch_size_notes, check_batch_size, choose_batch_size
+from tna_onnx.extraction.isolated import open_source
 from tna_onnx.extraction.sessions import input_specs, open_model
 from tna_onnx.graph.difference import differences
 from tna_onnx.graph.head import choose_head, find_heads
-from tna_onnx.graph.load import Model, ModelSource, load_model
+from tna_onnx.graph.load import Model, ModelSource
 from tna_onnx.graph.options import ModelOptions
-from tna_onnx.graph.outputs import choose_readout, class_output, output_of
+from tna_onnx.graph.outputs import class_output, output_of
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.rewrite import provenance
+from tna_onnx.graph.scores import choose_readout
 from tna_onnx.results.difference import ModelDifference, OutputDifference
 from tna_onnx.runtime import Device, parse_device
 
@@ -66,11 +68,12 @@ def verify(
     # arguments first, then the graphs, then data: cheapest first
     refuse_unknown("verify", words, DataModelWords)
     where = parse_device(device)
+    options = model_options_of(words)
     check_batch_size(batch_size)
     check_targets(json)
     if data is None and words.get("preprocessing") is not None:
         raise UsageError("preprocessing was given, but no data to preprocess; add --data, or leave it away")
-    files = _Files.of(load_model(original), load_model(recalibrated), model_options_of(words))
+    files = _Files.of(open_source(original, options), open_source(recalibrated, options), options)
     found = differences(files.old, files.new, files.readout)
     sound = all(d.explained for d in found)
     notes = _notes(files)
@@ -137,7 +140,7 @@ class _Files:
         # the user's words go before those of the file
         if output is None and options.head is None and known.get("output") in old.outputs:
             output = known["output"]
-        options = ModelOptions(options.head, output, options.output_kind)
+        options = replace(options, output_name=output)
         readout = _readout(old, options.head, output, options.output_kind or _plain_kind(known))
         return cls(old, new, options, readout, known)
 
@@ -160,11 +163,12 @@ def _readout(model: Model, head: str | None, output: str | None, kind: str | Non
         UnsupportedModel: several heads and no word on which, or the word names none.
     """
     # refusals are not shown here: a model without a head can be compared all the same
-    heads, _ = find_heads(model)
+    single = kind == "logit"
+    heads, _ = find_heads(model, single=single)
     if output is not None and output not in model.outputs:
         raise UnsupportedModel(f"{model.name}: no output '{output}'; the model has {', '.join(model.outputs)}")
     if head is not None or any(output in (None, each.output) for each in heads):
-        return choose_head(model, head, output)
+        return choose_head(model, head, output, single=single)
     try:
         return choose_readout(model, output, kind)
     # the files can be compared without scores
@@ -177,13 +181,19 @@ def _plain_kind(known: dict[str, str]) -> str | None:
     kind = known.get("output_kind")
     if kind is None:
         return None
+    if kind == "positive_logit":
+        return "logit"
     # `--output-kind` has one word for both
     return "probabilities" if kind in ("probabilities", "positive_probability") else "logits"
 
 
 def _missing_kind(readout: Readout | None, known: dict[str, str]) -> str | None:
     """Return the same where the original's graph does not tell, or tells otherwise."""
-    if isinstance(readout, Head) and output_of(readout).kind == known.get("output_kind", output_of(readout).kind):
+    if not isinstance(readout, Head):
+        return _plain_kind(known)
+    kind = output_of(readout).kind
+    # of a single logit only the provenance tells
+    if kind != "positive_logit" and kind == known.get("output_kind", kind):
         return None
     return _plain_kind(known)
 

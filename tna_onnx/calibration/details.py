@@ -23,13 +23,15 @@ from tna_onnx.calibration.task import Collected, Task
 from tna_onnx.calibration.worst import class_names, worst_samples
 from tna_onnx.engine.logits import Logits
 from tna_onnx.graph.difference import differences
+from tna_onnx.graph.limits import NO_MODEL_LIMITS
 from tna_onnx.graph.load import load_model
+from tna_onnx.numerics.averages import Ensemble
 from tna_onnx.numerics.metrics import objective_value
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.progress import Progress
 from tna_onnx.results.details import Averaged, Details, RiskCoverage, Scored, Step
-from tna_onnx.search.candidates import Candidate, candidate_weight, candidate_weights
+from tna_onnx.search.candidates import Candidate, candidate_weights
 
 __all__ = ["collect_details"]
 
@@ -78,7 +80,7 @@ def collect_details(
         overconfident=over,
         underconfident=under,
         # of the file as it was written, not of what was meant
-        changes=differences(task.model, load_model(written), task.readout),
+        changes=differences(task.model, load_model(written, NO_MODEL_LIMITS), task.readout),
     )
 
 
@@ -131,7 +133,7 @@ def _on_held_out(view: _View, progress: Progress) -> Iterator[tuple[int, Scored]
     candidates = view.outcome.candidates
     weights: Iterable[tuple[int, NDArray[Any] | None]] = ((k, None) for k in range(len(candidates)))
     if task.weight is not None:
-        weights = candidate_weights(task.weight, candidates, view.settings.for_search)
+        weights = candidate_weights(Ensemble(task.weight, view.settings.for_search.draws), candidates)
     for done, (k, weight) in enumerate(weights, start=1):
         logits = task.logits(weight, on=view.shown)
         fitted = candidates[k].fitted
@@ -147,10 +149,11 @@ def _averages(view: _View, logits: Logits) -> tuple[Averaged, ...]:
     if chosen.angle == 0 or chosen.ensemble_size < 2 or weight is None:
         return ()
     averages = [Averaged(chosen.ensemble_size, _accuracy(logits))]
+    ensemble = Ensemble(weight, view.settings.for_search.draws)
     while averages[-1].members > 1:
         # members are children of the seed in order: half of them are the first half
         fewer = Candidate(chosen.angle, averages[-1].members // 2, 0.0, chosen.scores)
-        average = candidate_weight(weight, fewer, view.settings.for_search)
+        ((_, average),) = candidate_weights(ensemble, [fewer])
         averages.append(Averaged(fewer.ensemble_size, _accuracy(view.task.logits(average, on=view.shown))))
     return tuple(reversed(averages))
 

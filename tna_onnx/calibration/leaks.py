@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,11 +13,10 @@ from tna_onnx.data.leaks import overlap_of, read_sketch, repeats_of, sketch_over
 from tna_onnx.data.limits import Limits
 from tna_onnx.data.source import Source
 from tna_onnx.errors import DataError
-from tna_onnx.extraction.given import Samples
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.rewrite import provenance
 
-__all__ = ["check_leaks"]
+__all__ = ["Told", "check_leaks"]
 
 # A sketch tells a small share only roughly: by this much, or by fewer samples, an estimate may be above by chance.
 _SKETCH_MARGIN = 0.05
@@ -27,44 +27,43 @@ _MIN_SHARED = 2
 
 
 @dataclass(frozen=True, eq=False)
-class _Told:
+class Told:
     """A data set as far as leaks are concerned.
 
     Attributes:
         source: the samples.
-        digests: of each of them, (N,); read once, as a source may be slow.
-        form: what they are of.
+        form: what their digests are of.
     """
 
     source: Source
-    digests: NDArray[np.uint64]
     form: str
 
-    @classmethod
-    def of(cls, samples: Samples) -> _Told:
-        return cls(samples.source, sample_digests(samples.source), samples.form)
+    @functools.cached_property
+    def digests(self) -> NDArray[np.uint64]:
+        """Digests of the samples, (N,); read once, as a source may be slow."""
+        return sample_digests(self.source)
 
     @property
     def name(self) -> str:
+        """What messages call it."""
         return self.source.describe()
 
 
-def check_leaks(model: Model, samples: Samples, held_out: Samples | None, limits: Limits) -> tuple[str, ...]:
+def check_leaks(model: Model, calib: Told, held_out: Told | None, limits: Limits) -> tuple[str, ...]:
     """Refuse held-out samples that were calibrated on; return what else there is to say about equal samples.
 
     Args:
         model: the model, which may have been recalibrated before.
-        samples: calibration samples.
+        calib: calibration samples.
         held_out: samples for the report, if given.
         limits: how much may be shared.
 
     Raises:
         DataError: more is shared than the limit allows, or a sample cannot be read.
     """
-    calib = _Told.of(samples)
     sets = [calib]
     if held_out is not None:
-        sets.append(_Told.of(held_out))
+        sets.append(held_out)
     notes = [note for each in sets for note in _refuse_earlier(model, each, limits)]
     for judging in sets[1:]:
         notes += _refuse_shared(calib, judging, limits)
@@ -73,7 +72,7 @@ def check_leaks(model: Model, samples: Samples, held_out: Samples | None, limits
     return tuple(notes)
 
 
-def _refuse_shared(calib: _Told, held_out: _Told, limits: Limits) -> list[str]:
+def _refuse_shared(calib: Told, held_out: Told, limits: Limits) -> list[str]:
     """Refuse held-out data that are calibration data; note a small share that is.
 
     Raises:
@@ -97,7 +96,7 @@ def _refuse_shared(calib: _Told, held_out: _Told, limits: Limits) -> list[str]:
     return []
 
 
-def _refuse_earlier(model: Model, each: _Told, limits: Limits) -> list[str]:
+def _refuse_earlier(model: Model, each: Told, limits: Limits) -> list[str]:
     """Refuse data that the model was recalibrated on before: it looks better on them than it is.
 
     Raises:
@@ -127,7 +126,7 @@ def _refuse_earlier(model: Model, each: _Told, limits: Limits) -> list[str]:
     return []
 
 
-def _repeats(each: _Told, *, folds: bool) -> list[str]:
+def _repeats(each: Told, *, folds: bool) -> list[str]:
     """Say how many samples are copies of others, and how many of those have another label."""
     repeats = repeats_of(each.digests, each.source.labels)
     notes = []

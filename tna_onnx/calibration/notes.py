@@ -79,6 +79,11 @@ def _input_notes(task: Task, outcome: Outcome, labels: Sequence[str], drift: flo
     if task.model.inlined and not outcome.unchanged:
         notes.append(f"model-local functions were inlined: {', '.join(task.model.inlined)}")
     notes += _head_notes(task, drift)
+    if task.readout.slack and not outcome.unchanged:
+        notes.append(
+            f"a Clip or constant behind the probabilities of '{task.readout.output}' stays: it moves a calibrated one "
+            f"by up to {task.readout.slack:.2g}"
+        )
     recipe = task.source.recipe()
     if recipe is not None:
         accuracy = float(np.mean(outcome.before.hit))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tna_onnx.calibration.crossfit import FOLDS
 from tna_onnx.calibration.job import Job
-from tna_onnx.calibration.leaks import check_leaks
+from tna_onnx.calibration.leaks import Told, check_leaks
 from tna_onnx.calibration.settings import QuantizedHead
 from tna_onnx.calibration.task import Collected, Task
 from tna_onnx.data.images.notes import preprocessing_warnings
@@ -21,14 +21,17 @@ from tna_onnx.extraction.batch_size import batch_size_for, check_batch_size
 from tna_onnx.extraction.collect import collect_features
 from tna_onnx.extraction.given import Samples, open_samples
 from tna_onnx.extraction.head_check import Probed, check_readout
+from tna_onnx.extraction.isolated import open_source
 from tna_onnx.extraction.sessions import OpenModel
 from tna_onnx.graph.head import choose_head
-from tna_onnx.graph.load import Model, load_model
+from tna_onnx.graph.load import Model
 from tna_onnx.graph.options import ModelOptions
-from tna_onnx.graph.outputs import choose_readout, find_readout, output_of
+from tna_onnx.graph.outputs import output_of
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.requantize import requantized
+from tna_onnx.graph.rewrite import provenance
 from tna_onnx.graph.save import check_output
+from tna_onnx.graph.scores import choose_readout, find_readout
 from tna_onnx.progress import Progress
 from tna_onnx.runtime import Session, parse_device
 
@@ -46,7 +49,13 @@ def open_task(job: Job, progress: Progress) -> Task:
     # arguments first, then the graph, then labels: nothing has run when one of them is refused
     _check_arguments(job)
     device = parse_device(job.device)
-    model = load_model(job.model)
+    model = open_source(job.model, job.options)
+    # thresholds are for the probabilities as they are
+    if "guard" in provenance(model):
+        raise UnsupportedModel(
+            f"{model.name}: has been guarded already, with thresholds for its probabilities as they are; calibrate the "
+            "model without these outputs, and guard the result"
+        )
     # before any data are opened: a path that cannot be used costs no run
     target = _target(job, model)
     readout = _find_readout(job, model)
@@ -58,7 +67,8 @@ def open_task(job: Job, progress: Progress) -> Task:
     # before the network runs over any of them
     _check_samples(job, samples, held_out, training)
     # after the counts, because it reads all data
-    data_notes = check_leaks(model, samples, held_out, job.calib.limits)
+    judging = None if held_out is None else Told(held_out.source, held_out.form)
+    data_notes = check_leaks(model, Told(samples.source, samples.form), judging, job.calib.limits)
     data_notes += source_notes(samples.source)
     if not samples.given:
         data_notes += tuple(preprocessing_warnings(samples.source, opened.inputs, job.calib.preprocessing))
@@ -99,7 +109,7 @@ def _check_arguments(job: Job) -> None:
     """
     check_batch_size(job.batch_size)
     # a head's graph says what follows it; a second word on that could contradict it
-    if job.needs_head and job.options.output_kind is not None:
+    if job.needs_head and job.options.output_kind not in (None, "logit"):
         raise UsageError("--output-kind is for --search none; where class vectors are searched, the graph tells")
 
 
@@ -203,7 +213,7 @@ def _head(model: Model, options: ModelOptions) -> Head:
         UnsupportedModel: there is none; the advice is what works for this model.
     """
     try:
-        return choose_head(model, options.head, options.output_name)
+        return choose_head(model, options.head, options.output_name, single=options.output_kind == "logit")
     except UnsupportedModel as error:
         if "--search none" not in str(error):
             raise

@@ -5,10 +5,11 @@ order of summation, and a softmax moves by at most half of what its logits move.
 
     |p - p'| <= 8 eps a_i + 1e-6
 
-1. A map behind the logits can magnify that (isotonic functions have steps): four times what such a rounding of
-   logits and features, with random signs, does to the numerics is added.
+1. A map behind the logits can magnify that (isotonic functions have steps), and rounds in its own steps: four times
+   what such a rounding of logits and features, with random signs, does to its formula in the graph's dtype is added.
 2. Where only the graph computes the logits, a_i = |z_i| max_c |w_c| + |b_c| over all positions.
-3. A step of the quantisation after the linear layer is added, if there is one; one of the output's, too.
+3. A step of the quantisation after the linear layer is added, if there is one; one of the output's, too, and what a
+   Clip or a constant behind the probabilities changes.
 4. The bound is never above 0.05.
 """
 
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.calibration.task import Task
 from tna_onnx.engine.logits import HeadLogits, Logits
-from tna_onnx.graph.floats import epsilon
+from tna_onnx.graph.floats import epsilon, numpy_type
 from tna_onnx.maps.base import CalibrationMap, apply_map
 from tna_onnx.numerics.ops import softmax, to_host
 
@@ -62,8 +63,8 @@ def probability_bounds(
         moved += task.head.step  # rule 3
     bounds = _FLOOR + moved[:, 0] / 2
     if fitted is not None:
-        bounds += 4 * _magnified(fitted, logits, features, moved, _ROUNDINGS * eps)  # rule 1
-    bounds += task.readout.output_step  # rule 3
+        bounds += 4 * _magnified(task, fitted, logits, features, moved, _ROUNDINGS * eps)  # rule 1
+    bounds += task.readout.output_step + task.readout.slack  # rule 3
     bounded: FloatArray = np.minimum(_MAX_BOUND, bounds)
     return bounded  # rule 4
 
@@ -99,16 +100,34 @@ def _sizes(task: Task, features: FloatArray, logits: FloatArray, source: Logits 
 
 
 def _magnified(
-    fitted: CalibrationMap, logits: FloatArray, features: FloatArray, moved: FloatArray, relative: float
+    task: Task,
+    fitted: CalibrationMap,
+    logits: FloatArray,
+    features: FloatArray,
+    moved: FloatArray,
+    relative: float,
 ) -> FloatArray:
-    """Largest change of a probability per sample when logits and features are off by a rounding of random sign."""
+    """Largest change of a probability per sample when logits and features are off by a rounding of random sign.
+
+    The formula runs in the dtype of the graph, as there: its own steps round too. How far they do without any other
+    change is known for all samples together, as chance may spare one of them.
+    """
     # a fixed seed: the bound of a run is the same when it is repeated
     draws = np.random.default_rng(0)
     exact = softmax(apply_map(fitted, logits, features))
-    largest = np.zeros(len(logits))
+    own = np.max(np.abs(_in_dtype(task, fitted, logits, features) - exact))
+    largest = np.full(len(logits), own)
     for _ in range(_DRAWS):
         s = logits + moved * draws.choice([-1.0, 1.0], logits.shape)
         z = features * (1 + relative * draws.choice([-1.0, 1.0], features.shape))
-        change = np.abs(softmax(apply_map(fitted, s, z)) - exact)
+        change = np.abs(_in_dtype(task, fitted, s, z) - exact)
         largest = np.maximum(largest, np.max(change, axis=1))
     return largest
+
+
+def _in_dtype(task: Task, fitted: CalibrationMap, logits: FloatArray, features: FloatArray) -> FloatArray:
+    """Return probabilities that a map computes in the dtype of the graph."""
+    dtype = numpy_type(task.readout.logits_type)
+    with np.errstate(over="ignore"):
+        mapped = apply_map(fitted, logits.astype(dtype), features.astype(dtype))
+    return softmax(np.asarray(mapped, np.float64))

@@ -22,6 +22,7 @@ __all__ = [
     "ETS_LOSSES",
     "MAP_CHOICES",
     "METHODS",
+    "PAPER",
     "PREDICTIONS",
     "QUANTIZED_HEADS",
     "SEARCHES",
@@ -272,3 +273,19 @@ class Settings:
         if members < 1:
             raise UsageError(f"ensemble_size must be at least 1, auto or inf, got {size}")
         return members, members
+
+
+PAPER: dict[str, Any] = {
+    "method": "tna",
+    "objective": "ece",
+    "ets_loss": "squared",
+    # the paper reports what the accuracy loses, and bounds nothing
+    "max_accuracy_drop": 100.0,
+    "ensemble_size": 10,
+    "tilt_bias": False,
+    "adaptive": False,
+}
+"""Fields of `Settings` as the paper prints them; docs/explanation/paper.md says where `calibrate` differs.
+
+Source: Cho & Youn (2024), sections "Hyperparameters" and "Methods".
+"""

@@ -25,8 +25,9 @@ from tna_onnx.errors import DataError
 from tna_onnx.maps import MAPS
 from tna_onnx.maps.base import CalibrationMap, Reduce
 from tna_onnx.numerics.stats import SampleScores
-from tna_onnx.search.candidates import Candidate, candidate_weight, choose
+from tna_onnx.search.candidates import Candidate, candidate_weights, choose
 from tna_onnx.search.complete import search_complete
+from tna_onnx.search.scored import Scored
 from tna_onnx.search.settings import SearchSettings
 from tna_onnx.search.sparse import search_sparse
 
@@ -192,14 +193,19 @@ class Strategy:
 
     def _search(self, rows: Mask | None, progress: Callable[[int, int], None]) -> tuple[Candidate, ...]:
         """Search on all samples, or some."""
-        assert self.weight is not None  # noqa: S101 - `_tilts`
         if self._pairs:
-            return search_complete(self.weight, functools.partial(self._pair, rows), self.settings, progress)
+            return search_complete(self._scored.ensemble, functools.partial(self._pair, rows), self.settings, progress)
+        return search_sparse(self._scored, self.settings, progress, rows)
+
+    @functools.cached_property
+    def _scored(self) -> Scored:
+        """Candidates with the scores of all samples: searches without a fold use those of the first."""
+        assert self.weight is not None  # noqa: S101 - `_tilts`
         original = self.logits_of(self.weight)
         scaled = None
         if isinstance(original, HeadLogits):
-            scaled = functools.partial(_scaled, original, rows, self.settings.tilt_bias)
-        return search_sparse(self.weight, functools.partial(self._score_all, rows), self.settings, progress, scaled)
+            scaled = functools.partial(original.scaled_scores, with_bias=self.settings.tilt_bias)
+        return Scored(self.settings.ensemble(self.weight), self._score_all, scaled)
 
     @property
     def _pairs(self) -> bool:
@@ -208,23 +214,30 @@ class Strategy:
 
     def _fold_weights(self) -> list[NDArray[Any] | None]:
         """Return the weight that a search without each fold chooses."""
-        weights = []
         if True not in self._tilts:
             return [self.weight] * FOLDS
+        weights: list[NDArray[Any] | None] = []
+        # folds often choose the same
+        made: dict[tuple[float, int], NDArray[Any] | None] = {}
         n = len(self.logits_of(self.weight))
         fold = folds(n, self.settings.seed)
         for k in range(FOLDS):
             candidates = self._search(fold != k, lambda done, total: None)  # noqa: ARG005 - has no bar of its own
-            weights.append(self._weight_of(candidates[choose(candidates, self.settings)]))
+            chosen = candidates[choose(candidates, self.settings)]
+            key = chosen.angle, chosen.ensemble_size
+            if key not in made:
+                made[key] = self._weight_of(chosen)
+            weights.append(made[key])
         return weights
 
     def _weight_of(self, candidate: Candidate) -> NDArray[Any] | None:
         if self.weight is None:
             return None
-        return candidate_weight(self.weight, candidate, self.settings)
+        ((_, weight),) = candidate_weights(self._scored.ensemble, [candidate])
+        return weight
 
-    def _score_all(self, rows: Mask | None, weights: Sequence[NDArray[Any]]) -> list[SampleScores]:
-        return [_some(scores, rows) for scores in score_all([self.logits_of(weight) for weight in weights])]
+    def _score_all(self, weights: Sequence[NDArray[Any]]) -> list[SampleScores]:
+        return score_all([self.logits_of(weight) for weight in weights])
 
     def _pair(self, rows: Mask | None, weight: NDArray[Any], start: Any) -> tuple[SampleScores, Any]:
         """Fit the map for a weight and score both, on the samples chosen."""
@@ -270,11 +283,3 @@ class Strategy:
     @staticmethod
     def _reduce(name: str, logits: Logits, rows: Mask | None) -> Reduce:
         return logits.reduce(rows, features=MAPS[name].needs_features)
-
-
-def _some(scores: SampleScores, rows: Mask | None) -> SampleScores:
-    return scores if rows is None else scores.take(rows)
-
-
-def _scaled(logits: HeadLogits, rows: Mask | None, with_bias: bool, scale: float) -> SampleScores:
-    return _some(logits.scaled_scores(scale, with_bias=with_bias), rows)

@@ -20,7 +20,8 @@ from tna_onnx.calibration.outcome import Outcome
 from tna_onnx.calibration.task import Collected, Task
 from tna_onnx.engine.logits import Logits
 from tna_onnx.errors import UnsupportedModel
-from tna_onnx.graph.nodes import NodeOps, can_append
+from tna_onnx.graph.nodes import can_append, too_old
+from tna_onnx.graph.opsets import map_opset
 from tna_onnx.graph.readers import can_insert, can_scale
 from tna_onnx.graph.rewrite import Rewritten, rewrite
 from tna_onnx.maps import MAPS
@@ -89,7 +90,10 @@ class Writing:
                 f"{task.model.name}: map {name} is for two classes, and this model has {task.readout.n_classes}; "
                 "use --map bias, svs or sms, which do the same for any number"
             )
-        NodeOps(task.readout.logits_type, task.model.opset)  # raises, if that is the reason
+        if not self._appends:
+            advice = ", or use --map ts, which needs no new nodes" if "ts" in self.maps else ""
+            reason = too_old(task.readout.logits_type, map_opset(task.model))
+            raise UnsupportedModel(f"{task.model.name}: {reason}{advice}")
         what = "the features of a linear head"
         if task.head:
             what = f"the features '{task.head.features}'"
@@ -206,7 +210,7 @@ class Writing:
     @property
     def _appends(self) -> bool:
         """Whether the opset has the nodes of a map."""
-        return can_append(self.task.readout.logits_type, self.task.model.opset)
+        return can_append(self.task.readout.logits_type, map_opset(self.task.model))
 
     def _always_folds(self, name: str) -> bool:
         """Whether a map goes into weight and bias with the original weight too, so that no node reads the features."""

@@ -26,6 +26,7 @@ from tna_onnx.engine.outputs import Runs
 from tna_onnx.errors import CheckFailed
 from tna_onnx.graph.checker import checker_complaint
 from tna_onnx.graph.difference import unexpected_differences
+from tna_onnx.graph.limits import NO_MODEL_LIMITS
 from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.rewrite import Rewritten
 from tna_onnx.maps.base import apply_map
@@ -91,7 +92,7 @@ def check_file(model: Model, rewritten: Rewritten, path: Path) -> bool:
     Raises:
         CheckFailed: an unexpected difference, or the checker refuses the file but not the source.
     """
-    differences = unexpected_differences(model, rewritten, load_model(path).proto)
+    differences = unexpected_differences(model, rewritten, load_model(path, NO_MODEL_LIMITS).proto)
     if differences:
         raise CheckFailed(f"verification: the written file differs from {model.name} in {'; '.join(differences)}")
     complaint = checker_complaint(path)

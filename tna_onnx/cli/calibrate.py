@@ -24,7 +24,7 @@ from tna_onnx.cli.options import (
 from tna_onnx.cli.paths import check_result_file, default_output
 from tna_onnx.cli.positional import DataOption, data_argument
 from tna_onnx.cli.preprocessing import preprocessing_options, take_recipe
-from tna_onnx.cli.search_options import search_options
+from tna_onnx.cli.search_options import search_options, take_protocol
 from tna_onnx.cli.written import watch
 from tna_onnx.errors import CheckFailed, ResultError
 
@@ -131,6 +131,7 @@ def calibrate(
     # Only the drawings need the details, which make the JSON much larger.
     needs_details = details is not None or figures is not None
     recipe = take_recipe(preset, arguments)
+    take_protocol(arguments)
     ready()
     output = Path(arguments["output"]) if arguments["output"] else default_output(arguments["model"])
     # Looked at before the work: afterwards it could not be told from a file that this run wrote.

@@ -10,12 +10,14 @@ from tna_onnx.cli.command import Group
 from tna_onnx.cli.compare import compare
 from tna_onnx.cli.evaluate import evaluate
 from tna_onnx.cli.features import features
+from tna_onnx.cli.guard import guard
 from tna_onnx.cli.inspect import inspect
+from tna_onnx.cli.study import study
 from tna_onnx.cli.verify import verify
 
 __all__ = ["group"]
 
-COMMANDS = (calibrate, compare, evaluate, features, inspect, verify)
+COMMANDS = (calibrate, compare, evaluate, features, guard, inspect, study, verify)
 
 
 @click.group(

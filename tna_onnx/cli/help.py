@@ -20,9 +20,13 @@ SECTIONS = {
     ),
     "Results": (
         "output", "overwrite", "details", "page", "json_file", "plot", "figures", "figure_formats", "mlflow",
-        "mlflow_experiment", "dry_run", "confidence_level", "bins", "baseline",
+        "mlflow_experiment", "dry_run", "confidence_level", "bins", "baseline", "out",
+    ),
+    "Decisions": (
+        "add", "coverage", "set_score", "per_class", "risk", "delta", "ood_score", "false_alarm", "prefix",
     ),
     "What is fitted": (
+        "protocol", "only", "repeats",
         "method", "search", "map", "predictions", "objective", "max_accuracy_drop", "anchor", "fold", "ets_loss",
         "quantized_head",
     ),
@@ -31,13 +35,13 @@ SECTIONS = {
         "theta_s", "n_t", "seed",
     ),
     "Gates": ("max_ece", "max_nll", "min_accuracy", "require_improvement", "fail_if_worse"),
-    "Model": ("head", "output_name", "output_kind"),
+    "Model": ("head", "output_name", "output_kind", "isolate", "model_limits"),
     "Running": ("device", "batch_size", "cache", "config", "quiet", "verbose"),
 }  # fmt: skip
 
 _COMMON = {
     "calib", "data", "eval", "labels", "label_column", "classes", "preset", "output", "details", "page", "json_file",
-    "device",
+    "device", "add", "coverage", "risk", "out", "only",
 }  # fmt: skip
 
 _ALL = "tna_onnx.help_all"

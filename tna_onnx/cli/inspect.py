@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from tna_onnx.cli.command import Command
+from tna_onnx.cli.options import foreign_model_options
 from tna_onnx.cli.paths import check_result_file
 from tna_onnx.errors import UsageError
 
@@ -13,6 +16,7 @@ __all__ = ["inspect"]
 
 @click.command(cls=Command)
 @click.argument("model", required=False, type=click.Path())
+@foreign_model_options
 @click.option(
     "--json",
     "json_file",
@@ -21,7 +25,7 @@ __all__ = ["inspect"]
     flag_value="-",
     help="Write JSON to this file; without one, or for -, print it.",
 )
-def inspect(model: str | None, json_file: str | None) -> None:
+def inspect(model: str | None, json_file: str | None, **arguments: Any) -> None:
     """Show which node of MODEL is the head, or why there is none."""
     from tna_onnx.api.inspect import inspect as run  # noqa: PLC0415 - NumPy loads only when a command runs
     from tna_onnx.cli.show import finish, json_step  # noqa: PLC0415
@@ -38,7 +42,7 @@ def inspect(model: str | None, json_file: str | None) -> None:
         raise UsageError(f"{json_file}: expected the name of a file for the JSON, found that of a model")
     check_result_file(json_file, model)
     loaded()  # the runtime is not needed here, so nothing else loads
-    inspection = run(model)
+    inspection = run(model, **arguments)
     finish(inspection_text(inspection), [json_step(json_file, inspection)], json_file == "-")
     # Raises if there is no head, but only after the description, which says why.
     inspection.require_head()

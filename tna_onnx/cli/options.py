@@ -9,7 +9,7 @@ import click
 
 from tna_onnx.calibration.settings import Settings
 from tna_onnx.cli.positional import DataOption
-from tna_onnx.cli.types import Number, batch_size, choice, data_limits, names
+from tna_onnx.cli.types import Number, batch_size, choice, data_limits, model_limits, names
 from tna_onnx.data.formats import FORMATS
 from tna_onnx.graph.options import OUTPUT_KINDS
 from tna_onnx.numerics.checks import MAX_LEVEL
@@ -18,6 +18,7 @@ __all__ = [
     "bins_option",
     "confidence_option",
     "data_options",
+    "foreign_model_options",
     "labelled_data_options",
     "model_argument",
     "model_options",
@@ -98,6 +99,25 @@ data_options = together(
     ),
 )
 
+foreign_model_options = together(
+    click.option(
+        "--isolate",
+        is_flag=True,
+        help="Open the model in a child process first: a crash or an endless loop of ONNX or ONNX Runtime there is an "
+        "error, with exit code 3. Not the default, because it takes half a second, and as long again as opening the "
+        "model.",
+    ),
+    click.option(
+        "--model-limit",
+        "model_limits",
+        metavar="NAME=NUMBER",
+        multiple=True,
+        callback=model_limits,
+        help="Raise a limit on the model: name-length, sparse-bytes, inlined-nodes, inlined-bytes, constant-elements, "
+        "isolate-seconds. Several with commas, or repeat the option.",
+    ),
+)
+
 model_options = together(
     click.option("--head", metavar="NODE", help="Node of the head, for a model with several."),
     click.option("--output-name", metavar="NAME", help="Graph output to use, for a model with several."),
@@ -106,6 +126,7 @@ model_options = together(
         type=choice(OUTPUT_KINDS),
         help="What that output holds, if the graph does not show it.",
     ),
+    foreign_model_options,
 )
 
 run_options = together(

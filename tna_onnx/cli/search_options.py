@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
+from click.core import ParameterSource
 
 from tna_onnx.calibration.settings import (
     ANCHORS,
     ETS_LOSSES,
     MAP_CHOICES,
     METHODS,
+    PAPER,
     PREDICTIONS,
     QUANTIZED_HEADS,
     SEARCHES,
@@ -18,9 +22,19 @@ from tna_onnx.cli.options import together
 from tna_onnx.cli.types import Number, choice, members
 from tna_onnx.numerics.metric import OBJECTIVES
 
-__all__ = ["search_options"]
+__all__ = ["search_options", "take_protocol"]
+
+PROTOCOLS = ("default", "paper")
 
 _what_options = together(
+    click.option(
+        "--protocol",
+        type=click.Choice(PROTOCOLS),
+        default="default",
+        show_default=True,
+        help="paper: where the options below are not given, the settings that the paper prints: --method tna, 10 "
+        "members, the ECE as objective, the whole grid, the bias as it is, no limit on the accuracy.",
+    ),
     click.option(
         "--method",
         type=choice(METHODS),
@@ -182,3 +196,13 @@ _weight_options = together(
 )
 
 search_options = together(_what_options, _weight_options)
+
+
+def take_protocol(arguments: dict[str, Any]) -> None:
+    """Take `protocol` out of the arguments; with `paper`, options that nobody gave get the paper's values."""
+    if arguments.pop("protocol") == "default":
+        return
+    context = click.get_current_context()
+    # a configuration file and the environment count as given
+    unsaid = [name for name in PAPER if context.get_parameter_source(name) is ParameterSource.DEFAULT]
+    arguments |= {name: PAPER[name] for name in unsaid}

@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
 
 import click
 
-from tna_onnx.data.limits import LIMIT_NAMES, Limits
+from tna_onnx.data.limits import Limits
+from tna_onnx.graph.limits import ModelLimits
 
-__all__ = ["Number", "Words", "batch_size", "choice", "data_limits", "flat", "members", "names", "numbers", "size"]
+__all__ = [
+    "Number",
+    "Words",
+    "batch_size",
+    "choice",
+    "data_limits",
+    "flat",
+    "members",
+    "model_limits",
+    "names",
+    "numbers",
+    "size",
+]
 
 
 class Number(click.FloatRange):
@@ -86,18 +100,27 @@ def members(_ctx: click.Context, _param: click.Parameter, text: str) -> int | st
 
 def data_limits(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]) -> Limits:
     """Parse limits on data, such as image-pixels=2e8."""
+    return Limits(**_limits(Limits, texts))
+
+
+def model_limits(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]) -> ModelLimits:
+    """Parse limits on models, such as name-length=1e5."""
+    return ModelLimits(**_limits(ModelLimits, texts))
+
+
+def _limits(kind: type[Limits | ModelLimits], texts: tuple[str, ...]) -> dict[str, Any]:
+    """Parse NAME=NUMBER, repeated or with commas between them; whole numbers may be written as 2e8."""
+    names = [field.name.replace("_", "-") for field in dataclasses.fields(kind)]
     values = {}
     for part in ",".join(texts).split(",") if texts else ():
         name, separator, number = part.partition("=")
         try:
-            if not separator or name.strip() not in LIMIT_NAMES:
+            if not separator or name.strip() not in names:
                 raise ValueError
             values[name.strip().replace("-", "_")] = float(number)
         except ValueError:
-            raise click.BadParameter(
-                f"expected NAME=NUMBER with a name of {', '.join(LIMIT_NAMES)}, got '{part}'"
-            ) from None
-    return Limits(**values)  # type: ignore[arg-type]  # whole numbers may be written as 2e8
+            raise click.BadParameter(f"expected NAME=NUMBER with a name of {', '.join(names)}, got '{part}'") from None
+    return values
 
 
 def size(_ctx: click.Context, _param: click.Parameter, text: str | None) -> int | tuple[int, int] | None:

@@ -7,12 +7,12 @@ for much, as compressed arrays do, the sizes must stay within a multiple of the 
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import dataclass
 
 from tna_onnx.errors import UsageError
+from tna_onnx.numerics.checks import check_limits
 
-__all__ = ["DEFAULT_LIMITS", "LIMIT_NAMES", "Limits"]
+__all__ = ["DEFAULT_LIMITS", "Limits"]
 
 _EXPANSION_FLOOR = 2**30  # bytes: small archives of zeros, such as attention masks, honestly expand a thousand times
 
@@ -41,9 +41,7 @@ class Limits:
         Raises:
             UsageError: one is not a positive number, or `overlap` is not a share.
         """
-        for name, value in dataclasses.asdict(self).items():
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
-                raise UsageError(f"data limit {name} must be a finite number of at least 0, got {value!r}")
+        check_limits("data", dataclasses.asdict(self))
         if self.overlap > 100:
             raise UsageError(f"data limit overlap must lie in 0 to 100 per cent, got {self.overlap!r}")
 
@@ -51,7 +49,5 @@ class Limits:
         """Return how many bytes a file of `size` bytes may stand for."""
         return max(_EXPANSION_FLOOR, int(self.expansion * size))
 
-
-LIMIT_NAMES = tuple(field.name.replace("_", "-") for field in dataclasses.fields(Limits))
 
 DEFAULT_LIMITS = Limits()

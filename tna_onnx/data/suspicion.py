@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -181,6 +180,8 @@ def _confusion(predicted: IntArray, labels: IntArray, n_classes: int) -> IntArra
 
 def _reordered(predicted: IntArray, labels: IntArray, n_classes: int) -> float | None:
     """Return the accuracy of the best permutation on samples it was not fitted to, if it is clearly the better one."""
+    from scipy.optimize import linear_sum_assignment  # noqa: PLC0415 - heavy
+
     if n_classes > _MAX_CLASSES:
         return None
     mapped = np.empty_like(labels)

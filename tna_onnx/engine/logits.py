@@ -182,7 +182,7 @@ class HeadLogits(Logits):
             with_bias: whether the bias is, too.
         """
         # scale W z + b = scale (W z + b) + (1 - scale) b
-        shift = 0.0 if with_bias else (1 - scale) * self.head.bias
+        shift = None if with_bias else (1 - scale) * self.head.bias
         scores: SampleScores = self.reduce()(Blocked(functools.partial(_scaled, scale, shift)))
         return scores
 
@@ -283,7 +283,10 @@ def _mapped(
 
 
 def _scaled(scale: float, shift: Any, logits: Any, labels: NDArray[np.int64], *_: Any) -> SampleScores:
-    return SampleScores.of_logits(logits * scale + shift, labels)
+    scaled = logits * scale
+    if shift is not None:
+        scaled += shift
+    return SampleScores.of_logits(scaled, labels)
 
 
 def _scores_of_heads(heads: Sequence[LinearHead], features: Any, labels: NDArray[np.int64]) -> list[SampleScores]:

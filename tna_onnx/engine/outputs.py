@@ -77,7 +77,7 @@ def _score(
         )
     if output.kind in ("probabilities", "positive_probability"):
         return SampleScores.of_probabilities(_widened(values, output), labels)
-    return SampleScores.of_logits(values, labels)
+    return SampleScores.of_logits(output.class_logits(values), labels)
 
 
 def _widened(values: NDArray[Any], output: ClassOutput) -> NDArray[np.float64]:

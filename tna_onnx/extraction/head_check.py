@@ -36,6 +36,9 @@ __all__ = ["Probed", "check_batch_axis", "check_readout", "class_logits"]
 _ROUNDINGS = 16
 
 
+# Units of rounding of 1 by which a sigmoid or softmax, 1 - p and a division by the sum move a probability.
+_LINK_ROUNDINGS = 8
+
 # Classes whose vectors are changed to see that only their own logits follow.
 _PROBED_CLASSES = 8
 
@@ -149,6 +152,11 @@ def _refuse_probabilities(model: Model, readout: Readout, raw: NDArray[Any]) -> 
     """Refuse an output that was said to hold logits when every row is a distribution."""
     if readout.holds != "logits" or readout.activation != "none":
         return
+    # of a head's one logit the graph says that it is linear in the features
+    if readout.binary and not isinstance(readout, Head) and np.all(raw >= 0) and np.all(raw <= 1):
+        raise UnsupportedModel(
+            f"{model.name}: output '{readout.output}' should hold logits, but all values lie between 0 and 1"
+        )
     if raw.ndim == 2 and np.all(raw >= 0) and np.all(np.abs(raw.sum(axis=1) - 1) < 1e-3):
         raise UnsupportedModel(
             f"{model.name}: output '{readout.output}' should hold logits, but all values are positive and add up to 1: "
@@ -168,6 +176,7 @@ def _check_output(opened: OpenModel, readout: Readout, logits: NDArray[Any], bat
         return
     values = opened.session.run([readout.output], batch)[0]
     coarse = 1e-3 + 16 * epsilon(readout.logits_type) * max(1.0, float(np.abs(logits).max())) + readout.output_step
+    coarse += readout.slack
     if values.size != len(logits) * output.width or np.any(
         np.abs(output.probabilities(values) - softmax(logits)) > coarse + 0.6 * (readout.output_step > 0)
     ):
@@ -191,34 +200,31 @@ def _check_linear(model: Model, head: Head, features: NDArray[Any], logits: NDAr
     expected = z @ w.T + head.bias
     # the coarsest of the three types decides how far rounding reaches
     types = (head.stored_weight.value.dtype, features.dtype, logits.dtype)
-    eps = max(epsilon(each.name) for each in types)
+    moved = _ROUNDINGS * max(epsilon(each.name) for each in types) * size + head.step
+    shown = f"largest logit {np.abs(logits).max():.3g}"
     if head.holds == "probabilities":
-        expected, logits, size = _as_log_probabilities(expected, logits, size)
+        expected, logits, moved = _as_probabilities(expected, logits, moved)
+        shown = "as probabilities"
     error = np.abs(expected - logits)
-    if np.any(error > _ROUNDINGS * eps * size + head.step):
+    if np.any(error > moved):
         raise UnsupportedModel(
             f"{model.name}: head '{head.node}' does not give the model's logits: features @ weight.T + bias differs "
-            f"from '{head.logits}' by up to {error.max():.3g} (largest logit {np.abs(logits).max():.3g}); choose "
-            "another with --head NODE"
+            f"from '{head.logits}' by up to {error.max():.3g} ({shown}); choose another with --head NODE"
         )
 
 
-def _as_log_probabilities(
-    expected: NDArray[Any], logits: NDArray[Any], size: NDArray[Any]
+def _as_probabilities(
+    expected: NDArray[Any], logs: NDArray[Any], moved: NDArray[Any]
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Make expected logits comparable with the logarithms of probabilities, and return how far rounding reaches.
+    """Return expected and actual probabilities, and how far rounding takes them apart.
 
-    Logits are known up to a constant per row then, and no finer than a probability near 1 is.
+    Near 0 a probability that a runtime computes as 1 - p says nothing of its logit. Logits that move by at most d move
+    log p, and log (1 - p), by at most 2 d.
     """
-    top = expected.max(axis=1, keepdims=True)
-    expected = expected - np.log(np.sum(np.exp(expected - top), axis=1))[:, None]
-    expected -= expected.max(axis=1, keepdims=True) - logits.max(axis=1, keepdims=True)
-    # below this a float32 probability is subnormal, and its logarithm says little
-    low = float(np.log(np.finfo(np.float32).tiny)) + 5
-    expected = np.maximum(expected, low)
-    logits = np.maximum(logits, low)
-    size = size + size.max(axis=1, keepdims=True) + 64 * np.exp(-np.minimum(logits, 0) / 2).clip(1, 1e4)
-    return expected, logits, size
+    p = softmax(expected)
+    most = np.max(moved, axis=1, keepdims=True)
+    bound = np.minimum(p, 1 - p) * np.expm1(np.minimum(2 * most, 1)) + _LINK_ROUNDINGS * epsilon(logs.dtype.name)
+    return p, softmax(logs.astype(np.float64)), bound
 
 
 def check_batch_axis(model: Model, head: Head, features: NDArray[Any], samples: int) -> None:

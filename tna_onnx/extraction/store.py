@@ -24,7 +24,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import filelock
 import numpy as np
 from numpy.typing import NDArray
 
@@ -226,6 +225,8 @@ def _locked(folder: Path) -> Iterator[None]:
     Raises:
         UsageError: another process holds it.
     """
+    import filelock  # noqa: PLC0415 - heavy
+
     lock = filelock.FileLock(folder / "lock", timeout=0, mode=0o600)
     try:
         lock.acquire()

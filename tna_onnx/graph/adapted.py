@@ -5,6 +5,7 @@ Written around the map, with s the one logit of a binary head and p a probabilit
     binary logits           s -> (0, s) -> map -> (l_0, l_1) -> l_1 - l_0
     probabilities           p -> log p -> map -> softmax
     binary probabilities    p -> (1 - p, p) -> log -> map -> softmax -> p_1
+    hidden binary scores    (-s, s) -> (0, s) -> map -> softmax
 """
 
 from __future__ import annotations
@@ -21,9 +22,20 @@ WriteMap: TypeAlias = Callable[[NodeOps, str, str], str]
 """Writes a map's nodes: (ops, logits, features) -> result, all by name."""
 
 
-def adapted(write_map: WriteMap, readout: Readout, shape: tuple[int, ...]) -> WriteMap:
-    """Return a map that takes and gives what the tensor holds, in the shape that a sample has there."""
+def adapted(write_map: WriteMap, readout: Readout, shape: tuple[int, ...], *, hidden: bool = False) -> WriteMap:
+    """Return a map that takes and gives what the tensor holds, in the shape that a sample has there.
+
+    Args:
+        write_map: the map, from logits to logits.
+        readout: what the tensor holds.
+        shape: of one sample.
+        hidden: the tensor is made to hold hidden scores (see `graph.hidden`).
+    """
     flat = len(shape) == 1
+    if hidden:
+        return lambda ops, tensor, features: ops.softmax(
+            write_map(ops, ops.matmul(tensor, ops.const([[0.0, 0.0], [0.0, 1.0]])), features)
+        )
 
     def write(ops: NodeOps, tensor: str, features: str) -> str:
         if not flat:  # the words of a map work on (N, C)

@@ -1,15 +1,15 @@
 """What a model may hold, checked once, before anything is computed from it.
 
     1. A file of at most 2 GB, which is what protobuf can hold.
-    2. Names of at most 10,000 characters, in one line; these and metadata in UTF-8.
+    2. Names of at most `name_length` characters, in one line; these and metadata in UTF-8.
     3. Tensors of at most 64 axes, none of negative length: NumPy's limit.
-    4. Sparse tensors of at most 2 GB when they are filled up.
+    4. Sparse tensors of at most `sparse_bytes` when they are filled up.
     5. Attributes of the type that the operator's definition gives them.
-    6. Functions that do not call themselves, and once they are inlined no more than a million nodes, and no more than
-       256 MB or twenty times the size of the file (`graph.functions`).
+    6. Functions that do not call themselves, and once they are inlined no more than `inlined_nodes` and
+       `inlined_bytes` (`graph.functions`).
 
 How deep graphs are nested is limited by protobuf, which refuses more than 33 levels. No model of the exporters that are
-known comes near any of these.
+known comes near any of these. Those that have a name are fields of `graph.limits.ModelLimits`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from onnx import AttributeProto
 
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.dtypes import element_type
+from tna_onnx.graph.limits import ModelLimits
 from tna_onnx.graph.traverse import all_tensors, subgraphs
 
 __all__ = ["MAX_BYTES", "check_bounds"]
@@ -32,7 +33,6 @@ __all__ = ["MAX_BYTES", "check_bounds"]
 MAX_BYTES = 2**31 - 1
 """Protobuf counts bytes in a signed 32-bit number."""
 
-_MAX_NAME = 10_000
 _MAX_AXES = 64
 _BREAKS = re.compile("[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 
@@ -40,25 +40,26 @@ _BREAKS = re.compile("[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 _LIKE = {"FusedGemm": "Gemm", "FusedConv": "Conv"}
 
 
-def check_bounds(name: str, model: onnx.ModelProto) -> None:
+def check_bounds(name: str, model: onnx.ModelProto, limits: ModelLimits) -> None:
     """Check rules 2 to 5.
 
     Args:
         name: what messages call the model.
         model: as parsed.
+        limits: of rules 2 and 4.
 
     Raises:
         UnsupportedModel: one of the rules.
     """
     try:
-        _check_names(name, _names(model.graph))
+        _check_names(name, _names(model.graph), limits)
         _check_text(name, _texts(model))
     except UnicodeDecodeError as error:  # which protobuf raises, or gives bytes: that differs by version
         raise UnsupportedModel(f"{name}: damaged: a name is not UTF-8 text ({error})") from error
     for tensor in all_tensors(model.graph):
         _check_axes(name, tensor.name, tensor.dims)
     for sparse in model.graph.sparse_initializer:
-        _check_sparse(name, sparse)
+        _check_sparse(name, sparse, limits)
     opsets = {opset.domain: opset.version for opset in model.opset_import}
     for node in model.graph.node:
         _check_attributes(name, node, opsets)
@@ -67,32 +68,53 @@ def check_bounds(name: str, model: onnx.ModelProto) -> None:
 def _names(graph: onnx.GraphProto) -> Iterator[str]:
     """Yield every name in a graph and its sub-graphs."""
     for node in graph.node:
-        yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
-        for attribute in node.attribute:
-            yield attribute.name
-            for inner in subgraphs(attribute):
-                yield from _names(inner)
-    for part in (graph.input, graph.output, graph.initializer):
+        yield from _node_names(node)
+        for inner in (inner for attribute in node.attribute for inner in subgraphs(attribute)):
+            yield from _names(inner)
+    for part in (graph.input, graph.output, graph.value_info, graph.initializer):
         yield from (item.name for item in part)
+    yield from (item.values.name for item in graph.sparse_initializer)
 
 
-def _check_names(model: str, names: Iterable[str]) -> None:
+def _node_names(node: onnx.NodeProto) -> Iterator[str]:
+    yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+    yield from (attribute.name for attribute in node.attribute)
+
+
+def _check_names(model: str, names: Iterable[str], limits: ModelLimits) -> None:
     for name in names:
         _check_text(model, (name,))
-        if len(name) > _MAX_NAME or _BREAKS.search(name):
+        if len(name) > limits.name_length or _BREAKS.search(name):
             raise UnsupportedModel(
                 f"{model}: damaged: a name of {len(name):,} characters begins with {name[:40]!r}; expected one line of "
-                f"at most {_MAX_NAME:,}"
+                f"at most {limits.name_length:,.0f} (--model-limit name-length=NUMBER)"
             )
 
 
 def _texts(model: onnx.ModelProto) -> Iterator[str]:
-    """Yield the texts of any length that are read, besides names."""
+    """Yield the texts of any length that are read, besides names; and those in functions, which are inlined later."""
+    yield from (model.producer_name, model.producer_version, model.domain, model.doc_string)
+    yield from _graph_texts(model.graph)
     for entry in model.metadata_props:
         yield from (entry.key, entry.value)
     yield from (opset.domain for opset in model.opset_import)
     for function in model.functions:
-        yield from (function.name, function.domain)
+        yield from (function.name, function.domain, *function.input, *function.output)
+        for node in function.node:
+            yield from _node_names(node)
+            for inner in (inner for attribute in node.attribute for inner in subgraphs(attribute)):
+                yield from _names(inner)
+                yield from _graph_texts(inner)
+
+
+def _graph_texts(graph: onnx.GraphProto) -> Iterator[str]:
+    """Yield the names of a graph and its sub-graphs, and those of its free axes."""
+    yield graph.name
+    for item in (*graph.input, *graph.output, *graph.value_info):
+        yield from (axis.dim_param for axis in item.type.tensor_type.shape.dim)
+    for node in graph.node:
+        for inner in (inner for attribute in node.attribute for inner in subgraphs(attribute)):
+            yield from _graph_texts(inner)
 
 
 def _check_text(model: str, texts: Iterable[str | bytes]) -> None:
@@ -110,12 +132,13 @@ def _check_axes(model: str, name: str, dims: Iterable[int]) -> None:
         )
 
 
-def _check_sparse(model: str, sparse: onnx.SparseTensorProto) -> None:
+def _check_sparse(model: str, sparse: onnx.SparseTensorProto, limits: ModelLimits) -> None:
     _check_axes(model, sparse.values.name, sparse.dims)
     size = math.prod(sparse.dims) * element_type(sparse.values.data_type).bits // 8
-    if size > MAX_BYTES:
+    if size > limits.sparse_bytes:
         raise UnsupportedModel(
-            f"{model}: sparse tensor '{sparse.values.name}' would have {size:,} bytes; expected at most {MAX_BYTES:,}"
+            f"{model}: sparse tensor '{sparse.values.name}' would have {size:,} bytes; expected at most "
+            f"{limits.sparse_bytes:,.0f}; if that is right, raise --model-limit sparse-bytes=NUMBER"
         )
 
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, cast
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx.reference import ReferenceEvaluator
 
+from tna_onnx.graph.limits import ModelLimits
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.places import is_external
 from tna_onnx.graph.quantized import read_quantized
-from tna_onnx.graph.traverse import subgraph_inputs, subgraph_outputs
+from tna_onnx.graph.traverse import subgraph_inputs, subgraph_outputs, subgraphs
 
 __all__ = ["NotConstant", "constant_value", "made_from_constants"]
 
@@ -24,10 +25,9 @@ _MAX_NODES = 50
 _RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"}
 _LOOPS = {"Loop", "Scan", "SequenceMap"}
 
-# Operators whose result may be larger than all that goes in, by the numbers that go in; and the largest result that is
-# computed.
-_GROWING = {"ConstantOfShape", "EyeLike", "Expand", "OneHot", "Pad", "Range", "Resize", "Tile", "Upsample"}
-_MAX_ELEMENTS = 2**29
+# Operators whose result has no more elements than what goes in. Of any other, the size of the result must be known
+# before it is computed.
+_NOT_LARGER = {"Cast", "Flatten", "Identity", "Reshape", "Shape", "Size", "Slice", "Squeeze", "Transpose", "Unsqueeze"}
 # Numbers in a constant that may say something of a shape: no tensor has more axes.
 _MAX_SHAPE = 64
 
@@ -45,7 +45,7 @@ def made_from_constants(model: Model, tensor: str) -> list[int] | None:
         if not name or name in model.initializers or name in model.sparse:
             continue  # an empty name is an input that is left out
         index = model.producers.get(name)
-        if index is None or model.proto.graph.node[index].op_type in _RANDOM | _LOOPS:
+        if index is None or not _operators(model.proto.graph.node[index]).isdisjoint(_RANDOM | _LOOPS):
             return None
         if index not in nodes:
             nodes.add(index)
@@ -59,6 +59,8 @@ def constant_value(model: Model, tensor: str, reader: int) -> NDArray[Any]:
     Raises:
         NotConstant: it depends on data, or the evaluator cannot compute it.
     """
+    from onnx.reference import ReferenceEvaluator  # noqa: PLC0415 - heavy
+
     nodes = made_from_constants(model, tensor)
     if nodes is None:
         node = model.producer(tensor)
@@ -69,7 +71,7 @@ def constant_value(model: Model, tensor: str, reader: int) -> NDArray[Any]:
     if len(nodes) > _MAX_NODES or any(k >= reader for k in nodes):
         raise NotConstant(f"'{tensor}' is computed by {len(nodes)} nodes, not a constant")
     closed = _closed(model, nodes, tensor)
-    _require_size(closed, tensor)
+    _require_size(closed, tensor, model.limits)
     try:
         values = cast("list[Any]", ReferenceEvaluator(closed).run(None, {}))
     except Exception as error:  # whatever an operator of the evaluator raises
@@ -77,7 +79,7 @@ def constant_value(model: Model, tensor: str, reader: int) -> NDArray[Any]:
     return np.asarray(values[0])
 
 
-def _require_size(closed: onnx.ModelProto, tensor: str) -> None:
+def _require_size(closed: onnx.ModelProto, tensor: str, limits: ModelLimits) -> None:
     """Refuse to compute what would not fit into memory: a few bytes can ask for any size.
 
     Raises:
@@ -87,20 +89,42 @@ def _require_size(closed: onnx.ModelProto, tensor: str) -> None:
         graph = onnx.shape_inference.infer_shapes(_without_weights(closed), data_prop=True).graph
     except onnx.shape_inference.InferenceError as error:
         raise NotConstant(f"'{tensor}' is computed by nodes that do not fit together: {error}") from error
-    sizes: dict[str, int | None] = {}
-    for info in (*graph.value_info, *graph.output):
-        shape = info.type.tensor_type
-        known = shape.HasField("shape") and all(d.HasField("dim_value") for d in shape.shape.dim)
-        sizes[info.name] = math.prod(d.dim_value for d in shape.shape.dim) if known else None
-    for node in closed.graph.node:
+    stored = sum(math.prod(tensor.dims) for tensor in closed.graph.initializer)
+    limit = limits.constant_size(stored)
+    total = 0  # the evaluator keeps all results until it is done
+    for node, size in _results(graph, {}):
+        if size is None:
+            raise NotConstant(f"'{tensor}' is computed by a {node.op_type} node with a result of unknown size")
+        total += size
+        if total > limit:
+            raise NotConstant(
+                f"'{tensor}' is computed by a {node.op_type} node with a result of {size:,} elements; expected at most "
+                f"{limit:,} in all results (--model-limit constant-elements=NUMBER)"
+            )
+
+
+def _results(graph: onnx.GraphProto, outer: Mapping[str, int]) -> Iterator[tuple[onnx.NodeProto, int | None]]:
+    """Yield each node and the elements of each of its results, None if unknown; those in sub-graphs too."""
+    sizes = dict(outer)
+    sizes |= {tensor.name: math.prod(tensor.dims) for tensor in graph.initializer}
+    sizes |= _known_sizes((*graph.input, *graph.value_info, *graph.output))
+    for node in graph.node:
+        for inner in (inner for attribute in node.attribute for inner in subgraphs(attribute)):
+            yield from _results(inner, sizes)
         for name in filter(None, node.output):
-            size = sizes.get(name)
-            if (size is None and node.op_type in _GROWING) or (size or 0) > _MAX_ELEMENTS:
-                found = "unknown" if size is None else f"{size:,}"
-                raise NotConstant(
-                    f"'{tensor}' is computed by a {node.op_type} node with a result of {found} elements; expected at "
-                    f"most {_MAX_ELEMENTS:,}"
-                )
+            if name not in sizes and node.op_type in _NOT_LARGER:
+                sizes[name] = max((sizes.get(n, 0) for n in node.input), default=0)
+            yield node, sizes.get(name)
+
+
+def _known_sizes(infos: Iterable[onnx.ValueInfoProto]) -> dict[str, int]:
+    """Return name -> number of elements, of the tensors whose shapes are known."""
+    sizes = {}
+    for info in infos:
+        shape = info.type.tensor_type
+        if shape.HasField("shape") and all(d.HasField("dim_value") for d in shape.shape.dim):
+            sizes[info.name] = math.prod(d.dim_value for d in shape.shape.dim)
+    return sizes
 
 
 def _without_weights(closed: onnx.ModelProto) -> onnx.ModelProto:
@@ -116,6 +140,12 @@ def _without_weights(closed: onnx.ModelProto) -> onnx.ModelProto:
         else:
             bare.graph.initializer.append(tensor)
     return bare
+
+
+def _operators(node: onnx.NodeProto) -> set[str]:
+    """Return the operator of a node and those in its sub-graphs."""
+    inner = (n for attribute in node.attribute for graph in subgraphs(attribute) for n in graph.node)
+    return {node.op_type}.union(*map(_operators, inner))
 
 
 def _read(node: onnx.NodeProto) -> list[str]:

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 from onnx import ModelProto
 
+from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.constants import made_from_constants
 from tna_onnx.graph.dtypes import code_of
 from tna_onnx.graph.load import Model
@@ -32,8 +33,20 @@ def cut_at(model: Model, tensors: Sequence[str]) -> onnx.ModelProto:
 
 
 def cut_between(proto: onnx.ModelProto, feeds: Mapping[str, np.dtype[Any]], outputs: Sequence[str]) -> onnx.ModelProto:
-    """Return a new model that computes `outputs` from the tensors `feeds`, which become its inputs, of any shape."""
+    """Return a new model that computes `outputs` from the tensors `feeds`, which become its inputs, of any shape.
+
+    Raises:
+        UnsupportedModel: they are computed from an input of the model too.
+    """
     cut = _part(proto, outputs, frozenset(feeds))
+    read = {name for node in cut.graph.node for name in (*node.input, *subgraph_inputs(node))}
+    stored = {tensor.name for tensor in proto.graph.initializer}
+    missing = sorted({i.name for i in proto.graph.input} & read - stored - feeds.keys())
+    if missing:
+        raise UnsupportedModel(
+            f"'{outputs[0]}' is not computed from '{', '.join(feeds)}' alone: the nodes between read the model's input "
+            f"'{missing[0]}' too; give the data for the inputs instead of what was computed before"
+        )
     for name, dtype in feeds.items():
         cut.graph.input.append(onnx.helper.make_tensor_value_info(name, code_of(dtype), None))
     return cut
@@ -79,7 +92,14 @@ def read_beside(model: Model, head: Head) -> list[str]:
     tail = [model.proto.graph.node[k] for k in tail_nodes(model, head)]
     known = {head.features, *(name for node in tail for name in node.output)}
     read = dict.fromkeys(name for node in tail for name in node.input if name)  # once each, in order
-    return [name for name in read if name not in known and made_from_constants(model, name) is None]
+    beside = [name for name in read if name not in known and made_from_constants(model, name) is None]
+    # A weight that is the left operand reads the features transposed.
+    return [name for name in beside if not _transposed(model, name, head.features)]
+
+
+def _transposed(model: Model, tensor: str, features: str) -> bool:
+    node = model.producer(tensor)
+    return node is not None and node.op_type == "Transpose" and node.input[0] == features
 
 
 def _part(proto: onnx.ModelProto, outputs: Sequence[str], fed: frozenset[str]) -> onnx.ModelProto:

@@ -32,26 +32,32 @@ from tna_onnx.graph.walk import MULTI_LABEL, walk_back
 __all__ = ["choose_head", "find_heads"]
 
 
-def find_heads(model: Model) -> tuple[tuple[Head, ...], tuple[Refusal, ...]]:
-    """Walk back from every graph output. Outputs that lead to no head give a refusal."""
-    outcomes = [walk_back(model, output).outcome for output in model.outputs]
+def find_heads(model: Model, *, single: bool = False) -> tuple[tuple[Head, ...], tuple[Refusal, ...]]:
+    """Walk back from every graph output. Outputs that lead to no head give a refusal.
+
+    Args:
+        model: the model.
+        single: an output that classifies holds one logit a sample, whose Sigmoid was left out.
+    """
+    outcomes = [walk_back(model, output, single=single).outcome for output in model.outputs]
     heads = tuple(outcome for outcome in outcomes if isinstance(outcome, Head))
     refusals = tuple(outcome for outcome in outcomes if isinstance(outcome, Refusal))
     return heads, refusals
 
 
-def choose_head(model: Model, node: str | None = None, output: str | None = None) -> Head:
+def choose_head(model: Model, node: str | None = None, output: str | None = None, *, single: bool = False) -> Head:
     """Return the one head of a model; of several outputs behind it, the first (logits before probabilities).
 
     Args:
         model: the model.
         node: label of the linear node, where there are several.
         output: graph output that the head must lead to.
+        single: the output holds one logit a sample, whose Sigmoid was left out.
 
     Raises:
         UnsupportedModel: no head, several heads, or `node` or `output` do not name one of them.
     """
-    heads, refusals = find_heads(model)
+    heads, refusals = find_heads(model, single=single)
     if output is not None:
         if output not in model.outputs:
             raise UnsupportedModel(f"{model.name}: no output '{output}'; the model has {', '.join(model.outputs)}")

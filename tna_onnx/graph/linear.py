@@ -9,17 +9,17 @@ LinearClassifier, whose coefficients are an attribute.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 
+from tna_onnx.graph.linear_layer import Linear
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.stored import Mirror, Refused, Reshape, Step, Stored, Transpose, resolve
 
-__all__ = ["Linear", "is_linear", "is_quantized", "read_linear"]
+__all__ = ["is_linear", "is_matrix_transpose", "is_quantized", "read_linear"]
 
 _STANDARD = ("", "ai.onnx")
 _MICROSOFT = "com.microsoft"
@@ -30,52 +30,14 @@ _QUANTIZED = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, eq=False)
-class Linear:
-    """A linear layer as one node has it.
-
-    Attributes:
-        features: tensor that goes in.
-        features_transposed: the tensor is (n, N).
-        weight: the constant behind the weight.
-        orient: steps from the weight as read to `vectors`.
-        bias: the constant behind the bias, if the node has one; it broadcasts to (C,) after `bias_orient`.
-        bias_orient: steps from the bias as read to one value per vector.
-        scale: factor on features @ vectors.T.
-        bias_scale: factor on the bias.
-        classes: number of classes, where the node says so itself.
-        link: what the node does to the scores: none, softmax, sigmoid, or another activation by name.
-        labels: what the node calls its classes, if it says so.
-    """
-
-    features: str
-    weight: Stored
-    orient: tuple[Step, ...]
-    features_transposed: bool = False
-    bias: Stored | None = None
-    bias_orient: tuple[Step, ...] = ()
-    scale: float = 1.0
-    bias_scale: float = 1.0
-    classes: int | None = None
-    link: str = "none"
-    labels: tuple[int | str, ...] = ()
-
-    @property
-    def vectors(self) -> NDArray[Any]:
-        """(C, n) class vectors, or (1, n) for one score."""
-        return oriented(self.weight.value, self.orient)
-
-
-def oriented(value: NDArray[Any], steps: tuple[Step, ...]) -> NDArray[Any]:
-    """Apply steps in order."""
-    for step in steps:
-        value = step.apply(value)
-    return value
-
-
 def is_linear(node: onnx.NodeProto) -> bool:
     """Whether a node is one of the operators of this module."""
     return (node.domain or "", node.op_type) in _READERS
+
+
+def is_matrix_transpose(node: onnx.NodeProto) -> bool:
+    """Whether a node exchanges the axes of a matrix, as far as its attributes tell."""
+    return node.op_type == "Transpose" and all(list(a.ints) == [1, 0] for a in node.attribute if a.name == "perm")
 
 
 def is_quantized(node: onnx.NodeProto) -> bool:
@@ -122,28 +84,82 @@ def _bias_at(model: Model, node: onnx.NodeProto, index: int, position: int) -> S
 
 def _matmul(model: Model, index: int, node: onnx.NodeProto, attributes: dict[str, Any], _: str) -> Linear:
     # Batches of products have no one weight.
-    if attributes.get("transA", 0) or attributes.get("transBatchA", 0) or attributes.get("transBatchB", 0):
-        raise Refused(f"{node.op_type} that transposes the features or batches is not supported")
-    weight = _constant_second(model, node, index)
-    orient = _matrix(weight, bool(attributes.get("transB", 0)))
-    return Linear(node.input[0], weight, orient, scale=float(attributes.get("alpha", 1.0)))
+    if attributes.get("transBatchA", 0) or attributes.get("transBatchB", 0):
+        raise Refused(f"{node.op_type} that transposes batches is not supported")
+    turned_a = bool(attributes.get("transA", 0))
+    turned_b = bool(attributes.get("transB", 0))
+    scale = float(attributes.get("alpha", 1.0))
+    try:
+        weight = _constant_second(model, node, index)
+    except Refused as refused:
+        weight = _constant_first(model, node, index, refused)
+        return _classes_first(model, node, weight, (turned_a, turned_b), scale)
+    return Linear(node.input[0], weight, _matrix(weight, turned_b), turned_a, scale=scale)
+
+
+def _constant_first(model: Model, node: onnx.NodeProto, index: int, refused: Refused) -> Stored:
+    """Return a matrix that is the left operand.
+
+    Raises:
+        Refused: there is none; the reason is that of the right operand.
+    """
+    try:
+        weight = resolve(model, node.input[0], index)
+    except Refused:
+        raise refused from None
+    if weight.value.ndim != 2:
+        raise refused
+    return weight
+
+
+def _classes_first(
+    model: Model,
+    node: onnx.NodeProto,
+    weight: Stored,
+    turned: tuple[bool, bool],
+    scale: float,
+    bias: Stored | None = None,
+) -> Linear:
+    """Read W x^T, (C, N): the weight is the left operand."""
+    orient = _matrix(weight, not turned[0])
+    features = str(node.input[1])
+    transposed = not turned[1]
+    before = model.producer(features)
+    # The features as they were in front of it; ONNX Runtime takes some Transposes away, even where one is an output.
+    if transposed and before is not None and is_matrix_transpose(before):
+        features = str(before.input[0])
+        transposed = False
+    # Of a vector, each sample would have its own number.
+    if bias is not None and bias.value.size > 1 and (bias.value.ndim < 2 or bias.value.shape[-1] != 1):
+        raise Refused(f"bias '{bias.name}' has shape {bias.value.shape} beside a result of (C, N); expected (C, 1)")
+    return Linear(features, weight, orient, transposed, True, bias, scale=scale)
 
 
 def _gemm(model: Model, index: int, node: onnx.NodeProto, attributes: dict[str, Any], _: str) -> Linear:
-    weight = _constant_second(model, node, index)
-    if weight.value.ndim != 2:
-        raise Refused(f"weight '{weight.name}' is {weight.value.ndim}-dimensional; expected a matrix")
     alpha = float(attributes.get("alpha", 1.0))
     beta = float(attributes.get("beta", 1.0))
-    bias = _bias_at(model, node, index, 2)
     # Zero times any weight is zero: no new weight would change the scores.
-    if alpha == 0 or (bias is not None and beta == 0):
-        raise Refused("Gemm with alpha or beta of zero")
+    if alpha == 0:
+        raise Refused("Gemm with an alpha of zero")
+    # So it is with a bias: JAX writes a plain product with a bias of zeros, and adds the real one behind it.
+    bias = None
+    if beta != 0:
+        bias = _bias_at(model, node, index, 2)
+    turned_a = bool(attributes.get("transA", 0))
+    turned_b = bool(attributes.get("transB", 0))
+    try:
+        weight = _constant_second(model, node, index)
+    except Refused as refused:
+        weight = _constant_first(model, node, index, refused)
+        first = _classes_first(model, node, weight, (turned_a, turned_b), alpha, bias)
+        return replace(first, bias_scale=beta, link=_activation(attributes))
+    if weight.value.ndim != 2:
+        raise Refused(f"weight '{weight.name}' is {weight.value.ndim}-dimensional; expected a matrix")
     return Linear(
         features=node.input[0],
         weight=weight,
-        orient=_matrix(weight, bool(attributes.get("transB", 0))),
-        features_transposed=bool(attributes.get("transA", 0)),
+        orient=_matrix(weight, turned_b),
+        features_transposed=turned_a,
         bias=bias,
         scale=alpha,
         bias_scale=beta,

@@ -23,10 +23,11 @@ from tna_onnx.errors import UnsupportedModel, UsageError
 from tna_onnx.graph.bounds import MAX_BYTES, check_bounds
 from tna_onnx.graph.datafiles import check_places, data_path, open_data, require_bytes
 from tna_onnx.graph.functions import inlined
+from tna_onnx.graph.limits import DEFAULT_MODEL_LIMITS, ModelLimits
 from tna_onnx.graph.places import is_external, place_of
 from tna_onnx.graph.traverse import all_tensors, subgraph_inputs
 
-__all__ = ["Model", "ModelSource", "load_model"]
+__all__ = ["Model", "ModelSource", "load_model", "model_bytes"]
 
 ModelSource: TypeAlias = Any
 """A path, the bytes of a file, an onnx.ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph."""
@@ -44,12 +45,14 @@ class Model:
         sha256: hex digest of the file's bytes.
         path: where it was read from; None for a model in memory.
         inlined: names of the functions that were inlined.
+        limits: how much of it is taken in.
     """
 
     proto: onnx.ModelProto
     sha256: str
     path: Path | None
     inlined: tuple[str, ...] = ()
+    limits: ModelLimits = DEFAULT_MODEL_LIMITS
 
     @property
     def name(self) -> str:
@@ -198,40 +201,50 @@ class Model:
         return value
 
 
-def load_model(source: ModelSource) -> Model:
+def load_model(source: ModelSource, limits: ModelLimits = DEFAULT_MODEL_LIMITS) -> Model:
     """Read an ONNX file, or take a model in memory.
 
     Args:
         source: a path, the bytes of a file, an onnx.ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph.
+        limits: how much of it is taken in.
 
     Raises:
         UsageError: no such file, or something else.
         UnsupportedModel: not an ONNX file, or a damaged one.
     """
     if isinstance(source, (str, Path)):
-        model = _read(Path(source))
+        model = _read(Path(source), limits)
         # Before anything opens the files: what is no part of the model must not become one.
         check_places(Path(source), filter(is_external, all_tensors(model.proto.graph)))
         return model
+    return _complete(_parsed(model_bytes(source), None, limits))
+
+
+def model_bytes(source: ModelSource) -> bytes:
+    """Return a model in memory as the bytes of a file.
+
+    Raises:
+        UsageError: it is no model, or one above 2 GB.
+    """
     if isinstance(source, (bytes, bytearray, memoryview)):
-        return _complete(_parsed(bytes(source), None))
+        return bytes(source)
     package = type(source).__module__.partition(".")[0]
     if isinstance(source, onnx.ModelProto):
-        return _from_proto(source)
+        return _serialized(source)
     # By name of the package, so that neither is imported unless the caller has done so.
     if package == "onnx_ir":
-        return _from_proto(_from_onnx_ir(source))
+        return _serialized(_from_onnx_ir(source))
     if package == "onnx_graphsurgeon":
         import onnx_graphsurgeon  # noqa: PLC0415 - there already, or there would be no such graph
 
-        return _from_proto(onnx_graphsurgeon.export_onnx(source))
+        return _serialized(onnx_graphsurgeon.export_onnx(source))
     raise UsageError(
         f"expected a path, bytes, an onnx.ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph, got "
         f"{type(source).__name__}"
     )
 
 
-def _read(path: Path) -> Model:
+def _read(path: Path, limits: ModelLimits) -> Model:
     if path.is_dir():
         raise UsageError(f"{path}: is a directory; expected an ONNX model file")
     if not path.is_file():
@@ -243,10 +256,10 @@ def _read(path: Path) -> Model:
         data = path.read_bytes()
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
-    return _parsed(data, path)
+    return _parsed(data, path, limits)
 
 
-def _parsed(data: bytes, file: Path | None) -> Model:
+def _parsed(data: bytes, file: Path | None, limits: ModelLimits) -> Model:
     # An empty file, and some others, parse as a protobuf with nothing in it: the graph tells.
     proto = onnx.ModelProto()
     name = file or "the model in memory"
@@ -258,19 +271,20 @@ def _parsed(data: bytes, file: Path | None) -> Model:
         ) from error
     if not proto.graph.node or not proto.graph.output or not proto.opset_import:
         raise UnsupportedModel(f"{name}: no graph in it ({len(data):,} bytes); expected an ONNX model file")
-    check_bounds(str(name), proto)
-    flat, functions = inlined(proto, str(name))
-    return Model(flat, hashlib.sha256(data).hexdigest(), file, functions)
+    check_bounds(str(name), proto, limits)
+    flat, functions = inlined(proto, str(name), limits)
+    return Model(flat, hashlib.sha256(data).hexdigest(), file, functions, limits)
 
 
-def _from_proto(proto: onnx.ModelProto) -> Model:
+def _serialized(proto: onnx.ModelProto) -> bytes:
     try:
-        # A copy, through bytes: the caller may go on editing.
-        return _complete(_parsed(proto.SerializeToString(deterministic=True), None))
+        # A copy: the caller may go on editing.
+        data: bytes = proto.SerializeToString(deterministic=True)
     except (ValueError, EncodeError) as error:
         raise UsageError(
             f"the model in memory is above 2 GB: save it with external data and pass the path ({error})"
         ) from error
+    return data
 
 
 def _complete(model: Model) -> Model:

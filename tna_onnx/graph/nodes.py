@@ -1,23 +1,42 @@
 """The word list of map formulas, written as ONNX nodes.
 
 The other face of `numerics.ops`: each word appends one standard node and returns the name of its result. Everything is
-2-D in the dtype of the logits; constants become initializers of shape [] or [C]. Names share one prefix, so that
-users can leave the block out of a quantisation.
+2-D in the dtype of the logits; constants become initializers of shape [] or [C], or Constant nodes in old files. Names
+share one prefix, so that users can leave the block out of a quantisation.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from tna_onnx.errors import UnsupportedModel
 
-__all__ = ["PREFIX", "NodeOps", "can_append"]
+__all__ = ["MIN_IR_OF_INITIALIZERS", "PREFIX", "NodeOps", "can_append", "constant_node", "insert_nodes", "too_old"]
 
 PREFIX = "tna_onnx"
+
+
+MIN_IR_OF_INITIALIZERS = 4
+"""From this IR version on an initializer need not be a graph input."""
+
+
+def constant_node(tensor: onnx.TensorProto) -> onnx.NodeProto:
+    """Return a node that makes a tensor, for files in which an initializer would have to be a graph input."""
+    return helper.make_node("Constant", [], [tensor.name], name=tensor.name, value=tensor)
+
+
+def insert_nodes(graph: onnx.GraphProto, at: int, nodes: Iterable[onnx.NodeProto]) -> None:
+    """Put nodes in front of node number `at`."""
+    # Copies, as the nodes themselves are deleted; protobuf lists cannot be inserted into.
+    following = [onnx.NodeProto.FromString(node.SerializeToString()) for node in graph.node[at:]]
+    del graph.node[at:]
+    graph.node.extend([*nodes, *following])
 
 
 def can_append(dtype: str, opset: int) -> bool:
@@ -31,25 +50,37 @@ def _min_opset(dtype: str) -> int:
     return 7  # Mul and Add broadcast from 7 on
 
 
+def too_old(dtype: str, opset: int) -> str:
+    """Say why a model's opset has no place for an appended map, and what to do."""
+    version = f"opset {opset}"
+    if not opset:
+        version = "standard nodes without an opset for them"
+    return (
+        f"the model has {version}, too old for an appended map in {dtype}; convert it to opset {_min_opset(dtype)} or "
+        "newer"
+    )
+
+
 class NodeOps:
     """The words as nodes; collects what they wrote.
 
     Args:
         dtype: NumPy name of the logits' dtype.
         opset: the model's opset; Clip takes its bounds as attributes before 11, reductions their axes before 18.
+        ir_version: of the model; before 4 an initializer has to be an input too, so constants become nodes.
 
     Raises:
         UnsupportedModel: the opset is too old.
     """
 
-    def __init__(self, dtype: str, opset: int) -> None:
+    def __init__(self, dtype: str, opset: int, ir_version: int = MIN_IR_OF_INITIALIZERS) -> None:
         if not can_append(dtype, opset):
-            raise UnsupportedModel(
-                f"the model has opset {opset}, too old for an appended map in {dtype}; convert it to opset "
-                f"{_min_opset(dtype)} or newer, or use --map ts, which needs no new nodes"
-            )
+            raise UnsupportedModel(too_old(dtype, opset))
         self._dtype = np.dtype(dtype)
         self._opset = opset
+        self._as_nodes = ir_version < MIN_IR_OF_INITIALIZERS
+        self._stored = 0
+        self._axes = ""
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: list[onnx.TensorProto] = []
 
@@ -58,11 +89,15 @@ class NodeOps:
         """Smallest normal number of the dtype."""
         return float(np.finfo(self._dtype).tiny)
 
+    @property
+    def names(self) -> set[str]:
+        """Names of all that was written."""
+        nodes = {name for node in self.nodes for name in (node.name, *node.output)}
+        return nodes | {tensor.name for tensor in self.initializers}
+
     def const(self, value: Any) -> str:
-        """Write an initializer."""
-        name = f"{PREFIX}/const_{len(self.initializers)}"
-        self.initializers.append(numpy_helper.from_array(np.asarray(value, self._dtype), name))
-        return name
+        """Write a constant."""
+        return self._store(np.asarray(value, self._dtype), f"const_{self._stored}")
 
     def add(self, a: str, b: str) -> str:
         """Write Add."""
@@ -108,18 +143,23 @@ class NodeOps:
 
     def reshape(self, a: str, shape: list[int]) -> str:
         """Write Reshape; not a word of the maps, but what a binary head with logits of shape (N,) needs around them."""
-        name = f"{PREFIX}/shape_{len(self.initializers)}"
-        self.initializers.append(numpy_helper.from_array(np.array(shape, np.int64), name))
-        return self._node("Reshape", [a, name])
+        return self._node("Reshape", [a, self._store(np.array(shape, np.int64), f"shape_{self._stored}")])
 
     def _reduced(self, op_type: str, a: str) -> str:
         if self._opset < 18:  # axes are an attribute
             return self._node(op_type, [a], axes=[1], keepdims=1)
-        name = f"{PREFIX}/axes"
         # All reductions of a map share one tensor of axes.
-        if all(tensor.name != name for tensor in self.initializers):
-            self.initializers.append(numpy_helper.from_array(np.array([1], np.int64), name))
-        return self._node(op_type, [a, name], keepdims=1)
+        self._axes = self._axes or self._store(np.array([1], np.int64), "axes")
+        return self._node(op_type, [a, self._axes], keepdims=1)
+
+    def _store(self, value: NDArray[Any], name: str) -> str:
+        tensor = numpy_helper.from_array(value, f"{PREFIX}/{name}")
+        self._stored += 1
+        if self._as_nodes:
+            self.nodes.append(constant_node(tensor))
+        else:
+            self.initializers.append(tensor)
+        return str(tensor.name)
 
     def _node(self, op_type: str, inputs: list[str], **attributes: Any) -> str:
         name = f"{PREFIX}/{op_type.lower()}_{len(self.nodes)}"

@@ -60,15 +60,16 @@ def require_no_other_readers(model: Model, readout: Readout, *, keeps_order: boo
     for name in sorted(scores - {readout.logits}):
         if model.uses.get(name, 0) <= reads[name]:
             continue  # nobody but the tail itself
-        if not _are_labels(model, name):
+        beside = model.uses[name] - reads[name]
+        if not _are_labels(model, name) and _argmaxes(model, name) != beside:
             raise UnsupportedModel(
                 f"{model.name}: '{name}', between the linear layer and '{readout.logits}', is read elsewhere too and "
                 f"would miss an appended map; use --map none{_or_fold(model, readout)}"
             )
         if not keeps_order:
             raise UnsupportedModel(
-                f"{model.name}: '{name}', the labels of the same node, would not follow an appended map; use --map ts, "
-                "ets or none, which never change the order of the classes"
+                f"{model.name}: '{name}', {_what(model, name)}, would not follow an appended map; use --map ts, ets or "
+                "none, which never change the order of the classes"
             )
 
 
@@ -90,6 +91,18 @@ def _are_labels(model: Model, name: str) -> bool:
     """Whether a tensor holds the labels of a classifier node, which has its scores as the last output."""
     node = model.producer(name)
     return node is not None and node.domain == "ai.onnx.ml" and name != node.output[-1]
+
+
+def _argmaxes(model: Model, name: str) -> int:
+    """Count the nodes that read labels off a tensor: the place of the largest score of each sample."""
+    readers = [node for node in model.proto.graph.node if node.op_type == "ArgMax" and name in node.input]
+    return sum(any(a.name == "axis" and a.i in (1, -1) for a in node.attribute) for node in readers)
+
+
+def _what(model: Model, name: str) -> str:
+    if _are_labels(model, name):
+        return "the labels of the same node"
+    return "from which labels are read"
 
 
 def _or_fold(model: Model, readout: Readout) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.graph.linear import oriented
+from tna_onnx.graph.linear_layer import oriented
 from tna_onnx.graph.stored import Step, Stored
 
 __all__ = ["Head", "Readout", "Refusal"]
@@ -54,6 +54,8 @@ class Readout:
         n_classes: number of classes C.
         labels: what the model calls its classes, if it says so.
         output_step: step of the quantisation of what follows the activation; 0 if there is none.
+        output_slack: largest change of a probability by a Clip or an added constant behind the activation; of a
+            logarithm's, before the probabilities are made to add up to 1 again.
     """
 
     output: str
@@ -67,6 +69,13 @@ class Readout:
     n_classes: int
     labels: tuple[int | str, ...]
     output_step: float
+    output_slack: float
+
+    @property
+    def slack(self) -> float:
+        """Largest difference between a probability of the output and the softmax of the logits, rounding apart."""
+        # (p + e) / (1 + C e) differs from p by C e at most
+        return self.output_slack * (self.n_classes if self.activation == "log_softmax" else 1)
 
     def class_logits(self, raw: NDArray[Any]) -> NDArray[Any]:
         """Return the tensor as (N, C) logits: log p of probabilities; (N,) or (N, 1) of a binary head get their zeros.

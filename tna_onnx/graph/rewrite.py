@@ -1,7 +1,7 @@
 """Model + new head -> new model: the weight, the scaled bias, the appended map, provenance. Nothing else.
 
-The protobuf is copied and only the fields named here are touched. A constant that others read too (a weight tied to an
-embedding, say), or that is computed from others, is left alone: the head then reads a tensor of its own.
+Of a copy, only the fields named here are touched. A constant that others read too, or that is computed, stays as it is;
+the head then reads a tensor of its own.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from onnx import helper, numpy_helper
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.adapted import WriteMap, adapted
 from tna_onnx.graph.floats import float_tensor
+from tna_onnx.graph.hidden import TRANSFORM, hides_scores, show_scores
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.nodes import PREFIX, NodeOps
+from tna_onnx.graph.nodes import MIN_IR_OF_INITIALIZERS, PREFIX, NodeOps, constant_node, insert_nodes
+from tna_onnx.graph.opsets import map_opset
 from tna_onnx.graph.quantized import Quantized
 from tna_onnx.graph.readers import require_no_other_readers
 from tna_onnx.graph.readout import Head, Readout
@@ -35,7 +37,7 @@ RAW_LOGITS = f"{PREFIX}/logits"
 """What the logits in front of an appended map are called."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Rewritten:
     """A new model and what was done to it.
 
@@ -46,6 +48,8 @@ class Rewritten:
         added: names of the initializers that are new.
         nodes: names of the nodes that are new.
         edited: index of each source node that was edited -> the fields that were; attributes as `attribute:NAME`.
+        constants: new Constant nodes, in the place of new initializers.
+        opset: version of the default operator set imported for new nodes; 0 where the source has its own.
     """
 
     proto: onnx.ModelProto
@@ -54,6 +58,8 @@ class Rewritten:
     added: set[str] = field(default_factory=set)
     nodes: set[str] = field(default_factory=set)
     edited: dict[int, set[str]] = field(default_factory=dict)
+    constants: list[onnx.NodeProto] = field(default_factory=list)
+    opset: int = 0
 
     def touch(self, node: int, part: str) -> onnx.NodeProto:
         """Note that a field of a node is edited, and return the node."""
@@ -97,7 +103,11 @@ def rewrite(
     if weight is not None and isinstance(readout, Head):
         _write_weight_and_bias(model, readout, weight, _as_read(readout, bias, bias_factor), result)
     if write_map is not None:
-        _insert(model, adapted(write_map, readout, logits_shape), keeps_order, result)
+        hidden = hides_scores(model, readout)
+        if hidden:
+            show_scores(result.touch(model.producers[readout.logits], f"attribute:{TRANSFORM}"))
+        _insert(model, adapted(write_map, readout, logits_shape, hidden=hidden), keeps_order, result)
+    _prepend(result)
     _annotate(proto, metadata)  # always: the file says what it is, changed or not
     return result
 
@@ -189,11 +199,11 @@ def _write_quantized(
 def _overwrite(model: Model, name: str, tensor: onnx.TensorProto, result: Rewritten) -> None:
     """Put a value where a constant lies: raw data, whatever form the old values had."""
     result.changed.add(name)
-    stored = next((t for t in result.proto.graph.initializer if t.name == name), None)
-    if stored is not None:
-        _keep_words(stored, tensor)
-        stored.CopyFrom(tensor)
-        return
+    for stored in result.proto.graph.initializer:
+        if stored.name == name:
+            _keep_words(stored, tensor)
+            stored.CopyFrom(tensor)
+            return
     # A Constant node has one attribute: a tensor, or plain numbers, which a tensor takes the place of.
     at = model.producers[name]
     node = result.touch(at, "attribute:value")
@@ -228,13 +238,15 @@ def _replace_input(model: Model, at: int, position: int, value: NDArray[Any], na
 
 
 def _add(result: Rewritten, tensor: onnx.TensorProto) -> str:
-    """Add an initializer under a name that is free."""
-    taken = {t.name for t in result.proto.graph.initializer}
+    """Add a tensor under a name that is free: an initializer, or a Constant node in an old file."""
+    taken = {t.name for t in result.proto.graph.initializer} | {node.name for node in result.proto.graph.node}
     if tensor.name in taken:  # another head of this model was given its own before
-        numbered = (f"{tensor.name}_{k}" for k in count(2))
-        tensor.name = next(name for name in numbered if name not in taken)
-    result.proto.graph.initializer.append(tensor)
-    result.added.add(tensor.name)
+        tensor.name = next(name for name in (f"{tensor.name}_{k}" for k in count(2)) if name not in taken)
+    if result.proto.ir_version < MIN_IR_OF_INITIALIZERS:
+        result.constants.append(constant_node(tensor))
+    else:
+        result.proto.graph.initializer.append(tensor)
+        result.added.add(tensor.name)
     return str(tensor.name)
 
 
@@ -247,7 +259,7 @@ def _insert(model: Model, write_map: WriteMap, keeps_order: bool, result: Rewrit
     proto = result.proto
     readout = result.readout
     require_no_other_readers(model, readout, keeps_order=keeps_order)
-    ops = NodeOps(readout.logits_type, model.opset)
+    ops = NodeOps(readout.logits_type, map_opset(model), proto.ir_version)
     features = readout.features if isinstance(readout, Head) else ""
     last = write_map(ops, RAW_LOGITS, features)
     _refuse_taken_names(model, ops)
@@ -256,24 +268,28 @@ def _insert(model: Model, write_map: WriteMap, keeps_order: bool, result: Rewrit
     producer = result.touch(at, "output")
     producer.output[list(producer.output).index(readout.logits)] = RAW_LOGITS
     ops.nodes[-1].output[list(ops.nodes[-1].output).index(last)] = readout.logits
-    # Copies, as the nodes themselves are deleted; protobuf lists cannot be inserted into.
-    following = [onnx.NodeProto.FromString(node.SerializeToString()) for node in proto.graph.node[at + 1 :]]
-    del proto.graph.node[at + 1 :]
-    proto.graph.node.extend([*ops.nodes, *following])
+    insert_nodes(proto.graph, at + 1, ops.nodes)
     proto.graph.initializer.extend(ops.initializers)
+    if not model.opset:
+        result.opset = map_opset(model)
+        proto.opset_import.append(helper.make_opsetid("", result.opset))
     result.added.update(tensor.name for tensor in ops.initializers)
     result.nodes.update(node.name for node in ops.nodes)
 
 
+def _prepend(result: Rewritten) -> None:
+    """Put new Constant nodes in front of all others; last, because source nodes are named by their index."""
+    if result.constants:
+        insert_nodes(result.proto.graph, 0, result.constants)
+        result.nodes.update(node.name for node in result.constants)
+
+
 def _refuse_taken_names(model: Model, ops: NodeOps) -> None:
     taken = {*model.producers, *model.initializers, *(node.name for node in model.proto.graph.node)}
-    new = {RAW_LOGITS, *(tensor.name for tensor in ops.initializers)}
-    for node in ops.nodes:
-        new.update((node.name, *node.output))
-    if taken & new:
+    again = taken & {RAW_LOGITS, *ops.names}
+    if again:
         raise UnsupportedModel(
-            f"{model.name}: already holds a map that tna-onnx wrote ('{min(taken & new)}'); "
-            "start from the original model"
+            f"{model.name}: already holds a map that tna-onnx wrote ('{min(again)}'); start from the original model"
         )
 
 

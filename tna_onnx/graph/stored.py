@@ -25,7 +25,7 @@ from tna_onnx.graph.floats import rounded
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.quantized import Quantized, read_quantized
 
-__all__ = ["Cast", "Mirror", "Refused", "Reshape", "Step", "Stored", "Transpose", "resolve"]
+__all__ = ["Cast", "Mirror", "Permute", "Refused", "Reshape", "Step", "Stored", "Transpose", "resolve"]
 
 
 class Refused(Exception):
@@ -91,7 +91,23 @@ class Mirror:
         return np.concatenate([-array, array])
 
 
-Step: TypeAlias = Transpose | Reshape | Cast | Mirror
+@dataclass(frozen=True)
+class Permute:
+    """The classes in another order: entry k of the result is entry `order[k]`."""
+
+    order: tuple[int, ...]
+    axis: int
+
+    def apply(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Do what the node does to the scores."""
+        return np.take(array, self.order, self.axis)
+
+    def undo(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Take the permutation back."""
+        return np.take(array, np.argsort(self.order), self.axis)
+
+
+Step: TypeAlias = Transpose | Reshape | Cast | Mirror | Permute
 
 
 @dataclass(frozen=True, eq=False)

@@ -41,7 +41,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import solve_triangular
 
 from tna_onnx.errors import DataError
 from tna_onnx.maps.base import Reduce
@@ -234,6 +233,8 @@ def _inverse_root(covariance: FloatArray) -> FloatArray:
     What OAS adds to the diagonal is at least about tr(S) / (n N): Sigma has no direction without variance, unless all
     are such.
     """
+    from scipy.linalg import solve_triangular  # noqa: PLC0415 - heavy
+
     try:
         factor = np.linalg.cholesky(covariance)
     except np.linalg.LinAlgError:

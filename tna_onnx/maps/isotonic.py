@@ -22,7 +22,6 @@ from typing import Any, ClassVar
 import array_api_compat
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit
 
 from tna_onnx.maps.base import Reduce
 from tna_onnx.maps.ramps import Knots, chain
@@ -121,6 +120,8 @@ class IsotonicOneVsAll:
 
 def _correction(probability: NDArray[np.float32], outcome: NDArray[np.bool_]) -> Knots:
     """Return the knots of g = log f / p."""
+    from scipy.special import expit  # noqa: PLC0415 - heavy
+
     log_odds = isotonic_log_odds(probability, outcome)
     x, g = thinned(log_odds, np.log(expit(log_odds) / expit(CENTRES)))
     return tuple(x.tolist()), tuple(g.tolist())

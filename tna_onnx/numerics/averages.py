@@ -1,33 +1,35 @@
-"""Averages of tilted class vectors, the *Average* step of Algorithm 1, for many angles in one walk.
+"""Averages of tilted class vectors, the *Average* step of Algorithm 1, at many angles.
 
-Member k is the path of the k-th child of the seed, whatever the number of members; with antithetic draws, a pair of
-members is that path and its counterpart. Members are added up in groups of 16, in the dtype of the weight, and groups
-in float64: an average of so many members at an angle has the same bits, whatever was computed before it.
+Member k is path k of the seed, whatever the number of members; with antithetic draws, a pair of members is a path and
+its counterpart. An average of so many members at an angle has the same bits, whatever was asked for before it.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import array_api_compat
 import numpy as np
 
-from tna_onnx.numerics.rotations import TiltParameters
-from tna_onnx.numerics.tilt import tilted_sums
+from tna_onnx.numerics.class_vectors import ClassVectors, FloatArray
+from tna_onnx.numerics.rotations import Rotations, TiltParameters
+from tna_onnx.numerics.stops import Stops, find_stops
+from tna_onnx.numerics.tilt import tilted_means
 
-__all__ = ["LIMIT", "Average", "Draws", "GrowingAverages", "averages", "kept_part", "more_members"]
+__all__ = ["LIMIT", "Average", "Draws", "Ensemble", "averages", "kept_part", "more_members"]
 
 LIMIT = 0
 """Number of members that stands for the limit of many, W' = cos(mRC) W."""
 
-# Paths walked side by side: above this many members, sums are kept per angle instead of vectors per member.
-_GROUP = 16
+# Angles of a grid that are worth a stop each, though they may never be asked for.
+_MOST_STOPS = 400
 
-# Bytes of the paths of one ensemble that may be in memory together.
-_TOGETHER = 2**32
+# Bytes of the averages that are made in one walk.
+_TOGETHER = 2**27
 
 
 @dataclass(frozen=True)
@@ -43,11 +45,6 @@ class Draws:
     seed: int = 0
     antithetic: bool = False
     tilt: TiltParameters = field(default_factory=TiltParameters)
-
-    def child(self, k: int) -> np.random.SeedSequence:
-        """Seed of path k."""
-        # a fixed key, not .spawn: member k is the same one whatever was drawn before it
-        return np.random.SeedSequence(self.seed, spawn_key=(k,))
 
 
 def kept_part(weight: Any, average: Any) -> float:
@@ -71,114 +68,97 @@ class Average:
     """
 
     angle: float
-    weight: Any
+    weight: FloatArray
     rotations: float
     reached: float
 
 
-def averages(weight: Any, angles: Sequence[float], members: int, draws: Draws) -> Iterator[Average]:
-    """Yield the average at each angle in degrees, ascending; ends early where a member's path does.
-
-    Args:
-        weight: (C, n) class vectors.
-        angles: ascending, in [0, 90).
-        members: how many are averaged; `LIMIT` for the limit of many.
-        draws: where rotations come from.
-
-    Raises:
-        ValueError: the weight cannot be tilted (n < 2, or all class vectors zero).
-    """
-    # E[R] is a multiple of the identity: the limit needs no rotation at all
-    if members == LIMIT:
-        xp = array_api_compat.array_namespace(weight)
-        for angle in angles:
-            yield Average(angle, xp.astype(weight * math.cos(math.radians(angle)), weight.dtype), 0.0, angle)
-        return
-    if len(angles) > 1 and members * weight.size * weight.itemsize > _TOGETHER:
-        for angle in angles:  # a walk for each angle, one path after the other
-            yield from averages(weight, [angle], members, draws)
-        return
-    growing = GrowingAverages(weight, angles, draws)
-    # more than one group: sums over groups are float64
-    if len(groups := list(growing.groups(0, members))) > 1:
-        growing.grow(members)
-        yield from (growing.at(k) for k in range(len(growing)))
-        return
-    for angle, (reached, total, rotations) in zip(angles, groups[0][1], strict=False):  # nothing to keep
-        yield Average(angle, total / members, rotations, math.degrees(reached))
+def averages(weight: FloatArray, angles: Sequence[float], members: int, draws: Draws) -> Iterator[Average]:
+    """Yield the average at each angle in degrees, ascending (see `Ensemble.averages`)."""
+    return Ensemble(weight, draws).averages(angles, members)
 
 
 def more_members(members: int) -> int:
-    """Return the next size of an ensemble that grows: at least twice as many, in whole groups."""
-    # 2 groups: with antithetic draws a group of paths is twice as many members
-    return -(-2 * members // (2 * _GROUP)) * 2 * _GROUP
+    """Return the next size of an ensemble that grows: at least twice as many."""
+    return -(-2 * members // 32) * 32
 
 
-class GrowingAverages:
-    """Averages at some angles of a number of members that grows; every path is walked once.
+class Ensemble:
+    """The members of one weight, as many as are asked for; where their paths stop is found once.
 
     Args:
-        weight: (C, n) class vectors.
-        angles: ascending, in degrees, in [0, 90).
+        weight: (C, n) class vectors; kept.
         draws: where rotations come from.
-
-    Its length is the number of angles that every member has reached so far.
+        grid: angles in degrees that may be asked for, ascending, in [0, 90): their stops are found on the way.
     """
 
-    def __init__(self, weight: Any, angles: Sequence[float], draws: Draws) -> None:
-        self._weight = weight
-        self._angles = list(angles)
+    def __init__(self, weight: FloatArray, draws: Draws, grid: Sequence[float] = ()) -> None:
+        self.weight = weight
         self._draws = draws
-        self._sums: list[Any] = []
-        self._means = np.zeros((len(angles), 2))
-        self.members = 0
+        self._grid = list(grid) if len(grid) <= _MOST_STOPS else []
+        self._angles: list[float] = []
+        self._stops = Stops(np.zeros((0, 0), np.int64), np.zeros((0, 0)))
 
-    def __len__(self) -> int:
-        return len(self._angles)
+    def averages(self, angles: Sequence[float], members: int) -> Iterator[Average]:
+        """Yield the average at each angle, ascending; ends early where a member's path does.
 
-    def grow(self, members: int) -> None:
-        """Add members up to so many; sizes that will grow again are those of `more_members`.
+        Args:
+            angles: ascending, in degrees, in [0, 90).
+            members: how many are averaged; `LIMIT` for the limit of many.
 
         Raises:
-            ValueError: the weight cannot be tilted, or this size cannot follow the last one.
+            ValueError: angles are not ascending, or the weight cannot be tilted (n < 2, or all class vectors zero).
         """
-        # whole groups only, pairs of members counted: a group that was cut would be summed in another order
-        if self.members % (2 * _GROUP) or members < self.members:
-            raise ValueError(f"{members} members cannot follow {self.members}")
-        xp = array_api_compat.array_namespace(self._weight)
-        # a group is summed in the dtype of the weight, and joins the others in float64 (see the head of this file)
-        for size, walk in self.groups(self.members, members):
-            k = -1
-            for k, (reached, total, rotations) in enumerate(walk):
-                if k == len(self._sums):
-                    self._sums.append(total)
-                elif self._sums[k].dtype == xp.float64:
-                    self._sums[k] += total
-                else:
-                    self._sums[k] = xp.astype(self._sums[k], xp.float64) + total
-                self._means[k] += np.array([rotations, reached]) * size
-            # angles that these members do not reach are lost for all
-            del self._angles[k + 1 :], self._sums[k + 1 :]
-        self.members = members
+        if any(b <= a for a, b in itertools.pairwise(angles)):
+            raise ValueError(f"angles must ascend, got {list(angles)}")
+        # E[R] is a multiple of the identity: the limit needs no rotation at all
+        if members == LIMIT:
+            for angle in angles:
+                kept = self.weight.dtype.type(math.cos(math.radians(angle)))
+                yield Average(angle, self.weight * kept, 0.0, angle)
+            return
+        # the odd one of pairs has no counterpart
+        paired = members // 2 if self._draws.antithetic else 0
+        stops = self._stops_of(angles, members - paired)
+        # a mean over some of the members would not be the average that was asked for
+        reached = np.logical_and.accumulate((stops.rotations > 0).all(axis=0))
+        share = np.where(np.arange(members - paired) < paired, 2, 1) / members
+        together = max(1, _TOGETHER // self.weight.nbytes)
+        for begin in range(0, int(reached.sum()), together):
+            part = slice(begin, min(begin + together, int(reached.sum())))
+            counts = stops.rotations[:, part]
+            means = tilted_means(self._start, self._rotations, counts, paired=paired)
+            for k, mean in enumerate(means, start=begin):
+                yield Average(
+                    angles[k],
+                    mean,
+                    float(share @ stops.rotations[:, k]),
+                    math.degrees(float(share @ stops.reached[:, k])),
+                )
 
-    def at(self, k: int) -> Average:
-        """Return the average at angle number k."""
-        xp = array_api_compat.array_namespace(self._weight)
-        rotations, reached = self._means[k] / self.members
-        # divided in float64, rounded to the dtype of the weight once
-        mean = xp.astype(self._sums[k] / self.members, self._weight.dtype)
-        return Average(self._angles[k], mean, float(rotations), math.degrees(reached))
+    @functools.cached_property
+    def _start(self) -> ClassVectors:
+        return ClassVectors.of(self.weight)
 
-    def groups(self, start: int, members: int) -> Iterator[tuple[int, Iterator[tuple[float, Any, float]]]]:
-        """Yield (size, walk of `tilted_sums`) of groups that hold the members from `start` on."""
-        draws = self._draws
-        radians = [math.radians(a) for a in self._angles]
-        share = 2 if draws.antithetic else 1  # members that one seed gives
-        for k in range(start // share, members // share, _GROUP):
-            seeds = [draws.child(i) for i in range(k, min(k + _GROUP, members // share))]
-            yield (
-                share * len(seeds),
-                tilted_sums(self._weight, radians, seeds, draws.tilt, antithetic=draws.antithetic),
+    @functools.cached_property
+    def _rotations(self) -> Rotations:
+        return Rotations(self._start.vectors.shape[0], self._draws.seed, self._draws.tilt)
+
+    def _stops_of(self, angles: Sequence[float], paths: int) -> Stops:
+        """Return the (paths, angles) stops of the first paths; those that are not known yet are found."""
+        known = len(self._stops.rotations)
+        if not {*angles} <= {*self._angles}:
+            end = max(*angles, *self._angles, 0.0)
+            self._angles = sorted({*angles, *self._angles, *(a for a in self._grid if a <= end)})
+            self._stops = self._find(range(max(known, paths)))
+        elif known < paths:
+            more = self._find(range(known, paths))
+            self._stops = Stops(
+                np.concatenate([self._stops.rotations, more.rotations]),
+                np.concatenate([self._stops.reached, more.reached]),
             )
-        if members % share:  # the odd one has no counterpart
-            yield 1, tilted_sums(self._weight, radians, [draws.child(members // share)], draws.tilt)
+        at = [self._angles.index(angle) for angle in angles]
+        return Stops(self._stops.rotations[:paths, at], self._stops.reached[:paths, at])
+
+    def _find(self, paths: range) -> Stops:
+        return find_stops(self._start, self._rotations, np.array(paths, np.int64), np.radians(self._angles))

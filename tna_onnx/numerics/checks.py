@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
 from numbers import Integral, Real
 from typing import Literal
 
 from tna_onnx.errors import UsageError
 
-__all__ = ["MAX_LEVEL", "check_choice", "check_level", "check_numbers"]
+__all__ = ["MAX_LEVEL", "check_choice", "check_level", "check_limits", "check_numbers"]
 
 MAX_LEVEL = 99.9
 """Largest confidence level, per cent: a normal distribution does not tell what lies further out."""
@@ -52,6 +53,21 @@ def check_choice(name: str, word: object, choices: Iterable[str]) -> None:
     known = tuple(choices)
     if word not in known:
         raise UsageError(f"{name} '{word}' is not known; expected {', '.join(known)}")
+
+
+def check_limits(kind: str, limits: Mapping[str, object]) -> None:
+    """Refuse limits that are not finite numbers of at least 0.
+
+    Raises:
+        UsageError: one is something else.
+
+    >>> check_limits("data", {"overlap": -1})
+    Traceback (most recent call last):
+    tna_onnx.errors.UsageError: data limit overlap must be a finite number of at least 0, got -1
+    """
+    for name, value in limits.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
+            raise UsageError(f"{kind} limit {name} must be a finite number of at least 0, got {value!r}")
 
 
 def check_level(per_cent: float) -> float:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import array_api_compat
 import numpy as np
+from numpy.typing import NDArray
 
-__all__ = ["ClassVectors"]
+__all__ = ["ClassVectors", "FloatArray"]
+
+FloatArray = NDArray[np.floating[Any]]
 
 # Squared length of a class vector that counts as zero: squares of float32 underflow soon below.
 _NOTHING = 1e-30
@@ -25,23 +27,25 @@ class ClassVectors:
         share: one over the number of vectors with a direction.
     """
 
-    vectors: Any
-    half: Any
+    vectors: FloatArray
+    half: NDArray[np.float64]
     share: float
 
     @classmethod
-    def of(cls, weight: Any) -> ClassVectors:
+    def of(cls, weight: FloatArray) -> ClassVectors:
+        """Prepare a (C, n) weight.
+
+        Raises:
+            ValueError: weight is not 2-D, has n < 2, or all its rows are zero.
+        """
         if weight.ndim != 2 or weight.shape[1] < 2:
             raise ValueError(f"weight must be (C, n) with n >= 2, got shape {tuple(weight.shape)}")
-        xp = array_api_compat.array_namespace(weight)
-        vectors = xp.asarray(weight.T, copy=True)
-        vectors = np.ascontiguousarray(vectors) if isinstance(vectors, np.ndarray) else vectors.contiguous()
-        squared = xp.zeros(vectors.shape[1], dtype=xp.float64, device=array_api_compat.device(vectors))
+        vectors = np.ascontiguousarray(weight.T)
+        squared = np.zeros(vectors.shape[1])
         for row in range(0, vectors.shape[0], 64):  # a few rows at a time: a float64 copy of all would be large
-            squared += xp.sum(xp.astype(vectors[row : row + 64], xp.float64) ** 2, axis=0)
+            squared += np.sum(vectors[row : row + 64].astype(np.float64) ** 2, axis=0)
         directed = squared > _NOTHING
-        if not bool(xp.any(directed)):
+        if not directed.any():
             raise ValueError("every class vector is zero, or nearly so: there is nothing to tilt")
-        # the inner `where` divides by 1 where the outer one takes zero
-        half = xp.where(directed, 0.5 / xp.where(directed, squared, xp.ones_like(squared)), xp.zeros_like(squared))
-        return cls(vectors, half, 1 / int(xp.count_nonzero(directed)))
+        half = np.divide(0.5, squared, out=np.zeros_like(squared), where=directed)
+        return cls(vectors, half, 1 / int(np.count_nonzero(directed)))

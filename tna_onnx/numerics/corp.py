@@ -29,7 +29,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import xlog1py, xlogy
 
 from tna_onnx.numerics.isotonic import pool
 from tna_onnx.numerics.stats import SampleScores
@@ -182,6 +181,8 @@ class _Drawn:
 
 def _log_score(count: Array, hits: Array, probability: Array) -> Array:
     """Mean binary NLL (...) of (..., K) hits in cells of (K,) samples under (..., K) probabilities, nats."""
+    from scipy.special import xlog1py, xlogy  # noqa: PLC0415 - heavy
+
     # 0 log 0 is 0: PAV gives 0 and 1 only where it is right
     likelihood = xlogy(hits, probability) + xlog1py(count - hits, -probability)
     return np.asarray(-np.sum(likelihood, axis=-1) / np.sum(count))

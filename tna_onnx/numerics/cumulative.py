@@ -24,7 +24,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr
 
 from tna_onnx.numerics.stats import SampleScores
 
@@ -72,6 +71,8 @@ def kolmogorov_smirnov_p(x: float) -> float:
     >>> round(kolmogorov_smirnov_p(2.241), 3)
     0.05
     """
+    from scipy.special import ndtr  # noqa: PLC0415 - heavy
+
     if x == 0:
         return 1.0
     if x < _SWITCH:
@@ -88,6 +89,8 @@ def kuiper_p(x: float) -> float:
     >>> round(kuiper_p(2.498), 3)
     0.05
     """
+    from scipy.special import ndtr  # noqa: PLC0415 - heavy
+
     if x == 0:
         return 1.0
     if x < _SWITCH:

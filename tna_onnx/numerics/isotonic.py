@@ -21,8 +21,6 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import isotonic_regression
-from scipy.special import expit, logit
 
 __all__ = ["CENTRES", "TOLERANCE", "cells", "isotonic_log_odds", "pool", "thinned"]
 
@@ -62,9 +60,12 @@ def isotonic_log_odds(probability: NDArray[np.floating], outcome: NDArray[np.boo
     >>> high, low = np.full(1000, 0.9), np.full(1000, 0.1)
     >>> hits = np.arange(1000) < 700
     >>> f = isotonic_log_odds(np.r_[low, high], np.r_[~hits, hits])
-    >>> expit(np.interp([-2.2, 2.2], CENTRES, f)).round(1).tolist()
+    >>> log_odds = np.interp([-2.2, 2.2], CENTRES, f)
+    >>> (1 / (1 + np.exp(-log_odds))).round(1).tolist()
     [0.3, 0.7]
     """
+    from scipy.special import expit, logit  # noqa: PLC0415 - heavy
+
     count, hits = cells(probability, outcome)  # step 1
     filled = np.flatnonzero(count)
     frequency, size = pool(hits[filled] / count[filled], count[filled])  # step 2
@@ -78,6 +79,8 @@ def isotonic_log_odds(probability: NDArray[np.floating], outcome: NDArray[np.boo
 
 def cells(probability: NDArray[np.floating], outcome: NDArray[np.bool_]) -> tuple[FloatArray, FloatArray]:
     """Return how many samples, and how many outcomes, each cell has: (72,) each."""
+    from scipy.special import expit, logit  # noqa: PLC0415 - heavy
+
     p = np.asarray(probability, np.float64)
     # the ends belong to the outermost cells
     log_odds = logit(np.clip(p, expit(-_RANGE), expit(_RANGE)))
@@ -89,6 +92,8 @@ def cells(probability: NDArray[np.floating], outcome: NDArray[np.bool_]) -> tupl
 
 def pool(y: FloatArray, weight: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return the non-decreasing values closest to y in weighted squares, and the weights of their blocks: (K,) each."""
+    from scipy.optimize import isotonic_regression  # noqa: PLC0415 - heavy
+
     found = isotonic_regression(y, weights=weight)
     sizes = np.repeat(found.weights, np.diff(found.blocks))
     return np.asarray(found.x, np.float64), np.asarray(sizes, np.float64)
@@ -101,6 +106,8 @@ def thinned(log_odds: FloatArray, correction: FloatArray) -> tuple[FloatArray, F
         log_odds: (72,) of f at the cells' centres.
         correction: (72,) what is added to a logit there.
     """
+    from scipy.special import expit  # noqa: PLC0415 - heavy
+
     p = expit(CENTRES)
     f = expit(log_odds)
     # a logit that moves by d moves its probability by f (1 - f) d

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.numerics.ops import own_column, row_max, row_sum, to_host
+from tna_onnx.numerics.sample_terms import numpy_terms, terms
 
 __all__ = ["SampleScores"]
 
@@ -51,24 +52,21 @@ class SampleScores:
         >>> SampleScores.of_logits(np.log([[0.8, 0.2]]), np.array([0])).confidence.round(4).tolist()
         [0.800000011920929]
         """
+        if isinstance(logits, np.ndarray):
+            return cls(*numpy_terms(logits, labels))
         xp = array_api_compat.array_namespace(logits)
         # exponentials of float16 would have three digits
         if logits.dtype == xp.float16:
             logits = xp.astype(logits, xp.float32)
-        top = row_max(logits)
-        own = own_column(logits, labels) - top
-        # the largest exponential is 1: none overflows, and the sum cannot vanish
-        weights = xp.exp(logits - top)
+        # the largest is 0: no exponential overflows, and their sum cannot vanish
+        shifted = logits - row_max(logits)
+        own = own_column(shifted, labels)
+        weights = xp.exp(shifted)
         total = row_sum(weights, double=True)
         squares = row_sum(weights * weights, double=True)
-        return cls(
-            # the exponential of the largest logit is 1
-            confidence=_host(xp.squeeze(1 / total, axis=1), np.float32),
-            hit=_hits(xp.argmax(logits, axis=1), labels),
-            nll=_host(xp.squeeze(xp.log(total) - own, axis=1), np.float32),
-            # the square of the module docstring multiplied out: sum p^2 - 2 p_y + 1
-            brier=_host(xp.squeeze(squares / total**2 - 2 * xp.exp(own) / total + 1, axis=1), np.float32),
-        )
+        columns = (xp.squeeze(each, axis=1) for each in (own, total, squares))
+        own, total, squares = (to_host(each) for each in columns)
+        return cls(*terms(own, total, squares, _hits(xp.argmax(logits, axis=1), labels)))
 
     @classmethod
     def of_probabilities(cls, probabilities: Any, labels: Any) -> SampleScores:

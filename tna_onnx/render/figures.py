@@ -8,16 +8,14 @@ same bytes.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from tna_onnx.data.optional import optional
-from tna_onnx.errors import UsageError
-from tna_onnx.files import write_file
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.render import candidates
+from tna_onnx.render.figure_files import STYLE, save_figure
 from tna_onnx.render.reliability import bars
 from tna_onnx.render.reliability_figure import BAR, OVER, draw_reliability
 from tna_onnx.results.details import Details, Scored
@@ -30,28 +28,6 @@ _WIDTH = 6.6
 _HEIGHT = 3.1
 # A line of a legend, in inches.
 _LEGEND_LINE = 0.13
-_STYLE = {
-    "axes.edgecolor": "#444444",
-    "axes.grid": True,
-    "axes.grid.axis": "y",
-    "axes.axisbelow": True,
-    "axes.labelsize": 9,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "axes.titlesize": 9,
-    "figure.constrained_layout.use": True,
-    "font.size": 8,
-    "grid.color": "#dddddd",
-    "hatch.linewidth": 0.6,
-    "legend.fontsize": 8,
-    "legend.frameon": False,
-    "lines.linewidth": 1.4,
-    "lines.markersize": 3,
-    "pdf.fonttype": 42,  # TrueType, so that text stays text
-    "savefig.dpi": 200,
-    "svg.fonttype": "none",  # text stays text
-    "svg.hashsalt": "tna-onnx",  # no random ids: the same report gives the same bytes
-}
 _BEFORE = {"color": "#a02c1c", "linestyle": "--"}
 _AFTER = {"color": "#1f4e9c", "linestyle": "-"}
 # One marker and colour for each number of members, the last for all others; the kind of data has the dashes.
@@ -64,8 +40,6 @@ _RING = {"marker": "o", "markersize": 8, "markerfacecolor": "none", "color": "#3
 _LONG_LABEL = 32
 _WEIGHTS = {"original": "original weight", "tilted": "one tilted weight", "averaged": "average of tilted weights"}
 _WEIGHT_LOOKS = {"original": _BEFORE, "tilted": {"color": "#8a6d00", "linestyle": ":"}, "averaged": _AFTER}
-# Entries of a file that would differ from run to run.
-_NO_DATE = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
 
 
 def require_matplotlib() -> None:
@@ -96,25 +70,15 @@ def write_figures(report: Report, folder: Path, formats: Sequence[str] = ("svg",
     make = optional("matplotlib.figure", "plot", "drawing figures").Figure  # no pyplot: global state
     written = []
     # The style is in force for these figures only.
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         for name, draw in _figures(report, details).items():
             figure = make(figsize=(_WIDTH, _HEIGHT))
             draw(figure)
             for ending in formats:
                 path = folder / f"{name}.{ending}"
-                _save(figure, path, _NO_DATE.get(ending))
+                save_figure(figure, path)
                 written.append(path)
     return tuple(written)
-
-
-def _save(figure: Any, path: Path, metadata: dict[str, None] | None) -> None:
-    drawn = io.BytesIO()
-    figure.savefig(drawn, format=path.suffix[1:], metadata=metadata)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_file(path, drawn.getvalue())
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be written: {error.strerror}") from error
 
 
 def _figures(report: Report, details: Details) -> dict[str, Callable[[Any], None]]:

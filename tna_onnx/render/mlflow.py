@@ -21,6 +21,7 @@ from typing import Any
 
 from tna_onnx.data.optional import optional
 from tna_onnx.errors import TnaError
+from tna_onnx.graph.limits import NO_MODEL_LIMITS
 from tna_onnx.graph.load import load_model
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.results.as_json import to_json
@@ -234,7 +235,7 @@ def _model_files(report: Report) -> list[Path]:
     if not path.is_file():
         return []
     # a large model keeps its tensors in a file beside it, and does not load without that
-    return [path, *(path.with_name(name) for name in load_model(path).external_files)]
+    return [path, *(path.with_name(name) for name in load_model(path, NO_MODEL_LIMITS).external_files)]
 
 
 def _first_line(error: Exception) -> str:

@@ -8,8 +8,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import psutil
-
 __all__ = ["allowed_cores", "free_memory", "resident_memory"]
 
 _CGROUP = Path("/sys/fs/cgroup")
@@ -23,6 +21,8 @@ def allowed_cores(cgroup: Path = _CGROUP) -> int:
     Args:
         cgroup: folder of the control group; on other systems than Linux there is none.
     """
+    import psutil  # noqa: PLC0415 - heavy
+
     process = psutil.Process()
     cores = os.cpu_count() or 1
     if hasattr(process, "cpu_affinity"):  # macOS cannot bind a process to cores
@@ -40,6 +40,8 @@ def free_memory(cgroup: Path = _CGROUP) -> int:
     Args:
         cgroup: folder of the control group; on other systems than Linux there is none.
     """
+    import psutil  # noqa: PLC0415 - heavy
+
     free = int(psutil.virtual_memory().available)
     try:
         limit = int((cgroup / "memory.max").read_text(encoding="ascii"))
@@ -53,4 +55,6 @@ def free_memory(cgroup: Path = _CGROUP) -> int:
 
 def resident_memory() -> int:
     """Return the bytes of this process that are in memory."""
+    import psutil  # noqa: PLC0415 - heavy
+
     return int(psutil.Process().memory_info().rss)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.numerics.averages import LIMIT, Average, averages
+from tna_onnx.numerics.averages import LIMIT, Average, Ensemble
 from tna_onnx.numerics.metrics import objective_value
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.search.settings import SearchSettings
@@ -96,20 +96,18 @@ def pick(candidates: Sequence[Candidate], values: Sequence[float]) -> int:
 
 def candidate_weight(weight: NDArray[Any], candidate: Candidate, settings: SearchSettings) -> NDArray[Any]:
     """Make the (C, n) weight of a candidate again, bit for bit."""
-    if candidate.weight is not None:
-        return candidate.weight
-    return next(candidate_weights(weight, [candidate], settings))[1]
+    return next(candidate_weights(Ensemble(weight, settings.draws), [candidate]))[1]
 
 
-def candidate_weights(
-    weight: NDArray[Any], candidates: Sequence[Candidate], settings: SearchSettings
-) -> Iterator[tuple[int, NDArray[Any]]]:
-    """Yield (index, (C, n) weight) of candidates, in any order: those of one ensemble size are made in one walk."""
+def candidate_weights(ensemble: Ensemble, candidates: Sequence[Candidate]) -> Iterator[tuple[int, NDArray[Any]]]:
+    """Yield (index, (C, n) weight) of candidates, in any order; those that have lost theirs are made again."""
     # angle 0 needs no walk
-    yield from ((k, weight) for k, c in enumerate(candidates) if c.angle == 0)
-    for size in sorted({c.ensemble_size for c in candidates if c.angle > 0}):
-        level = [(c.angle, k) for k, c in enumerate(candidates) if c.angle > 0 and c.ensemble_size == size]
-        for average in averages(weight, sorted({angle for angle, _ in level}), size, settings.draws):
+    yield from ((k, ensemble.weight) for k, c in enumerate(candidates) if c.angle == 0)
+    yield from ((k, c.weight) for k, c in enumerate(candidates) if c.angle > 0 and c.weight is not None)
+    lost = [(c.ensemble_size, c.angle, k) for k, c in enumerate(candidates) if c.angle > 0 and c.weight is None]
+    for size in sorted({size for size, _, _ in lost}):
+        level = [(angle, k) for members, angle, k in lost if members == size]
+        for average in ensemble.averages(sorted({angle for angle, _ in level}), size):
             # `averages` gives back the angle that was asked for: floats can be compared
             yield from ((k, average.weight) for angle, k in level if angle == average.angle)
 

@@ -8,7 +8,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from tna_onnx.errors import DataError
-from tna_onnx.numerics.averages import averages
+from tna_onnx.numerics.averages import Ensemble
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.search.candidates import Candidate, candidate_of
 from tna_onnx.search.settings import SearchSettings
@@ -22,14 +22,14 @@ ScoreFit = Callable[[NDArray[Any], Any], tuple[SampleScores, Any]]
 
 
 def search_complete(
-    weight: NDArray[Any], score: ScoreFit, settings: SearchSettings, progress: Callable[[int, int], None]
+    ensemble: Ensemble, score: ScoreFit, settings: SearchSettings, progress: Callable[[int, int], None]
 ) -> tuple[Candidate, ...]:
     """Score pairs of a weight and the map fitted for it, from coarse to fine around the best four.
 
     The first is the original weight with its map; accuracy is held against that one. Fits start from the neighbour's.
 
     Args:
-        weight: (C, n) class vectors.
+        ensemble: members of the weight that is searched around.
         score: fits the map for a weight and scores all calibration samples.
         settings: grid, objective and constraint; the ensemble size stays as it is.
         progress: called with (candidates scored, candidates expected).
@@ -39,13 +39,13 @@ def search_complete(
 
     Source: the paper's TNA (comp.), section "Experimental Details".
     """
-    scores, fitted = score(weight, None)
+    scores, fitted = score(ensemble.weight, None)
     # angle 0 with a map of its own: accuracy is held against this pair
     walk = Walk(Candidate(0.0, 1, 0.0, scores, fitted), settings, progress)
     members = settings.ensemble_size
 
     def extend(quarters: Sequence[int]) -> None:
-        for average in averages(weight, settings.angles(quarters), members, settings.draws):
+        for average in ensemble.averages(settings.angles(quarters), members):
             # the map changes little with the angle: a fit from the neighbour's takes fewer passes
             neighbour = min(walk.pool, key=lambda other: abs(other.angle - average.angle))
             try:

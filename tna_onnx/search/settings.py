@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from tna_onnx.numerics.averages import Draws
+from numpy.typing import NDArray
+
+from tna_onnx.numerics.averages import Draws, Ensemble
 from tna_onnx.numerics.metric import OBJECTIVES, Objective
 from tna_onnx.numerics.rotations import TiltParameters
 
@@ -42,7 +45,7 @@ class SearchSettings:
     """
 
     ensemble_size: int = 10
-    max_ensemble_size: int = 2560
+    max_ensemble_size: int = 32
     grows: bool = True
     angle_step: float = 2.0
     adaptive: bool = True
@@ -85,6 +88,10 @@ class SearchSettings:
     def draws(self) -> Draws:
         """Where rotations come from."""
         return Draws(self.seed, self.antithetic, self.tilt)
+
+    def ensemble(self, weight: NDArray[Any]) -> Ensemble:
+        """Return the members of a (C, n) weight, for all angles of the search."""
+        return Ensemble(weight, self.draws, self.angles(self.steps(1)))
 
     def steps(self, stride: int) -> list[int]:
         """Multiples of `stride` that give angles between 0 and 90 degrees, in quarters of the grid step."""

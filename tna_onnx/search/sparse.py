@@ -22,33 +22,24 @@ Angle 0 is the original weight and always a candidate, so the choice is never wo
 from __future__ import annotations
 
 import functools
-import itertools
-import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
+import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.numerics.averages import LIMIT, Average, GrowingAverages, averages, more_members
+from tna_onnx.numerics.averages import LIMIT, more_members
 from tna_onnx.numerics.stats import SampleScores
-from tna_onnx.search.candidates import Candidate, candidate_of
+from tna_onnx.search.candidates import Candidate
+from tna_onnx.search.scored import Scored
 from tna_onnx.search.settings import QUARTERS, SearchSettings
 from tna_onnx.search.walk import Walk
 
-__all__ = ["Score", "search_sparse"]
-
-
-Score = Callable[[Sequence[NDArray[Any]]], Sequence[SampleScores]]
-"""Scores all samples with each of some (C, n) weights; together, so that the features are read once for all."""
-
-
-# Bytes of the weights that are scored together; a larger weight is scored alone.
-_STACK_BYTES = 2**25
+__all__ = ["search_sparse"]
 
 
 # Offsets from the target that are looked at with more members, in about half degrees or quarters of a larger grid step:
-# all in one walk, because walks of many members are expensive.
+# all in one walk, which adds little for each.
 _NEAR = (-8, -4, -2, -1, 0, 1, 2, 4, 8)
 
 
@@ -58,27 +49,26 @@ _MAX_TURNED = 2**30
 
 
 def search_sparse(
-    weight: NDArray[Any],
-    score: Score,
+    scored: Scored,
     settings: SearchSettings,
     progress: Callable[[int, int], None],
-    score_scaled: Callable[[float], SampleScores] | None = None,
+    rows: NDArray[np.bool_] | None = None,
 ) -> tuple[Candidate, ...]:
     """Score candidates around the best one; the first is the original weight.
 
     Args:
-        weight: (C, n) class vectors.
-        score: scores all calibration samples with weights.
+        scored: makes and scores candidates on all calibration samples.
         settings: grid, objective and constraint.
         progress: called with (candidates scored, candidates expected).
-        score_scaled: scores all calibration samples with the original weight times a factor; `score` does by default.
+        rows: (N,) samples to search on; all by default.
 
     Raises:
         ValueError: the weight cannot be tilted (n < 2, or all class vectors zero).
     """
-    walk = Walk(Candidate(0.0, 1, 0.0, score([weight])[0]), settings, progress)
-    target = _target(walk.original, settings, score_scaled or functools.partial(_score_scaled, weight, score))
-    search = _Search(weight, score, settings, walk)
+    take = functools.partial(_some, rows)
+    walk = Walk(Candidate(0.0, 1, 0.0, take(scored.original)), settings, progress)
+    target = _target(walk.original, settings, lambda angle: take(scored.limit(angle)))
+    search = _Search(scored, settings, walk, take)
     # step 1
     search.look_along(target)
     # step 2
@@ -89,22 +79,21 @@ def search_sparse(
     return tuple(walk.pool)
 
 
-def _target(original: Candidate, settings: SearchSettings, score_scaled: Callable[[float], SampleScores]) -> int:
+def _some(rows: NDArray[np.bool_] | None, scores: SampleScores) -> SampleScores:
+    return scores if rows is None else scores.take(rows)
+
+
+def _target(original: Candidate, settings: SearchSettings, scores_at: Callable[[float], SampleScores]) -> int:
     """Return the best angle of the limit of many members, in quarters of the grid step."""
     limit = Walk(original, settings)
 
     def extend(quarters: Sequence[int]) -> None:
-        angles = settings.angles(quarters)
-        limit.add([Candidate(a, LIMIT, 0.0, score_scaled(math.cos(math.radians(a)))) for a in angles])
+        limit.add([Candidate(angle, LIMIT, 0.0, scores_at(angle)) for angle in settings.angles(quarters)])
 
     extend(settings.steps(settings.coarse))
     # as finely as the search itself: the target lies on its grid
     limit.refine(settings.coarse, 1, extend, LIMIT)
     return limit.quarters(limit.best(LIMIT))
-
-
-def _score_scaled(weight: NDArray[Any], score: Score, factor: float) -> SampleScores:
-    return score([(weight * factor).astype(weight.dtype)])[0]
 
 
 @dataclass(frozen=True)
@@ -123,21 +112,16 @@ class _Search:
     Angles are whole numbers of quarters of the grid step.
     """
 
-    weight: NDArray[Any]
-    score: Score
+    scored: Scored
     settings: SearchSettings
     walk: Walk
+    take: Callable[[SampleScores], SampleScores]
 
     def extend(self, quarters: Sequence[int], members: int) -> None:
         """Look at those of some angles that are new."""
         new = [q for q in quarters if not self.walk.has(q, members)]
-        self.add(averages(self.weight, self.settings.angles(new), members, self.settings.draws), members)
-
-    def add(self, made: Iterable[Average], members: int) -> None:
-        """Score averages, as many together as fit into memory, and keep them."""
-        for stack in _stacks(made, self.weight.nbytes):
-            scores = self.score([average.weight for average in stack])
-            self.walk.add([candidate_of(average, members, s) for average, s in zip(stack, scores, strict=True)])
+        for found in self.scored.candidates(self.settings.angles(new), members):
+            self.walk.add([replace(candidate, scores=self.take(candidate.scores)) for candidate in found])
 
     def look_along(self, target: int) -> None:
         """Step 1: up to two coarse steps past the target, and on while the best angle is the last one."""
@@ -167,7 +151,7 @@ class _Search:
         unit = max(1, self.settings.coarse // (4 * QUARTERS))
         near = self.walk.around(target, (-8 * unit, 0, 8 * unit))
         self.extend(near, members)
-        cap = _cap(self.walk.pool, self.settings.angles([target])[0], self.weight.shape[0], self.settings)
+        cap = _cap(self.walk.pool, self.settings.angles([target])[0], len(self.scored.ensemble.weight), self.settings)
         # accuracy does not stand in the way
         if not self.walk.falls_short(near[0], members):
             return level
@@ -178,28 +162,17 @@ class _Search:
         walk = self.walk
         members = self.settings.ensemble_size
         near = walk.around(target, [unit * k for k in _NEAR])
-        growing = GrowingAverages(self.weight, self.settings.angles(near), self.settings.draws)
-        middle = near.index(target)
         while members < cap and walk.falls_short(near[0], members):
             members = min(more_members(members), cap)
-            growing.grow(members)
             # The target tells whether more members are needed; only the last level needs its neighbours.
-            first = [middle] if middle < len(growing) else []
-            self.add((growing.at(k) for k in first), members)
+            self.extend([target], members)
             if members == cap or not walk.falls_short(near[0], members):
-                self.add((growing.at(k) for k in range(len(growing)) if k not in first), members)
+                self.extend(near, members)
         if walk.falls_short(near[0], members):
             self.extend(near, LIMIT)
             # of two that keep the constraint, the better one
             members = min((members, LIMIT), key=walk.least)
         return _Level(members, QUARTERS * unit, centres=1)
-
-
-def _stacks(made: Iterable[Average], size: int) -> Iterator[list[Average]]:
-    """Cut into lists of weights, of `size` bytes each, that fit into memory together."""
-    remaining = iter(made)
-    while stack := list(itertools.islice(remaining, max(1, _STACK_BYTES // size))):
-        yield stack
 
 
 def _cap(level: Sequence[Candidate], target: float, classes: int, settings: SearchSettings) -> int:

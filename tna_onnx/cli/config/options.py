@@ -61,6 +61,8 @@ def check_value(ctx: click.Context, option: click.Option, value: Any, where: str
         option.process_value(ctx, value)
     except click.BadParameter as error:
         raise UsageError(f"{where}: {error.message}") from error
+    except ValueError as error:  # a path with a null byte in it, which TOML can hold and a command line cannot
+        raise UsageError(f"{where}: {error}, got {value!r}") from error
     return value
 
 

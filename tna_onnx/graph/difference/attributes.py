@@ -13,7 +13,9 @@ from tna_onnx.graph.difference.parts import serialized
 from tna_onnx.graph.difference.tensors import tensor_differences
 from tna_onnx.graph.difference.texts import arrow, attribute_text
 from tna_onnx.graph.difference.values import Difference, Pair
+from tna_onnx.graph.hidden import TRANSFORM
 from tna_onnx.graph.places import is_external, placeless
+from tna_onnx.graph.rewrite import RAW_LOGITS
 from tna_onnx.graph.traverse import all_tensors_of
 
 __all__ = ["attribute_differences", "encoded_attribute_differences"]
@@ -55,7 +57,9 @@ def _attribute_differences(
         yield _number_difference(node, change, old, new, role)
     else:
         detail = arrow(attribute_text(before), attribute_text(after))
-        yield Difference("node", node, change, detail, _axis_role(before.name, role))
+        # Without the block the scores would be no probabilities.
+        shown = before.name == TRANSFORM and after.s == b"NONE" and RAW_LOGITS in pair.new.producers
+        yield Difference("node", node, change, detail, role if shown else _axis_role(before.name, role))
 
 
 def _number_difference(

@@ -3,11 +3,13 @@
 1. A new value of the same type and shape: of the head's weight or bias, where they lie (initializer, Constant,
    attribute), and of the scales and zero points they are quantised with; the axis of those scales.
 2. An operand by which a node reads the weight, the bias or their scales, if it now reads a new tensor `tna_onnx/...`.
-3. A new tensor `tna_onnx/...`.
+3. A new tensor `tna_onnx/...`, or a Constant node in front of all others that makes one.
 4. New nodes `tna_onnx/...` that stand in one piece behind the node that made the logits, read nothing but each other,
    such tensors and the features, and make the logits.
-5. The output of that node: the logits become `tna_onnx/logits`.
+5. The output of that node: the logits become `tna_onnx/logits`. If it hid its scores (`graph.hidden`), it gives them to
+   the block.
 6. Metadata `tna_onnx.*`, and functions that were inlined.
+7. The import of the default operator set, for such nodes in a file that has no other node of it.
 
 What the new values are, and what the block computes, is for numbers on data to tell.
 """
@@ -16,6 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tna_onnx.graph.hidden import TRANSFORM, hides_scores
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX
 from tna_onnx.graph.quantized import Quantized
@@ -60,6 +63,8 @@ def explained_by(model: Model, readout: Readout | None) -> Explained:
     _add_constant(explained, model, readout.stored_weight, "weight")
     if readout.stored_bias is not None:
         _add_constant(explained, model, readout.stored_bias, "bias")
+    if hides_scores(model, readout):
+        explained.attributes[producer, TRANSFORM] = "scores for the appended block"
     return explained
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from tna_onnx.graph.difference.parts import by_name, field_differences, item_differences, serialized
 from tna_onnx.graph.difference.texts import info_text, shortened
 from tna_onnx.graph.difference.values import Difference, Pair
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.rewrite import METADATA_PREFIX, provenance
+from tna_onnx.graph.opsets import map_opset
+from tna_onnx.graph.rewrite import METADATA_PREFIX, RAW_LOGITS, provenance
 
 __all__ = ["frame_differences"]
 
@@ -33,13 +35,20 @@ def frame_differences(pair: Pair) -> Iterator[Difference]:
         return
     yield from field_differences("model", "", old, new, _MODEL_ITEMS)
     yield from field_differences("graph", "", old.graph, new.graph, _GRAPH_ITEMS)
-    yield from item_differences("opset", _opsets(pair.old), _opsets(pair.new), shortened)
+    for difference in item_differences("opset", _opsets(pair.old), _opsets(pair.new), shortened):
+        yield replace(difference, explained=_imported(pair, difference))
     for part in ("input", "output", "value_info"):
         before = by_name(getattr(old.graph, part))
         after = by_name(getattr(new.graph, part))
         yield from item_differences(part, before, after, info_text, serialized)
     yield from _metadata_differences(pair)
     yield from _function_differences(pair)
+
+
+def _imported(pair: Pair, difference: Difference) -> str:
+    """What explains an import: appended nodes, in a file that had no standard node (rule 7)."""
+    fits = difference.change == "added" and not pair.old.opset and pair.new.opset == map_opset(pair.old)
+    return "for the appended nodes" if fits and RAW_LOGITS in pair.new.producers else ""
 
 
 def _opsets(model: Model) -> dict[str, int]:

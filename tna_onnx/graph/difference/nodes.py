@@ -33,9 +33,12 @@ def nodes_differences(pair: Pair) -> Iterator[Difference]:
         else:
             yield Difference("node", pair.old.labels[k], "removed", node.op_type)
     added = sorted({*range(len(new))} - {*pairs.values()})
-    block = _block(pair.new, added, pairs.get(pair.explained.producer, -1), pair.explained)
+    constants = _new_constants(pair, added)
+    block = _block(pair.new, sorted({*added} - constants), pairs.get(pair.explained.producer, -1), pair.explained)
     for m in added:
         role = "appended block" if m in block else ""
+        if m in constants:
+            role = "new constant"
         yield Difference("node", pair.new.labels[m], "added", new[m].op_type, role)
     places = (str(k) for k in sorted(pairs))
     order = (str(k) for k in sorted(pairs, key=pairs.__getitem__))
@@ -74,6 +77,15 @@ def _unique(keys: Iterable[tuple[int, Any]]) -> dict[Any, int]:
     for k, key in keys:
         places.setdefault(key, []).append(k)
     return {key: indices[0] for key, indices in places.items() if len(indices) == 1}
+
+
+def _new_constants(pair: Pair, added: list[int]) -> set[int]:
+    """Return which of the added nodes are constants of this tool in front of all others (rule 3)."""
+    nodes = pair.new.proto.graph.node
+    front = 0
+    while front in added and nodes[front].op_type == "Constant" and nodes[front].name.startswith(OWN):
+        front += 1
+    return {*range(front)}
 
 
 def _block(new: Model, added: list[int], front: int, explained: Explained) -> set[int]:
@@ -131,7 +143,7 @@ def _input_difference(pair: Pair, k: int, after: onnx.NodeProto) -> Difference:
         if operand == operand_after:
             continue
         details.append(arrow(repr(operand), repr(operand_after)))
-        added = operand_after in pair.new.initializers and operand_after not in pair.old.initializers
+        added = operand_after not in pair.old.initializers and pair.new.constant_tensor(operand_after) is not None
         if added and operand_after.startswith(OWN):
             roles.append(pair.explained.operands.get((k, at), ""))
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import onnx
 
@@ -25,8 +26,11 @@ def unexpected_differences(model: Model, rewritten: Rewritten, written: onnx.Mod
     3. nodes of `rewritten.nodes`;
     4. the fields of `rewritten.edited`;
     5. metadata under `tna_onnx.`;
-    6. another place of external data: `graph.save` copies them.
+    6. another place of external data: `graph.save` copies them;
+    7. the import of `rewritten.opset`.
     """
+    if rewritten.opset:
+        model = replace(model, proto=_importing(model.proto, rewritten.opset))  # rule 7
     # As encoded, no external data are read: it does not matter where the file lies.
     all_differences = differences(model, Model(written, "", None), rewritten.readout, encoded=True)
     # Differences name nodes by label, the rewrite by index.
@@ -37,6 +41,14 @@ def unexpected_differences(model: Model, rewritten: Rewritten, written: onnx.Mod
     if any(d.part not in ("tensor", "node") for d in all_differences):
         texts.append("inputs, outputs, opsets, metadata or another field outside nodes and initializers")
     return texts
+
+
+def _importing(proto: onnx.ModelProto, opset: int) -> onnx.ModelProto:
+    """Return a copy that imports the default operator set too."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    copy.opset_import.append(onnx.helper.make_opsetid("", opset))
+    return copy
 
 
 def _changed_values(difference: Difference, rewritten: Rewritten) -> bool:

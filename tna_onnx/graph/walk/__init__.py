@@ -1,6 +1,6 @@
 """The walk from a graph output back to the linear layer that makes its scores; `graph.head` has its rules."""
 
-from tna_onnx.graph.walk.layer import MULTI_LABEL
+from tna_onnx.graph.walk.layer import MULTI_LABEL, ONE_NUMBER, SINGLE_ONLY
 from tna_onnx.graph.walk.loop import Walked, walk_back
 
-__all__ = ["MULTI_LABEL", "Walked", "walk_back"]
+__all__ = ["MULTI_LABEL", "ONE_NUMBER", "SINGLE_ONLY", "Walked", "walk_back"]

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 
 from tna_onnx.graph.cut import ancestors
 from tna_onnx.graph.input_types import shape_text
-from tna_onnx.graph.linear import Linear, read_linear
+from tna_onnx.graph.linear import read_linear
+from tna_onnx.graph.linear_layer import Linear
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX
 from tna_onnx.graph.readout import Head
-from tna_onnx.graph.stored import Refused, Stored
+from tna_onnx.graph.stored import Mirror, Permute, Refused, Stored
 from tna_onnx.graph.walk.logit_steps import PASSED
 from tna_onnx.graph.walk.state import State
 
-__all__ = ["MULTI_LABEL", "head_at"]
+__all__ = ["MULTI_LABEL", "ONE_NUMBER", "SINGLE_ONLY", "head_at"]
+
+ONE_NUMBER = (
+    "one number a sample. Is it the logit of the second of two classes, whose Sigmoid was left out? Then say "
+    "--output-kind logit; a regression has no probabilities"
+)
+"""What is asked where one number a sample comes without a Sigmoid."""
+
+SINGLE_ONLY = "--output-kind logit is for one number a sample without a Sigmoid"
+"""What the user's word is for, where it does not fit."""
 
 MULTI_LABEL = (
     "logits with a Sigmoid: multi-label classifiers are not supported, expected one logit with a Sigmoid, or one "
@@ -31,7 +43,9 @@ def head_at(state: State, node: onnx.NodeProto, index: int) -> Head:
     Raises:
         Refused: it is not the layer that makes the scores, or does not fit what follows it.
     """
-    layer = _read(state, node, index)
+    layer = _in_order(state, _read(state, node, index))
+    if layer.classes_first and not state.turned:
+        raise Refused("its weight is the left operand, so its result is (C, N), and no Transpose makes that (N, C)")
     _take_in_link(state, layer)
     _take_in_bias(state, layer)
     if state.step:  # quantised scores are steps, not features @ weight.T + bias
@@ -51,6 +65,7 @@ def head_at(state: State, node: onnx.NodeProto, index: int) -> Head:
         n_classes=layer.classes or max(2, len(vectors)),
         labels=state.labels or layer.labels,
         output_step=state.output_step,
+        output_slack=state.output_slack,
         node=state.where,
         op_type=node.op_type,
         features=layer.features,
@@ -58,7 +73,7 @@ def head_at(state: State, node: onnx.NodeProto, index: int) -> Head:
         stored_weight=layer.weight,
         orient=layer.orient,
         stored_bias=state.bias,
-        bias_orient=layer.bias_orient if state.bias is layer.bias else (),
+        bias_orient=layer.bias_orient if state.bias is layer.bias else state.bias_steps,
         weight_scale=np.asarray(state.scale * layer.scale),
         bias_scale=np.asarray(state.bias_scale),
         linear=state.linear,
@@ -83,6 +98,17 @@ def _read(state: State, node: onnx.NodeProto, index: int) -> Linear:
     return layer
 
 
+def _in_order(state: State, layer: Linear) -> Linear:
+    """Put the classes of the layer into the order that they have in the output."""
+    if not state.order:
+        return layer
+    # Of a LinearClassifier's scores, rows and biases may stand for two classes in one.
+    if len(layer.vectors) != len(state.order) or layer.bias_orient:
+        raise Refused(f"{len(layer.vectors)} class vectors, and a Gather of {len(state.order)} scores behind them")
+    bias_orient = () if layer.bias is None else state.bias_permuted(layer.bias)
+    return replace(layer, orient=(*layer.orient, Permute(state.order, 0)), bias_orient=bias_orient)
+
+
 def _softmax_behind(model: Model, tensor: str) -> str:
     """Return the kind of softmax that makes a tensor, through changes of shape or type; empty if none does."""
     node = model.producer(tensor)
@@ -104,6 +130,8 @@ def _take_in_link(state: State, layer: Linear) -> None:
     if state.activation != "none":
         raise Refused(f"a second activation: {layer.link} in the linear layer before {state.activation}")
     state.holds = "probabilities"
+    if layer.link == "sigmoid" and len(layer.vectors) == 1:
+        state.begin_logits(state.tensor)  # a sum of 1 that p and 1 - p are divided by changes nothing
     if layer.link == "sigmoid" and len(layer.vectors) > 1:
         if not state.summed:
             raise Refused(f"{len(layer.vectors)} {MULTI_LABEL}")
@@ -126,8 +154,10 @@ def _check(state: State, layer: Linear, vectors: NDArray[np.float64]) -> None:
     rows = len(vectors)
     weight = layer.weight
     linked = layer.link == "sigmoid" and state.holds == "probabilities"
-    if rows < 2 and state.activation != "sigmoid" and not linked:
-        raise Refused(f"weight '{weight.name}' has {rows} class vector; a classifier has at least 2 logits")
+    if rows < 2 and state.activation != "sigmoid" and not linked and not state.single:
+        raise Refused(f"weight '{weight.name}' has {rows} class vector: {ONE_NUMBER}")
+    if state.single and (rows > 1 or state.activation != "none" or linked):
+        raise Refused(f"{rows} class vectors, followed by {state.activation}; {SINGLE_ONLY}")
     if state.paired and rows > 1:
         raise Refused(f"1 - p beside the p of {rows} scores")
     if rows > 1 and state.activation == "sigmoid":
@@ -148,7 +178,8 @@ def _check_bias(bias: Stored, layer: Linear, rows: int) -> None:
     size = bias.value.size
     # All on one axis: (C,), (1, C), or (C, 1, 1) behind a convolution.
     on_one_axis = size in shape[-3:] or not shape
-    if layer.bias_orient == () and not (on_one_axis and size in (1, rows)):
+    mirrored = any(isinstance(step, Mirror) for step in layer.bias_orient)
+    if not mirrored and not (on_one_axis and size in (1, rows)):
         raise Refused(f"bias '{bias.name}' has shape {shape}; expected ({rows},)")
 
 

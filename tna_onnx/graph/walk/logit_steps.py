@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 
 from tna_onnx.graph.dtypes import FLOAT_TYPES, type_name
+from tna_onnx.graph.linear import is_matrix_transpose
 from tna_onnx.graph.stored import Refused, Stored, resolve
 from tna_onnx.graph.walk.state import State
 
@@ -43,6 +44,10 @@ def one_sided(state: State, node: onnx.NodeProto, index: int) -> str:
     # Sizes, slopes, bounds: constants mostly, but a graph may compute them.
     state.side_inputs = (*state.side_inputs, *(name for name in node.input[1:] if name))
     state.aligned |= kind in _ALIGNED  # behind probabilities, this is not plain
+    if kind == "Gather":
+        _permutation(state, node)
+    if is_matrix_transpose(node):
+        state.turned = not state.turned
     if kind == "QuantizeLinear":
         _quantized(state, node)
     elif kind == "BatchNormalization":
@@ -50,6 +55,20 @@ def one_sided(state: State, node: onnx.NodeProto, index: int) -> str:
     elif kind in _HOMOGENEOUS | CURVED and kind != "DequantizeLinear":
         state.leave_to_graph(homogeneous=kind in _HOMOGENEOUS)
     return str(node.input[0])
+
+
+def _permutation(state: State, node: onnx.NodeProto) -> None:
+    """Take in a Gather of all classes, in another order; other selections are for numbers to tell."""
+    indices = state.model.constant_tensor(node.input[1]) if len(node.input) > 1 else None
+    axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
+    if indices is None or axis not in (1, -1) or len(indices.dims) != 1 or state.turned:
+        return
+    places = state.model.array(indices)
+    if len(places) < 2 or sorted(places.tolist()) != list(range(len(places))):
+        return
+    order = state.order or tuple(range(len(places)))
+    if len(order) == len(places):
+        state.order = tuple(int(places[k]) for k in order)
 
 
 def _cast(state: State, node: onnx.NodeProto) -> None:
@@ -72,7 +91,7 @@ def _batch_norm(state: State, node: onnx.NodeProto, index: int) -> None:
     """Take in the factor per class; the offset stays with the graph."""
     gamma, _, _, variance = (resolve(state.model, name, index).value.astype(np.float64) for name in node.input[1:5])
     epsilon = next((a.f for a in node.attribute if a.name == "epsilon"), 1e-5)
-    factor = gamma / np.sqrt(variance + epsilon)
+    factor = state.permuted(gamma / np.sqrt(variance + epsilon))
     # A class whose scores are multiplied by 0 has no vector that could be found back.
     if not np.all(np.isfinite(factor)) or np.any(factor == 0):
         raise Refused("BatchNormalization with zero or non-finite factors")
@@ -91,6 +110,9 @@ def with_constant(state: State, node: onnx.NodeProto, data: str, constant: Store
         data: its operand that brings the scores.
         constant: its other operand.
     """
+    shape = constant.value.shape
+    if state.turned and constant.value.size > 1 and (len(shape) < 2 or shape[-1] != 1):
+        raise Refused(f"{node.op_type} with a constant of shape {shape}, which is one number a sample of (C, N)")
     constant_first = node.input[0] != data
     if node.op_type == "Div" and constant_first:
         raise Refused(f"Div with the constant '{constant.read_as}' in front")
@@ -99,6 +121,7 @@ def with_constant(state: State, node: onnx.NodeProto, data: str, constant: Store
         return
     if state.bias is None:  # rule 4
         state.bias = constant
+        state.bias_steps = state.bias_permuted(constant)
         state.bias_scale = state.scale
         if node.op_type == "Sub" and not constant_first:  # s - c
             state.bias_scale = -state.scale
@@ -116,7 +139,7 @@ def _scale(state: State, node: onnx.NodeProto, constant: Stored) -> None:
         )
     if not np.all(np.isfinite(value)) or np.any(value == 0):
         raise Refused(f"{node.op_type} by a constant with zero or non-finite values")
-    factor = value.reshape(()) if value.size == 1 else value
+    factor = value.reshape(()) if value.size == 1 else state.permuted(value)
     if factor.ndim and state.scale.ndim and factor.shape != state.scale.shape:
         raise Refused(f"{node.op_type} by {value.size} values, and by {state.scale.size} values behind it")
     if node.op_type == "Mul":

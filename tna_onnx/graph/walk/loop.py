@@ -47,6 +47,7 @@ class Walked:
         labels: what the model calls its classes, if it says so.
         follows: operators behind `node`, in order of execution.
         output_step: step of the quantisation of what follows the activation; 0 if there is none.
+        output_slack: largest change of a probability by a Clip or an added constant there.
     """
 
     outcome: Head | Refusal
@@ -59,11 +60,18 @@ class Walked:
     labels: tuple[int | str, ...]
     follows: tuple[str, ...]
     output_step: float
+    output_slack: float
 
 
-def walk_back(model: Model, output: str) -> Walked:
-    """Walk back from a graph output; the outcome is a head or a refusal."""
-    state = State(model, output, tensor=output, reader=len(model.proto.graph.node), logits=output)
+def walk_back(model: Model, output: str, *, single: bool = False) -> Walked:
+    """Walk back from a graph output; the outcome is a head or a refusal.
+
+    Args:
+        model: the model.
+        output: the graph output.
+        single: it is said to hold one logit a sample, whose Sigmoid was left out.
+    """
+    state = State(model, output, tensor=output, reader=len(model.proto.graph.node), logits=output, single=single)
     return Walked(
         outcome=_attempt(state),
         where=state.where,
@@ -75,6 +83,7 @@ def walk_back(model: Model, output: str) -> Walked:
         labels=state.labels,
         follows=state.follows,
         output_step=state.output_step,
+        output_slack=state.output_slack,
     )
 
 
@@ -148,8 +157,11 @@ def _step(state: State, node: onnx.NodeProto, index: int) -> str | Head:
 def _standard_step(state: State, node: onnx.NodeProto, index: int) -> str | Head | None:
     """Step over a standard operator; None if it may not follow a head."""
     kind = node.op_type
-    if kind in output_steps.STEPS:
-        return output_steps.STEPS[kind](state, node)  # rule 1
+    before = output_steps.written_activation(state)  # rule 1
+    if before is None and kind in output_steps.STEPS:
+        before = output_steps.STEPS[kind](state, node)
+    if before is not None:
+        return before
     if kind in logit_steps.ONE_SIDED:
         return logit_steps.one_sided(state, node, index)  # rules 2 and 5
     if kind == "Neg":

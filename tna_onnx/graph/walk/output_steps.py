@@ -9,15 +9,17 @@ import onnx
 
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.stored import Refused
+from tna_onnx.graph.walk.logit_steps import PASSED
 from tna_onnx.graph.walk.state import State
+from tna_onnx.graph.walk.written_out import BESIDE_SUM, scores_of, written_out
 
-__all__ = ["STEPS", "divides_by_own_sum", "normalized", "normalizer", "zip_map"]
+__all__ = ["STEPS", "divides_by_own_sum", "normalized", "normalizer", "written_activation", "zip_map"]
 
 # Operators that end the logits.
 _ACTIVATIONS = {"Softmax": "softmax", "LogSoftmax": "log_softmax", "Sigmoid": "sigmoid"}
 
-# What exporters put between a sum and the division by it.
-_BESIDE_SUM = ("Reshape", "Unsqueeze", "Clip", "Expand")
+# By how much a Clip or an added constant behind an activation may change a probability.
+_MAX_SLACK = 1e-3
 
 
 def zip_map(state: State, node: onnx.NodeProto) -> str:
@@ -51,7 +53,7 @@ def normalized(state: State, inner: str) -> str:
 def divides_by_own_sum(model: Model, node: onnx.NodeProto) -> bool:
     """Whether a Div divides a tensor by its own sum, which may have been brought into shape."""
     divisor = model.producer(node.input[1])
-    while divisor is not None and divisor.op_type in _BESIDE_SUM and divisor.input:
+    while divisor is not None and divisor.op_type in BESIDE_SUM and divisor.input:
         divisor = model.producer(divisor.input[0])
     if divisor is None or divisor.op_type not in ("ReduceSum", "ReduceL1") or not divisor.input:
         return False
@@ -86,61 +88,136 @@ def _activation(state: State, node: onnx.NodeProto) -> str:
     kind = node.op_type
     if state.activation != "none":
         raise Refused(f"a second activation: {kind} before {state.activation}")
-    state.require_plain(f"the result of {kind}")
     if kind != "Sigmoid":
         default = 1 if state.model.opset < 13 else -1  # ONNX changed it with opset 13
         axis = next((a.i for a in node.attribute if a.name == "axis"), default)
         if axis not in (1, -1):
             raise Refused(f"{kind} over axis {axis}; expected the class axis, 1 of (N, C)")
-        if state.paired:
-            raise Refused(f"1 - p beside the p of a {kind}")
+    return _begin(state, kind, str(node.input[0]))
+
+
+def written_activation(state: State) -> str | None:
+    """Pass an activation that is written out in simpler nodes; None if there is none."""
+    if state.activation != "none":
+        return None
+    found = written_out(state.model, state.tensor)
+    if found is None:
+        return None
+    kind, logits = found
+    return _begin(state, next(name for name, word in _ACTIVATIONS.items() if word == kind), logits)
+
+
+def _begin(state: State, kind: str, logits: str) -> str:
+    """Note what ends the logits, and where they are."""
+    state.require_plain(f"the result of {kind}")
+    if state.paired and kind != "Sigmoid":
+        raise Refused(f"1 - p beside the p of a {kind}")
     if state.summed:
-        return _summed_activation(state, node)
+        return _summed_activation(state, kind, logits)
     if state.logged and kind != "Softmax":
         raise Refused(f"the log of {kind}")
-    state.activation = "log_softmax" if state.logged else _ACTIVATIONS[kind]
-    return state.begin_logits(str(node.input[0]))
+    if state.raised and kind != "LogSoftmax":
+        raise Refused(f"the exponential of {kind}")
+    state.activation = _ACTIVATIONS[kind]
+    if state.logged:
+        state.activation = "log_softmax"
+    if state.raised:
+        state.activation = "softmax"
+    return state.begin_logits(logits)
 
 
-def _summed_activation(state: State, node: onnx.NodeProto) -> str:
+def _summed_activation(state: State, kind: str, logits: str) -> str:
     """Pass an activation whose results are divided by their sum: there is no tensor of logits."""
-    if node.op_type == "LogSoftmax":
+    if kind == "LogSoftmax":
         raise Refused("the result of LogSoftmax is divided by its sum")
-    if node.op_type == "Sigmoid":
+    if kind == "Sigmoid":
         state.leave_to_graph(homogeneous=False)
+    return logits
+
+
+def _log(state: State, node: onnx.NodeProto) -> str | None:
+    """Pass the Log of a Softmax; None if it is that of something else."""
+    if state.activation != "none" or _makes(state.model, node.input[0]) != "Softmax":
+        return None
+    state.require_plain("the log of probabilities")
+    state.logged = True
     return str(node.input[0])
 
 
-def _log_or_exp(state: State, node: onnx.NodeProto) -> str | None:
-    """Pass the Log of a Softmax, or the Exp of a softmax that is written out; None if it is neither."""
-    inner = state.model.producer(node.input[0])
-    if node.op_type == "Log" and state.activation == "none" and inner is not None and inner.op_type == "Softmax":
-        state.require_plain("the log of probabilities")
-        state.logged = True
+def _exp(state: State, node: onnx.NodeProto) -> str | None:
+    """Pass the Exp of a LogSoftmax, or that in front of a Normalizer; None if it is neither."""
+    if state.activation == "none" and _makes(state.model, node.input[0]) == "LogSoftmax":
+        state.require_plain("the exponential of log-probabilities")
+        state.raised = True
         return str(node.input[0])
-    if node.op_type == "Exp" and state.summed:
-        # exp(s) / sum(exp(s)) is softmax(s), and so is exp(s - max s) / sum(exp(s - max s)).
-        state.summed = False
-        state.holds = "logits"
-        state.activation = "softmax"
-        state.logits = str(node.input[0])
-        if inner is not None and inner.op_type == "Sub" and _subtracts_own_maximum(state.model, inner):
-            state.logits = str(inner.input[0])
-        return state.logits
-    return None
+    if not state.summed:
+        return None
+    # exp(s) / sum(exp(s)) is softmax(s), and so is exp(s - max s) / sum(exp(s - max s)).
+    state.summed = False
+    state.holds = "logits"
+    return _begin(state, "Softmax", scores_of(state.model, str(node.input[0])))
 
 
-def _subtracts_own_maximum(model: Model, node: onnx.NodeProto) -> bool:
-    if len(node.input) < 2:
-        return False
-    maximum = model.producer(node.input[1])
-    return maximum is not None and maximum.op_type == "ReduceMax" and maximum.input[0] == node.input[0]
+def _slack(state: State, node: onnx.NodeProto) -> str | None:
+    """Pass a Clip, or a constant that is added, behind probabilities; None if it is something else.
 
+    They stay behind the calibrated probabilities, which they change by as much as the original ones.
+    """
+    operands = [name for name in node.input if name and state.model.constant_tensor(name) is None]
+    if state.activation != "none" or state.summed or len(operands) != 1:
+        return None
+    if _makes(state.model, operands[0]) not in ("Softmax", "Sigmoid"):
+        return None
+    slack = _change(state.model, node)
+    if not slack <= _MAX_SLACK:
+        raise Refused(f"{node.op_type} behind probabilities changes them by up to {slack:.2g}; at most {_MAX_SLACK:g}")
+    state.require_plain(f"the result of {node.op_type}")
+    state.output_slack += slack
+    return str(operands[0])
+
+
+def _change(model: Model, node: onnx.NodeProto) -> float:
+    """Return the largest change of a number from 0 to 1; infinity if it is unknown."""
+    values = [model.constant_tensor(name) for name in node.input if name]
+    numbers = [model.floats(value).reshape(-1) for value in values if value is not None]
+    numbers += [np.array([a.f]) for a in node.attribute if a.name in ("min", "max")]  # opset < 11
+    if any(number.size != 1 for number in numbers):
+        return np.inf
+    constants = [float(number[0]) for number in numbers]
+    if node.op_type == "Add":
+        return max(map(abs, constants))
+    # A bound cuts off what is on its side: which side that is, its place between 0 and 1 tells.
+    return max((max(0.0, min(bound, 1 - bound)) for bound in constants), default=0.0)
+
+
+def _makes(model: Model, tensor: str) -> str:
+    """Return the activation whose results a tensor holds, through changes of shape and slack; empty if none."""
+    for _ in range(_MAX_PASSED):
+        node = model.producer(tensor)
+        if node is None or not node.input:
+            return ""
+        if node.op_type in _ACTIVATIONS:
+            return str(node.op_type)
+        found = written_out(model, tensor)
+        if found is not None:
+            return next(name for name, word in _ACTIVATIONS.items() if word == found[0])
+        if node.op_type not in (*PASSED, *_SLACK):
+            return ""
+        computed = [name for name in node.input if name and model.constant_tensor(name) is None]
+        if not computed:
+            return ""
+        tensor = str(computed[0])
+    return ""
+
+
+_SLACK = ("Clip", "Add", "Max", "Min")
+_MAX_PASSED = 20
 
 STEPS: dict[str, Callable[[State, onnx.NodeProto], str | None]] = {
     **dict.fromkeys(_ACTIVATIONS, _activation),
-    "Log": _log_or_exp,
-    "Exp": _log_or_exp,
+    **dict.fromkeys(_SLACK, _slack),
+    "Log": _log,
+    "Exp": _exp,
     "Concat": _complement,
 }
 """Standard operator -> its step: the tensor before it, or None if it is not what may stand there."""

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.stored import Refused, Stored
+from tna_onnx.graph.stored import Permute, Refused, Step, Stored
 
 __all__ = ["State"]
 
@@ -29,7 +29,11 @@ class State:
         paired: the walk has passed Concat(1 - p, p).
         summed: the walk is between a division by the own sum and the activation that is summed.
         aligned: the walk has passed a node that moves, selects or averages scores.
+        order: where the classes of the output are among the scores, if a Gather has put them in another order.
+        bias_steps: the same for the bias.
+        turned: the walk is in front of a Transpose of a matrix: scores are (C, N) there.
         logged: the walk is between a Log and its Softmax.
+        raised: the walk is between an Exp and its LogSoftmax.
         labels: what the model calls its classes.
         follows: operators that the walk has passed, in order of execution.
         scale: product of the constant factors on the scores, () or (C,).
@@ -39,8 +43,10 @@ class State:
         homogeneous: scaling the scores scales the logits.
         step: largest step of a quantisation between the linear layer and the logits.
         output_step: the same between the activation and the output.
+        output_slack: largest change of a probability by a Clip or an added constant behind the activation.
         cast_to: float type that the logits are cast to, where they are.
         side_inputs: tensors that change the scores from the side; none may come from the linear layer itself.
+        single: the output is said to hold one logit a sample, whose Sigmoid was left out.
         forks: number of products of two computed tensors that the walk has passed.
     """
 
@@ -55,7 +61,11 @@ class State:
     paired: bool = False
     summed: bool = False
     aligned: bool = False
+    order: tuple[int, ...] = ()
+    bias_steps: tuple[Step, ...] = ()
+    turned: bool = False
     logged: bool = False
+    raised: bool = False
     labels: tuple[int | str, ...] = ()
     follows: tuple[str, ...] = ()
     scale: NDArray[np.float64] = field(default_factory=lambda: np.ones(()))
@@ -65,14 +75,29 @@ class State:
     homogeneous: bool = True
     step: float = 0.0
     output_step: float = 0.0
+    output_slack: float = 0.0
     cast_to: str = ""
     side_inputs: tuple[str, ...] = ()
+    single: bool = False
     forks: int = 0
 
     def leave_to_graph(self, *, homogeneous: bool) -> None:
         """Note that only the graph itself computes the logits from the scores (rule 5)."""
         self.linear = False
         self.homogeneous = self.homogeneous and homogeneous
+
+    def permuted(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return numbers of the scores, one a class, in the order of the output."""
+        if values.size == len(self.order):
+            return values.reshape(-1)[list(self.order)]
+        return values
+
+    def bias_permuted(self, bias: Stored) -> tuple[Step, ...]:
+        """Return the step that puts a bias into the order of the output."""
+        shape = bias.value.shape
+        if len(self.order) not in shape:
+            return ()
+        return (Permute(self.order, len(shape) - 1 - shape[::-1].index(len(self.order))),)
 
     def require_plain(self, what: str) -> None:
         """Refuse what comes between probabilities and the output, other than a change of shape, type or resolution."""

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from tna_onnx.render.html.charts import LineChart
 from tna_onnx.render.html.diagrams import Histogram, ReliabilityDiagram
 from tna_onnx.render.html.svg import IntervalBar, marker_path
 
-__all__ = ["Column", "Figure", "Key", "Table", "Term", "area_key", "line_key", "table"]
+__all__ = ["Column", "Figure", "Key", "Strong", "Table", "Term", "area_key", "line_key", "table"]
 
 
 @dataclass(frozen=True)
@@ -24,19 +25,30 @@ class Column:
 
 
 @dataclass(frozen=True)
+class Strong:
+    """A cell that stands out."""
+
+    strong: str
+
+
+Cell: TypeAlias = str | Strong | IntervalBar
+"""A cell of a table."""
+
+
+@dataclass(frozen=True)
 class Table:
     """A table whose first column names the rows; it scrolls sideways on its own.
 
     Attributes:
         columns: their heads.
-        rows: cells of each row, as text or as an interval.
+        rows: cells of each row, as text, as text that stands out, or as an interval.
         caption: also the name of the region that scrolls.
         look: class of the style sheet.
         chosen: index of the row that stands out; None for none.
     """
 
     columns: tuple[Column, ...]
-    rows: tuple[tuple[str | IntervalBar, ...], ...]
+    rows: tuple[tuple[Cell, ...], ...]
     caption: str
     look: str = ""
     chosen: int | None = None
@@ -44,7 +56,7 @@ class Table:
 
 def table(
     columns: Sequence[str | Column],
-    rows: Iterable[Sequence[str | IntervalBar]],
+    rows: Iterable[Sequence[Cell]],
     caption: str,
     look: str = "",
     chosen: int | None = None,

@@ -25,12 +25,14 @@ class Series:
         points: (x, y), in ascending x.
         look: classes of the style sheet, which have its colour and dashes.
         marker: shape at each point, one of `MARKERS`; none by default.
+        spans: (low, high) of y at each point; none by default.
     """
 
     name: str
     points: tuple[tuple[float, float], ...]
     look: str
     marker: str = ""
+    spans: tuple[tuple[float, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -43,11 +45,12 @@ class Dot:
 
 @dataclass(frozen=True)
 class Polyline:
-    """A series in pixels; `points` as SVG writes them."""
+    """A series in pixels; `points` as SVG writes them, and a vertical line for each span."""
 
     look: str
     points: str
     dots: tuple[Dot, ...]
+    spans: tuple[Segment, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -135,7 +138,8 @@ def _frame(series: Sequence[Series], x_range: tuple[float, float] | None, y_rang
     if x_range is None:
         x_range = min(x for x, _ in points), max(x for x, _ in points)
     if y_range is None:
-        y_range = 0.0, range_from_zero(max(y for _, y in points))
+        ends = [high for line in series for _, high in line.spans]
+        y_range = 0.0, range_from_zero(max([*ends, *(y for _, y in points)]))
     low, high = x_range
     if high <= low:
         # One value of x would make a scale without length.
@@ -167,13 +171,17 @@ def _box(frame: Frame) -> tuple[float, float, float, float]:
 def _polyline(frame: Frame, series: Series, x_label: str, y_label: str) -> Polyline:
     places = [(frame.at_x(x), frame.at_y(y)) for x, y in series.points]
     path = " ".join(f"{x},{y}" for x, y in places)
+    spans = tuple(
+        frame.segment(f"line {series.look} span-of", (x, low), (x, high))
+        for (x, _), (low, high) in zip(series.points, series.spans, strict=False)
+    )
     if not series.marker:
-        return Polyline(series.look, path, ())
+        return Polyline(series.look, path, (), spans)
     dots = (
         Dot(marker_path(series.marker, *place), f"{series.name}: {x_label} {x:.4g}, {y_label} {y:.4g}")
         for place, (x, y) in zip(places, series.points, strict=True)
     )
-    return Polyline(series.look, path, tuple(dots))
+    return Polyline(series.look, path, tuple(dots), spans)
 
 
 def _described(series: Series, x_label: str, y_label: str) -> str:

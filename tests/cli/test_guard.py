@@ -1,0 +1,180 @@
+"""`guard` from the command line and Python: files whose decisions keep their promises, and what cannot be promised."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+import tna_onnx
+from tests.conftest import Demo, Small
+from tests.results.test_json_schema import valid
+from tests.support import cli
+from tna_onnx.numerics.conformal import coverage_band
+
+ALL = ["--add", "confidence,accept,set,ood", "--device", "cpu", "-q"]
+
+
+def outputs(path: Path, x: np.ndarray) -> dict[str, Any]:
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(names, {session.get_inputs()[0].name: x}), strict=True))
+
+
+@pytest.fixture(scope="module")
+def guarded(demo: Demo, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """The demo with all outputs; and the result as JSON."""
+    folder = tmp_path_factory.mktemp("guarded")
+    words = ["--eval", demo.test, "-o", folder / "g.onnx", "--json", folder / "g.json"]
+    done = cli("guard", demo.model, "--calib", demo.calib, *words, *ALL)
+    assert done.exit_code == 0, done.output
+    return folder / "g.onnx", valid((folder / "g.json").read_text())
+
+
+def test_the_file_decides_as_the_report_says(demo: Demo, guarded: tuple[Path, dict[str, Any]]) -> None:
+    path, report = guarded
+    test = np.load(demo.test)
+    x = next(test[name] for name in test.files if name != "labels")
+    labels = test["labels"]
+    found = outputs(path, x)
+    before = outputs(demo.model, x)
+    for name, values in before.items():
+        np.testing.assert_array_equal(found[name], values)
+    hit = before["logits"].argmax(axis=1) == labels
+    shown = report["decisions"]
+    assert shown["fresh"] is True
+    assert shown["accepted"] == pytest.approx(found["accept"].mean())
+    assert shown["risk"] == pytest.approx((found["accept"] & ~hit).sum() / found["accept"].sum())
+    assert shown["coverage"] == pytest.approx(found["set"][np.arange(len(x)), labels].mean())
+    assert shown["mean_set_size"] == pytest.approx(found["set"].sum(axis=1).mean())
+    assert shown["alarms"] == pytest.approx(found["ood_alarm"].mean())
+    np.testing.assert_array_equal(found["accept"], found["confidence"] >= np.float32(limit(report, "accept")))
+
+
+def limit(report: dict[str, Any], role: str) -> float:
+    (threshold,) = next(each["threshold"] for each in report["outputs"] if each["role"] == role)
+    return float(threshold)
+
+
+def test_the_promises_are_kept_on_new_samples(guarded: tuple[Path, dict[str, Any]]) -> None:
+    """The band of the coverage is one that 1 of 1,000 calibration sets leaves; the risk is above 2 % once in 20."""
+    shown = guarded[1]["decisions"]
+    low, high = coverage_band(2000, 0.95, 2000, 0.999)
+    assert low <= shown["coverage"] <= high
+    assert shown["risk"] <= 0.02
+    low, high = coverage_band(1000, 0.95, 2000, 0.999)
+    assert low <= 1 - shown["alarms"] <= high
+
+
+def test_unknown_samples_raise_the_alarm(guarded: tuple[Path, dict[str, Any]], demo: Demo) -> None:
+    test = np.load(demo.test)
+    x = next(test[name] for name in test.files if name != "labels")[:300]
+    noise = np.random.default_rng(0).permuted(x.reshape(len(x), -1), axis=1).reshape(x.shape)
+    assert outputs(guarded[0], noise)["ood_alarm"].mean() > 3 * guarded[1]["decisions"]["alarms"]
+
+
+def test_python_gives_the_same_file(demo: Demo, guarded: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    add = ("confidence", "accept", "set", "ood")
+    settings = tna_onnx.GuardSettings(add=add)
+    result = tna_onnx.guard(
+        demo.model, demo.calib, eval=demo.test, output=tmp_path / "p.onnx", settings=settings, device="cpu"
+    )
+    assert (tmp_path / "p.onnx").read_bytes() == guarded[0].read_bytes()
+    assert result.decisions.coverage == guarded[1]["decisions"]["coverage"]
+
+
+@pytest.mark.parametrize("score", ["lac", "aps", "raps"])
+@pytest.mark.parametrize("flags", [[], ["--per-class"]], ids=["marginal", "per class"])
+def test_sets_of_all_kinds_cover(small: Small, score: str, flags: list[str], tmp_path: Path) -> None:
+    words = ["--eval", small.test, "-o", tmp_path / "g.onnx", "--json", tmp_path / "g.json", "-q", *flags]
+    done = cli("guard", small.model, "--calib", small.calib, "--add", "set", "--set-score", score, *words)
+    assert done.exit_code == 0, done.output
+    shown = valid((tmp_path / "g.json").read_text())["decisions"]
+    assert shown["coverage"] >= coverage_band(1500, 0.95, 1500, 0.999)[0]
+    if flags:
+        assert min(shown["class_coverage"]) >= coverage_band(200, 0.95, 200, 0.9999)[0]
+
+
+@pytest.mark.parametrize("score", ["energy", "residual"])
+def test_other_outlier_scores(small: Small, score: str, tmp_path: Path) -> None:
+    words = ["--add", "ood", "--ood-score", score, "-o", tmp_path / "g.onnx", "-q"]
+    assert cli("guard", small.model, "--calib", small.calib, *words).exit_code == 0
+    x = np.load(small.test)["x"]
+    alarms = outputs(tmp_path / "g.onnx", x)["ood_alarm"].mean()
+    assert alarms <= 1 - coverage_band(750, 0.95, 1500, 0.9999)[0]
+
+
+def test_after_calibration_on_other_samples(small: Small, tmp_path: Path) -> None:
+    words = ["--search", "none", "--map", "ets", "--calib", small.calib, "-o", tmp_path / "c.onnx", "-q"]
+    assert cli("calibrate", small.model, *words).exit_code == 0
+    done = cli("guard", tmp_path / "c.onnx", "--calib", small.calib, "-o", tmp_path / "g.onnx", "-q")
+    assert (done.exit_code, "was recalibrated on these data" in done.output) == (4, True)
+    words = ["--calib", small.test, "--add", "set", "-o", tmp_path / "g.onnx", "-q"]
+    done = cli("guard", tmp_path / "c.onnx", *words)
+    assert done.exit_code == 0, done.output
+    entries = {entry.key: entry.value for entry in onnx.load(tmp_path / "g.onnx").metadata_props}
+    assert entries["tna_onnx.map"] == "ets"
+    assert json.loads(entries["tna_onnx.guard"])["coverage"] == 95
+    for command in ("calibrate", "guard"):
+        done = cli(command, tmp_path / "g.onnx", "--calib", small.test, "-o", tmp_path / "again.onnx", "-q")
+        assert done.exit_code == 3, done.output
+        assert "guarded already" in done.output
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "said"),
+    [
+        (["--coverage", "99.99"], 4, "need 9,999 samples, and there are 1,500; give more"),
+        (["--add", "ood", "--false-alarm", "0.01"], 4, "need 9,999 samples, and there are 750"),
+        (["--risk", "0.01"], 4, "no threshold on the confidence keeps the error among accepted samples below 0.01 %"),
+        (["--add", "set", "--per-class", "--coverage", "99.9"], 4, "no class has so many"),
+        (["--coverage", "100"], 2, "coverage must lie between 0 and 100 per cent, both excluded"),
+        (["--add", "sets"], 2, "set"),
+        (["--prefix", "logits"], 0, ""),
+        (["--add", "set", "--prefix", "x"], 0, ""),
+    ],
+)
+def test_what_cannot_be_promised(small: Small, flags: list[str], code: int, said: str, tmp_path: Path) -> None:
+    words = ["--calib", small.calib, "-o", tmp_path / "g.onnx", "-q", "--add", "accept,set", "--risk", "20"]
+    if "--add" in flags:
+        words = words[:4]
+    done = cli("guard", small.model, *words, *flags)
+    assert (done.exit_code, said in done.output) == (code, True), done.output
+    assert (tmp_path / "g.onnx").exists() == (code == 0)
+
+
+def test_classes_with_few_samples_are_in_every_set(small: Small, tmp_path: Path) -> None:
+    stored = np.load(small.calib)
+    kept = np.flatnonzero((stored["labels"] != 1) | (np.cumsum(stored["labels"] == 1) <= 10))
+    np.savez(tmp_path / "few.npz", x=stored["x"][kept], labels=stored["labels"][kept])
+    words = ["--add", "set", "--per-class", "-o", tmp_path / "g.onnx"]
+    done = cli("guard", small.model, "--calib", tmp_path / "few.npz", *words)
+    assert done.exit_code == 0, done.output
+    assert "every set holds the classes 1: they have fewer than the 19 samples" in done.output
+    assert outputs(tmp_path / "g.onnx", stored["x"])["set"][:, 1].all()
+
+
+def test_labels_that_belong_to_another_model(small: Small, tmp_path: Path) -> None:
+    stored = np.load(small.calib)
+    np.savez(tmp_path / "wrong.npz", x=stored["x"], labels=(stored["labels"] + 1) % 5)
+    done = cli("guard", small.model, "--calib", tmp_path / "wrong.npz", "-o", tmp_path / "g.onnx")
+    assert (done.exit_code, "in another order" in done.output) == (4, True)
+
+
+def test_a_dry_run_writes_nothing(small: Small, tmp_path: Path) -> None:
+    done = cli("guard", small.model, "--calib", small.calib, "--risk", "20", "-o", tmp_path / "g.onnx", "--dry-run")
+    assert done.exit_code == 0, done.output
+    assert "wrote    nothing" in done.output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_model_itself_is_not_replaced(small: Small) -> None:
+    before = small.model.read_bytes()
+    done = cli("guard", small.model, "--calib", small.calib, "--risk", "20", "-o", small.model)
+    assert (done.exit_code, "output is the input model" in done.output) == (2, True)
+    assert small.model.read_bytes() == before

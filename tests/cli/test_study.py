@@ -1,0 +1,229 @@
+"""`tna-onnx study`: its files, its page, what it takes from an earlier run, and what it refuses."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tna_onnx
+from tests.conftest import Small
+from tests.support import cli
+from tna_onnx.results.as_json import json_schema
+from tna_onnx.results.study import Chart, Column, Line, Study
+from tna_onnx.studies.files import read_study, to_csv, write_study
+from tna_onnx.studies.latex import latex
+
+QUICK = ["--only", "angles,rotations", "--repeats", "2", "--device", "cpu"]
+
+
+def command(small: Small, out: Path) -> list[object]:
+    return ["study", small.model, "--calib", small.calib, "--eval", small.test, "--out", out]
+
+
+@pytest.fixture(scope="module")
+def folder(small: Small, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("study") / "out"
+    result = cli(*command(small, out), *QUICK, "--json", out.parent / "all.json")
+    assert result.exit_code == 0, result.output
+    return out
+
+
+def test_every_study_has_its_files(folder: Path) -> None:
+    pytest.importorskip("matplotlib")
+    names = {f"{name}.{ending}" for name in ("angles", "rotations") for ending in ("csv", "json", "tex", "svg")}
+    assert {path.name for path in folder.iterdir()} == names | {"index.html"}
+
+
+def test_files_agree_with_each_other_and_with_the_schema(folder: Path) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    whole = json.loads((folder.parent / "all.json").read_text())
+    jsonschema.validate(whole, json_schema("studies"))
+    for k, name in enumerate(("rotations", "angles")):
+        own = json.loads((folder / f"{name}.json").read_text())
+        jsonschema.validate(own, json_schema("study"))
+        rows = list(csv.reader((folder / f"{name}.csv").read_text().splitlines()))
+        assert rows[0] == [column["name"] for column in own["columns"]]
+        assert len(rows) - 1 == len(own["rows"])
+        assert float(rows[1][3]) == pytest.approx(own["rows"][0][3])
+        assert {**whole["studies"][k]} == {key: own[key] for key in whole["studies"][k]}
+
+
+def test_the_page_has_a_section_for_each(folder: Path) -> None:
+    page = (folder / "index.html").read_text()
+    assert re.findall(r'<section id="([a-z]+)"', page) == ["overview", "rotations", "angles"]
+    assert page.count('<svg class="chart"') == 5
+    assert 'href="angles.csv"' in page
+
+
+def test_a_study_that_is_there_is_not_made_again(small: Small, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    before = (folder / "angles.json").stat().st_mtime_ns
+    (folder / "rotations.json").unlink()
+    with caplog.at_level("INFO", "tna_onnx"):
+        assert cli(*command(small, folder), *QUICK).exit_code == 0
+    assert (folder / "angles.json").stat().st_mtime_ns == before
+    assert (folder / "rotations.json").is_file()
+    logged = " ".join(caplog.messages)
+    assert "study angles: taken from" in logged
+    assert "study rotations: taken from" not in logged
+
+
+def test_the_page_also_shows_what_the_folder_holds(small: Small, folder: Path) -> None:
+    result = cli(*command(small, folder), "--only", "angles", "--repeats", "2")
+    assert result.exit_code == 0
+    assert 'id="rotations"' in (folder / "index.html").read_text()
+
+
+@pytest.mark.parametrize("flags", [["--seed", "1"], ["--bins", "10"], ["--protocol", "paper"]])
+def test_other_settings_make_it_again(small: Small, folder: Path, tmp_path: Path, flags: list[str]) -> None:
+    (tmp_path / "angles.json").write_bytes((folder / "angles.json").read_bytes())
+    words = ["--only", "angles", "--repeats", "2", *flags]
+    assert cli(*command(small, tmp_path), *words, "--device", "cpu").exit_code == 0
+    own, other = (json.loads((each / "angles.json").read_text())["digest"] for each in (tmp_path, folder))
+    assert own != other
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"name": "angles"}', b"\xff", b'{"digest": 1, "columns": [1]}'])
+def test_what_is_no_study_is_not_read(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "angles.json").write_bytes(content)
+    assert read_study(tmp_path, "angles") is None
+
+
+def test_what_is_no_study_is_made_again(small: Small, tmp_path: Path) -> None:
+    (tmp_path / "angles.json").write_bytes(b"{")
+    assert cli(*command(small, tmp_path), "--only", "angles", "--repeats", "2").exit_code == 0
+    assert json.loads((tmp_path / "angles.json").read_text())["rows"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["--only", "tables"], 2, "'tables' is not one of"),
+        (["--repeats", "1"], 2, "1 is not in the range x>=2"),
+        (["--protocol", "papre"], 2, "'papre' is not one of"),
+        (["--eval", "none.npz"], 2, "none.npz"),
+        (["--bins", "9999"], 4, "9999"),
+    ],
+)
+def test_bad_arguments(small: Small, tmp_path: Path, words: list[str], code: int, message: str) -> None:
+    result = cli(*command(small, tmp_path / "out"), *words)
+    assert result.exit_code == code
+    assert message in " ".join(result.stderr.split())
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_in_the_place_of_the_folder_is_refused(small: Small, tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("")
+    result = cli(*command(small, tmp_path / "out"))
+    assert (result.exit_code, "expected the name of a folder" in result.stderr) == (2, True)
+
+
+def test_from_python_it_is_the_same(small: Small, folder: Path) -> None:
+    studies = tna_onnx.study(small.model, small.calib, eval=small.test, only=["angles"], repeats=2, device="cpu")
+    assert studies["angles"] == read_study(folder, "angles")
+    assert [study.name for study in studies] == ["angles"]
+    assert len(repr(studies["angles"])) < 300
+    assert studies["angles"].to_dict()["kind"] == "study"
+    assert "<iframe" in studies["angles"]._repr_html_()
+    with pytest.raises(KeyError):
+        studies["table"]
+    with pytest.raises(tna_onnx.UsageError, match="study 'tables' is not known"):
+        tna_onnx.study(small.model, small.calib, eval=small.test, only=["tables"])
+    with pytest.raises(tna_onnx.UsageError, match="repeats must be at least 2"):
+        tna_onnx.study(small.model, small.calib, eval=small.test, repeats=1)
+    with pytest.raises(tna_onnx.UsageError, match="eval is missing"):
+        tna_onnx.study(small.model, small.calib, eval=None)
+
+
+def test_results_draw_and_save_themselves(folder: Path, tmp_path: Path) -> None:
+    study = read_study(folder, "rotations")
+    assert study is not None
+    saved = study.save_html(tmp_path / "one.html")
+    assert "<svg" in saved.read_text()
+    pytest.importorskip("matplotlib")
+    assert len(study.plot().axes) == 2
+    pandas = pytest.importorskip("pandas")
+    frame = study.to_pandas()
+    assert isinstance(frame, pandas.DataFrame)
+    assert frame.shape == (len(study.rows), len(study.columns))
+
+
+NASTY = Study(
+    "table",
+    "Title & more",
+    "main table",
+    "A sentence.",
+    (
+        Column("method", "Method_%"),
+        Column("ece", "ECE, %", 100, 2, -1, ("ece_sd",)),
+        Column("ece_sd", "SD", 100, 2, hidden=True),
+    ),
+    (
+        ("=1+1", 0.0123, 0.001),
+        ("+a", 0.02, None),
+        ("-b", None, None),
+        ("@c<script>", 0.0123, 0.002),
+        ("plain", 0.5, 0.1),
+    ),
+    (Chart("t", "x", "y", (Line("<b>", (1.0, 2.0), (0.0, 1.0)),)),),
+)
+
+
+def test_cells_do_not_act_in_a_spreadsheet() -> None:
+    cells = [row[0] for row in csv.reader(to_csv(NASTY).splitlines())]
+    assert cells == ["method", "'=1+1", "'+a", "'-b", "'@c<script>", "plain"]
+    # numbers stay numbers, negative ones too
+    negative = Study("x", "x", "x", "x.", (Column("v", "v"),), ((-0.5,),))
+    assert to_csv(negative) == "v\n-0.5\n"
+
+
+def test_latex_escapes_and_marks_the_best() -> None:
+    text = latex(NASTY)
+    assert r"Method\_\%" in text
+    assert r"@c\textless{}script\textgreater{} & $\mathbf{1.23_{.20}}$" in text
+    assert r"=1+1 & $\mathbf{1.23_{.10}}$" in text
+    assert "plain & $50.00_{10.00}$" in text
+
+
+def test_names_do_not_act_on_a_page(tmp_path: Path) -> None:
+    page = NASTY.save_html(tmp_path / "p.html").read_text()
+    assert "@c<script>" not in page
+    assert "@c&lt;script&gt;" in page
+    assert "&lt;b&gt;" in page
+
+
+def test_a_study_comes_back_from_its_file(tmp_path: Path) -> None:
+    write_study(tmp_path, NASTY)
+    assert read_study(tmp_path, "table") == NASTY
+
+
+def test_logits_that_only_the_graph_can_compute_are_refused(small: Small, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    path = tmp_path / "logits.npz"
+    np.savez(path, logits=rng.standard_normal((100, 5)).astype(np.float32), labels=rng.integers(0, 5, 100))
+    result = cli("study", small.model, "--calib", path, "--eval", path, "--out", tmp_path / "out")
+    assert result.exit_code in (2, 3, 4)
+
+
+def test_too_few_samples_for_a_study_are_refused_before_it_is_made(small: Small, tmp_path: Path) -> None:
+    for name, source in (("calib", small.calib), ("test", small.test)):
+        with np.load(source) as stored:
+            np.savez(tmp_path / f"{name}.npz", **{key: stored[key][:24] for key in stored})
+    words = ["study", small.model, "--calib", tmp_path / "calib.npz", "--eval", tmp_path / "test.npz"]
+    result = cli(*words, "--out", tmp_path / "out", "--only", "dimension")
+    assert (result.exit_code, "study dimension: 12 of all samples" in result.stderr) == (4, True)
+
+
+def test_without_matplotlib_there_are_no_figures_unless_they_are_asked_for(
+    small: Small, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tna_onnx.render import study_figures
+
+    monkeypatch.setattr(study_figures.importlib.util, "find_spec", lambda _: None)
+    result = cli(*command(small, folder), *QUICK)
+    assert result.exit_code == 0
+    assert "not drawn: matplotlib is not installed" in result.output

@@ -1,0 +1,306 @@
+"""How much memory small hostile files make the process take, each in a child process.
+
+    python -m tests.faults.memory          # one line a file: its size, the growth, how it ended
+
+What a data file may stand for without regard to its size is set to 64 MiB here (`FLOOR`, else 1 GiB), so that files
+which stand for more, and files which stand for just as much, are quick to make and to read.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from tests.graph.samples import Builder
+from tests.graph.test_bounds import computed, ladder
+
+__all__ = ["DATA", "FLOOR", "MODELS", "Growth", "growth"]
+
+FLOOR = 2**26
+_ROWS = FLOOR // 16 - 1000  # of four float32: as much as is allowed
+
+
+# --- models
+
+
+def _many(kind: str) -> onnx.ModelProto:
+    b = Builder()
+    b.linear("y")
+    proto = b.proto("y")
+    for k in range(10_000):
+        if kind == "metadata":
+            proto.metadata_props.add(key=f"k{k}", value="x" * 100)
+        else:
+            proto.graph.initializer.append(numpy_helper.from_array(np.zeros(1, np.float32), f"i{k}"))
+    return proto
+
+
+def _nodes() -> onnx.ModelProto:
+    b = Builder()
+    name = "features"
+    for k in range(10_000):
+        name = b.node("Relu", name, out=f"t{k}")
+    b.linear("y", data=name)
+    return b.proto("y")
+
+
+def _lie() -> onnx.ModelProto:
+    b = Builder()
+    b.linear("y")
+    proto = b.proto("y")
+    for tensor in proto.graph.initializer:
+        if tensor.name == "weight":
+            tensor.dims[0] = 2**40
+    return proto
+
+
+def _sparse() -> onnx.ModelProto:
+    b = Builder()
+    b.node("MatMul", "features", "wide", out="y", name="head")
+    proto = b.proto("y")
+    values, indices = numpy_helper.from_array(np.float32([1]), "wide"), numpy_helper.from_array(np.int64([0]))
+    proto.graph.sparse_initializer.add(values=values, indices=indices, dims=[6, 80_000_000])
+    return proto
+
+
+def _copies() -> onnx.ModelProto:
+    """A function that holds a megabyte, called 250 times."""
+    b = Builder()
+    value = numpy_helper.from_array(np.zeros(2**18, np.float32))
+    nodes = [helper.make_node("Constant", [], ["c"], value=value), helper.make_node("Relu", ["a"], ["b"])]
+    name = "features"
+    for k in range(250):
+        b.nodes.append(helper.make_node("F", [name], [f"t{k}"], domain="local"))
+        name = f"t{k}"
+    b.linear("y", data=name)
+    proto = b.proto("y")
+    proto.opset_import.append(helper.make_opsetid("local", 1))
+    proto.functions.append(helper.make_function("local", "F", ["a"], ["b"], nodes, [helper.make_opsetid("", 17)]))
+    return proto
+
+
+_WIDE = np.int64([6, 5_500_000])  # just within the limit on elements
+MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
+    "ConstantOfShape": lambda: computed("ConstantOfShape", np.int64([6, 2**40])),
+    "ConstantOfShape, allowed": lambda: computed("ConstantOfShape", _WIDE),
+    "Expand, allowed": lambda: computed("Expand", np.ones((6, 1), np.float32), _WIDE),
+    "Tile": lambda: computed("Tile", np.ones((6, 1), np.float32), np.int64([1, 2**40])),
+    "dims that lie": _lie,
+    "nodes": _nodes,
+    "functions that call others": lambda: ladder(16),
+    "functions that hold much": _copies,
+    "sparse tensor": _sparse,
+    "metadata": lambda: _many("metadata"),
+    "initializers": lambda: _many("initializers"),
+}
+
+
+# --- data
+
+
+def _npz(rows: int) -> Callable[[Path], Path]:
+    def write(folder: Path) -> Path:
+        np.savez_compressed(folder / "a.npz", x=np.zeros((rows, 4), np.float32), labels=np.arange(rows) % 3)
+        return folder / "a.npz"
+
+    return write
+
+
+def _npy_lie(folder: Path) -> Path:
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": (2**40, 4)})
+    (folder / "x.npy").write_bytes(header.getvalue())
+    np.save(folder / "labels.npy", np.arange(6))
+    return folder
+
+
+def _parquet(rows: int) -> Callable[[Path], Path]:
+    def write(folder: Path) -> Path:
+        import pyarrow as pa
+        import pyarrow.parquet
+
+        x = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(4 * rows, np.float32)), 4)
+        pyarrow.parquet.write_table(pa.table({"x": x, "label": np.arange(rows) % 3}), folder / "a.parquet")
+        return folder / "a.parquet"
+
+    return write
+
+
+def _hdf5(rows: int) -> Callable[[Path], Path]:
+    def write(folder: Path) -> Path:
+        import h5py
+
+        with h5py.File(folder / "a.h5", "w") as file:  # chunks that nobody wrote: fill values
+            file.create_dataset("x", (rows, 4), "f4", chunks=(min(rows, 1000), 4))
+            labels = file.create_dataset("labels", (rows,), "i8", chunks=(min(rows, 1000),))
+            labels[:60] = np.arange(60) % 3
+        return folder / "a.h5"
+
+    return write
+
+
+def _image(side: int) -> Callable[[Path], Path]:
+    def write(folder: Path) -> Path:
+        def chunk(kind: bytes, content: bytes) -> bytes:
+            return len(content).to_bytes(4, "big") + kind + content + zlib.crc32(kind + content).to_bytes(4, "big")
+
+        header = side.to_bytes(4, "big") * 2 + b"\x08\x02\0\0\0"
+        rows = zlib.compress(bytes((3 * side + 1) * side), 9) if side < 10_000 else zlib.compress(bytes(1000))
+        png = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+        for label in "012":
+            (folder / "images" / label).mkdir(parents=True)
+            (folder / "images" / label / "a.png").write_bytes(png)
+        return folder / "images"
+
+    return write
+
+
+def _text(name: str, content: str) -> Callable[[Path], Path]:
+    def write(folder: Path) -> Path:
+        (folder / name).write_text(content)
+        return folder / name
+
+    return write
+
+
+def _tar(folder: Path) -> Path:
+    with tarfile.open(folder / "a.tar", "w") as archive:
+        member = tarfile.TarInfo("0.png")
+        member.size = 10
+        archive.addfile(member, io.BytesIO(bytes(10)))
+    data = bytearray((folder / "a.tar").read_bytes())
+    data[124:136] = b"77777777777\0"  # eight gigabytes, says the header
+    data[148:156] = b"%06o\0 " % sum(data[:148] + b" " * 8 + data[156:512])
+    (folder / "a.tar").write_bytes(data)
+    return folder / "a.tar"
+
+
+@dataclass(frozen=True)
+class Hostile:
+    """A file and the kind of model that reads it."""
+
+    write: Callable[[Path], Path]
+    images: bool = False
+
+
+DATA: dict[str, Hostile] = {
+    "npz": Hostile(_npz(5 * _ROWS)),
+    "npz, allowed": Hostile(_npz(_ROWS // 2)),
+    "npy": Hostile(_npy_lie),
+    "parquet": Hostile(_parquet(5 * _ROWS)),
+    "parquet, allowed": Hostile(_parquet(_ROWS // 2)),
+    "hdf5": Hostile(_hdf5(2**40)),
+    "hdf5, allowed": Hostile(_hdf5(_ROWS // 2)),
+    "image": Hostile(_image(60_000), images=True),
+    "image, allowed": Hostile(_image(9_000), images=True),
+    "csv": Hostile(_text("a.csv", "path,label\n" + '"' + "x," * 10**6), images=True),
+    "json": Hostile(_text("a.json", "[" * 10**6), images=True),
+    "json, numbers": Hostile(_text("a.json", json.dumps([{"path": "a.png", "label": 0}] * 20_000)), images=True),
+    "tar": Hostile(_tar, images=True),
+}
+
+
+# --- measuring
+
+
+@dataclass(frozen=True)
+class Growth:
+    """Size of the file, growth of the largest resident memory (bytes), and how reading it ended."""
+
+    size: int
+    grown: int
+    end: str
+
+
+def growth(name: str) -> Growth:
+    """Read one of the files in a child process."""
+    with tempfile.TemporaryDirectory() as folder:
+        if name in MODELS:
+            path = Path(folder) / "model.onnx"
+            path.write_bytes(MODELS[name]().SerializeToString())
+        else:
+            path = DATA[name].write(Path(folder))
+        size = sum(each.stat().st_size for each in [path, *path.rglob("*")] if each.is_file())
+        words = [sys.executable, "-m", "tests.faults.memory", name, str(path)]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    grown, end = done.stdout.split(" ", 1)
+    return Growth(size, int(grown), end.strip())
+
+
+def _peak() -> int:
+    """Largest resident memory of this process so far; Linux starts a child with its own."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * int(next(line.split()[1] for line in lines if line.startswith("VmHWM")))
+
+
+def _read_model(path: Path) -> None:
+    from tna_onnx.graph.head import find_heads
+    from tna_onnx.graph.load import load_model
+
+    for head in find_heads(load_model(path))[0]:
+        _ = (head.weight, head.bias)
+
+
+def _read_data(path: Path, images: bool) -> None:
+    from tna_onnx.data import InputSpec, Recipe, limits, open_source
+
+    limits._EXPANSION_FLOOR = FLOOR
+    shape: tuple[Any, ...] = (None, 3, 5, 6) if images else (None, 4)
+    recipe = Recipe(resize=(5, 6)) if images else None
+    source = open_source(path, [InputSpec("x", shape, np.dtype(np.float32))], 3, recipe=recipe)
+    source.digest()
+    for _ in source.batches(64):
+        pass
+
+
+def _child(name: str, path: Path) -> None:
+    from tna_onnx.errors import TnaError
+
+    with tempfile.TemporaryDirectory() as folder:  # what is loaded for a sound file does not count
+        if name in MODELS:
+            (Path(folder) / "m.onnx").write_bytes(computed("Neg", np.ones((6, 3), np.float32)).SerializeToString())
+            _read_model(Path(folder) / "m.onnx")
+        else:
+            _warm(Path(folder), name)
+    before = _peak()
+    try:
+        _read_model(path) if name in MODELS else _read_data(path, DATA[name].images)
+    except TnaError as error:
+        end = f"refused: {error}"
+    else:
+        end = "read"
+    print(_peak() - before, end.replace("\n", " "))  # noqa: T201
+
+
+def _warm(folder: Path, name: str) -> None:
+    small = {"npz": _npz(60), "npy": _npz(60), "parquet": _parquet(60), "hdf5": _hdf5(60)}
+    kind = name.partition(",")[0]
+    _read_data(small.get(kind, _image(20))(folder), DATA[name].images)
+
+
+def main() -> None:
+    """Print the table; or, as a child, one growth."""
+    if len(sys.argv) > 1:
+        _child(sys.argv[1], Path(sys.argv[2]))
+        return
+    for name in (*MODELS, *DATA):
+        found = growth(name)
+        print(f"{name:28} {found.size:12,} B {found.grown / 2**20:8.0f} MiB  {found.end[:90]}", flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""A hostile file makes the process use no more than a stated multiple of what it is, or may stand for."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from tests.faults.memory import DATA, FLOOR, MODELS, growth
+from tna_onnx.data.ahead import WORKERS
+from tna_onnx.data.limits import DEFAULT_LIMITS
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads the peak of memory from /proc"),
+]
+
+# The promises of SECURITY.md.
+MODEL_FLOOR = 2**30
+MODEL_MULTIPLE = 100
+DATA_MULTIPLE = 4
+PIXEL_BYTES = 8
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model(name: str) -> None:
+    found = growth(name)
+    assert found.grown <= max(MODEL_FLOOR, MODEL_MULTIPLE * found.size), found
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_data(name: str) -> None:
+    found = growth(name)
+    allowed = DATA_MULTIPLE * max(FLOOR, DEFAULT_LIMITS.expansion * found.size)
+    if "image" in name:
+        allowed = max(allowed, WORKERS * PIXEL_BYTES * DEFAULT_LIMITS.image_pixels)
+    assert found.grown <= allowed, found
+    # files that claim more than is allowed are not read at all
+    if name in ("npz", "npy", "parquet", "hdf5", "image"):
+        assert found.end.startswith("refused"), found
+        assert found.grown < FLOOR, found
+    if name.endswith("allowed"):
+        assert found.end == "read", found
+
+
+def test_the_measure_can_fail() -> None:
+    """What is within the limits does take memory, and the measure sees it."""
+    assert growth("ConstantOfShape, allowed").grown > 2**27
+    assert growth("npz, allowed").grown > FLOOR // 2

@@ -1,0 +1,158 @@
+"""Decisions in graphs of all forms against a direct computation from the model's own output."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from tests.graph.samples import CASES, CLASSES, Builder, run, softmax
+from tna_onnx.errors import UnsupportedModel
+from tna_onnx.graph.decisions import GUARD, Guarded, SetScore, add_decisions, add_scores
+from tna_onnx.graph.load import Model
+from tna_onnx.graph.outputs import ClassOutput, class_output
+
+NAMES = {"confidence": "confidence", "accept": "accept", "set": "set"}
+LEVELS = {"accept": np.float32(0.6), "set": np.float32(0.7)}
+READ = [name for name, case in CASES.items() if set(case().outputs.values()) - {"argmax"}]
+
+
+def probabilities(output: ClassOutput, values: np.ndarray) -> np.ndarray:
+    values = np.asarray(values, np.float32).reshape(len(values), -1)
+    if output.kind == "positive_probability":
+        return np.concatenate([1 - values, values], axis=1)
+    if output.kind == "probabilities":
+        return values
+    return softmax(values)
+
+
+def decided(model: Model, score: SetScore, x: np.ndarray, **changes: object) -> tuple[ClassOutput, list[np.ndarray]]:
+    output = class_output(model)
+    given = {"names": NAMES, "thresholds": LEVELS, **changes}
+    proto = add_decisions(model, Guarded(output, score, None), metadata={"guard": "x"}, **given)
+    if not model.external_files:
+        onnx.checker.check_model(proto, full_check=True)
+    path = model.path.with_name("guarded.onnx")
+    path.write_bytes(proto.SerializeToString())
+    return output, run(path, [output.name, *given["names"].values()], x)
+
+
+def direct(p: np.ndarray, score: SetScore) -> np.ndarray:
+    """Set scores (N, C), one sample at a time."""
+    if score.name == "lac":
+        return 1 - p
+    found = np.empty_like(p)
+    for row, own in zip(found, p, strict=True):
+        order = np.argsort(-own, kind="stable")
+        penalty = score.weight * np.maximum(np.arange(1, len(own) + 1) - score.free, 0)
+        row[order] = np.cumsum(own[order]) + penalty
+    return found
+
+
+@pytest.mark.parametrize("name", READ)
+def test_every_form_of_output(name: str, tmp_path: Path) -> None:
+    sample = CASES[name]()
+    model = sample.write(tmp_path)
+    x = sample.inputs(40)
+    try:
+        output, (values, confidence, accept, sets) = decided(model, SetScore(), x)
+    except UnsupportedModel as error:
+        assert "opset" in str(error)  # noqa: PT017 - some of the cases have older ones
+        return
+    before = run(model.path, [output.name], x)[0]
+    np.testing.assert_array_equal(values, before)
+    p = probabilities(output, values)
+    # ONNX Runtime computes float16 as float32, and rounds only what it returns
+    tolerance = 1e-3 if values.dtype == np.float16 else 2e-6
+    np.testing.assert_allclose(confidence, p.max(axis=1), atol=tolerance)
+    clear = np.abs(p - 0.6) > 2 * tolerance
+    np.testing.assert_array_equal(accept[clear.all(axis=1)], (p.max(axis=1) >= 0.6)[clear.all(axis=1)])
+    clear = np.abs(1 - p - 0.7) > 2 * tolerance
+    np.testing.assert_array_equal(sets[clear], (1 - p <= 0.7)[clear])
+
+
+@pytest.mark.parametrize("score", [SetScore("aps"), SetScore("raps", free=1, weight=0.05)], ids=str)
+@pytest.mark.parametrize("opset", [11, 13, 18, 21])
+def test_sums_from_the_largest_down(score: SetScore, opset: int, tmp_path: Path) -> None:
+    b = Builder(opset=opset)
+    b.linear("y")
+    sample = b.sample()
+    model = sample.write(tmp_path)
+    x = sample.inputs(60)
+    output, (values, _, _, sets) = decided(model, score, x)
+    expected = direct(probabilities(output, values), score)
+    clear = np.abs(expected - 0.7) > 1e-5
+    np.testing.assert_array_equal(sets[clear], (expected <= 0.7)[clear])
+    assert sets.dtype == bool
+    assert len(np.unique(sets.sum(axis=1))) > 1
+
+
+def test_what_is_compared_is_what_was_measured(tmp_path: Path) -> None:
+    """A threshold equal to a score decides as the score says, to the last bit."""
+    sample = CASES["float32 Gemm"]()
+    model = sample.write(tmp_path)
+    guarded = Guarded(class_output(model), SetScore("aps"), None)
+    proto, tensors = add_scores(model, guarded)
+    (model.path.with_name("scores.onnx")).write_bytes(proto.SerializeToString())
+    x = sample.inputs(50)
+    confidence, scores = run(model.path.with_name("scores.onnx"), [tensors["confidence"], tensors["set"]], x)
+    levels = {"accept": confidence[7], "set": scores[7, 1]}
+    _, (_, again, accept, sets) = decided(model, SetScore("aps"), x, thresholds=levels)
+    np.testing.assert_array_equal(again, confidence)
+    np.testing.assert_array_equal(accept, confidence >= confidence[7])
+    np.testing.assert_array_equal(sets, scores <= scores[7, 1])
+
+
+def test_a_threshold_a_class(tmp_path: Path) -> None:
+    sample = CASES["float32 Gemm"]()
+    model = sample.write(tmp_path)
+    levels = {"accept": np.float32(0.5), "set": np.array([0.2, np.inf, *[0.6] * (CLASSES - 2)], np.float32)}
+    output, (values, _, _, sets) = decided(model, SetScore(), sample.inputs(40), thresholds=levels)
+    np.testing.assert_array_equal(sets, np.float32(1) - probabilities(output, values) <= levels["set"])
+    assert sets[:, 1].all()
+
+
+def test_only_what_has_a_name_is_added(tmp_path: Path) -> None:
+    model = CASES["float32 Gemm"]().write(tmp_path)
+    guarded = Guarded(class_output(model), SetScore(), None)
+    proto = add_decisions(model, guarded, LEVELS, {"accept": "answer"}, {"guard": "x"})
+    assert [info.name for info in proto.graph.output] == ["y", "answer"]
+    assert {entry.key: entry.value for entry in proto.metadata_props} == {"team": "unchanged", "tna_onnx.guard": "x"}
+    assert proto.graph.initializer == model.proto.graph.initializer
+    assert all(
+        node.name.startswith((f"{GUARD}/", "tna_onnx/")) for node in proto.graph.node[len(model.proto.graph.node) :]
+    )
+
+
+def test_names_that_are_taken_and_models_that_have_them(tmp_path: Path) -> None:
+    model = CASES["float32 Gemm"]().write(tmp_path)
+    guarded = Guarded(class_output(model), SetScore(), None)
+    with pytest.raises(UnsupportedModel, match=r"has a tensor called 'features' already; give .* another --prefix"):
+        add_decisions(model, guarded, LEVELS, {"accept": "features"}, {})
+    model.path.write_bytes(add_decisions(model, guarded, LEVELS, NAMES, {}).SerializeToString())
+    from tna_onnx.graph.load import load_model
+
+    again = load_model(model.path)
+    with pytest.raises(UnsupportedModel, match="has been guarded already"):
+        add_scores(again, Guarded(class_output(again), SetScore(), None))
+
+
+@pytest.mark.parametrize(("opset", "score"), [(8, "lac"), (10, "aps")])
+def test_an_opset_that_is_too_old(opset: int, score: str, tmp_path: Path) -> None:
+    b = Builder(opset=opset)
+    b.linear("y")
+    model = b.sample().write(tmp_path)
+    with pytest.raises(UnsupportedModel, match=r"has opset .* too old .* convert it"):
+        add_scores(model, Guarded(class_output(model), SetScore(score), None))
+
+
+def test_the_batch_axis_keeps_its_name(tmp_path: Path) -> None:
+    model = CASES["float32 Gemm"]().write(tmp_path)
+    proto = add_decisions(model, Guarded(class_output(model), SetScore(), None), LEVELS, NAMES, {})
+    shapes = {i.name: [d.dim_param or d.dim_value for d in i.type.tensor_type.shape.dim] for i in proto.graph.output}
+    assert shapes["accept"] == [shapes["y"][0]]
+    assert shapes["set"] == [shapes["y"][0], CLASSES]
+    assert helper.tensor_dtype_to_np_dtype(proto.graph.output[-1].type.tensor_type.elem_type) == np.dtype(bool)

@@ -1,0 +1,1 @@
+"""Studies: numbers against their definitions on small data."""

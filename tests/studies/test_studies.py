@@ -1,0 +1,221 @@
+"""Each study's rows against its definition, computed anew on small data; and what all studies have in common."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.studies.problems import problem
+from tna_onnx.extraction.table import FeatureTable
+from tna_onnx.maps.temperature import Temperature
+from tna_onnx.numerics.averages import Draws, averages
+from tna_onnx.numerics.metrics import Metrics
+from tna_onnx.numerics.stats import SampleScores
+from tna_onnx.results.study import Study
+from tna_onnx.studies import ablation, dimension, members, methods, parameters, samples
+from tna_onnx.studies.data import StudyData
+from tna_onnx.studies.feature_angles import feature_angles
+from tna_onnx.studies.narrowed import narrowed
+from tna_onnx.studies.settings import STUDIES, StudySettings
+from tna_onnx.studies.spread import mean_interval, paired_interval
+
+SETTINGS = StudySettings(repeats=2)
+
+
+def made(name: str, data: StudyData, settings: StudySettings = SETTINGS) -> Study:
+    study: Study = importlib.import_module(f"tna_onnx.studies.{name}").study(data, settings, lambda *_: None)
+    return study
+
+
+@pytest.fixture(scope="module")
+def data() -> StudyData:
+    return problem(samples=300)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _few_points() -> Iterator[None]:
+    """Fewer points of each curve: every one costs a search or a fit."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(methods, "GRID_STEP", 30.0)
+        patch.setattr(members, "_SIZES", (1, 3, 10))
+        patch.setattr(ablation, "_GRID", (20.0, 50.0))
+        patch.setattr(parameters, "_CHECKS", (1, 50))
+        patch.setattr(dimension, "_SHARES", (4, 1))
+        patch.setattr(samples, "_SMALLEST", 200)
+        yield
+
+
+@pytest.fixture(scope="module")
+def studies(data: StudyData) -> dict[str, Study]:
+    return {name: made(name, data) for name in STUDIES}
+
+
+def row(study: Study, **wanted: Any) -> dict[str, Any]:
+    """The one row with these values."""
+    names = [column.name for column in study.columns]
+    rows = [dict(zip(names, each, strict=True)) for each in study.rows]
+    (found,) = [each for each in rows if all(each[name] == value for name, value in wanted.items())]
+    return found
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_study_is_whole(studies: dict[str, Study], name: str) -> None:
+    study = studies[name]
+    assert study.name == name
+    assert study.rows
+    assert study.sentence.endswith(".")
+    names = [column.name for column in study.columns]
+    assert len(set(names)) == len(names)
+    for each in study.rows:
+        assert len(each) == len(names)
+        assert all(value is None or isinstance(value, str) or math.isfinite(value) for value in each)
+    for column in study.columns:
+        assert set(column.beside) <= set(names)
+    for chart in study.charts:
+        assert chart.lines
+        for line in chart.lines:
+            assert len(line.x) == len(line.y) > 0
+            assert len(line.low) == len(line.high) in (0, len(line.x))
+
+
+@pytest.mark.parametrize("name", ["angle", "members", "rotations", "angles"])
+def test_the_same_seed_gives_the_same_numbers(data: StudyData, studies: dict[str, Study], name: str) -> None:
+    assert made(name, data) == studies[name]
+
+
+def test_the_curve_is_that_of_the_averages(data: StudyData, studies: dict[str, Study]) -> None:
+    (average,) = averages(data.weight, [30.0], 10, Draws(0))
+    # the bias keeps the share of the weight that is left
+    kept = np.vdot(data.weight, average.weight) / np.vdot(data.weight, data.weight)
+    logits = data.held_out.features @ average.weight.T + kept * data.bias
+    expected = Metrics.of(SampleScores.of_logits(logits, data.held_out.labels))
+    found = row(studies["angle"], members="10 members", data="held-out", angle=30.0)
+    for name in ("accuracy", "ece", "nll"):
+        assert found[name] == pytest.approx(getattr(expected, name), abs=1e-6)
+
+
+def test_members_are_averages_of_single_tilted_weights(data: StudyData, studies: dict[str, Study]) -> None:
+    totals = []
+    for repeat in range(2):
+        seeds = [int(np.random.SeedSequence([0, repeat, k]).generate_state(1)[0]) for k in range(3)]
+        members = [next(averages(data.weight, [30.0], 1, Draws(seed))).weight for seed in seeds]
+        mean = np.mean(members, axis=0, dtype=np.float64).astype(np.float32)
+        totals.append(Metrics.of(data.scores(mean)).accuracy)
+    found = row(studies["members"], angle=30.0, members="3")
+    assert found["accuracy"] == pytest.approx(np.mean(totals), abs=1e-9)
+    assert found["accuracy_sd"] == pytest.approx(np.std(totals, ddof=1), abs=1e-9)
+    # a weight times a number, bias included, keeps every prediction
+    limit = row(studies["members"], angle=75.0, members="limit of many")
+    assert limit["accuracy"] == row(studies["members"], members="not tilted")["accuracy"]
+
+
+def test_the_table_is_paired_and_its_rows_are_means_over_splits(data: StudyData, studies: dict[str, Study]) -> None:
+    errors: dict[str, list[float]] = {"None": [], "TS": []}
+    for repeat in range(2):
+        split = data.split(repeat, 0)
+        logits = split.logits(split.calibration)
+        fitted = Temperature.fit(logits.reduce())
+        held_out = split.held_out.features @ data.weight.T + data.bias
+        for name, scale in (("None", 1.0), ("TS", fitted.temperature)):
+            scores = SampleScores.of_logits(held_out / scale, split.held_out.labels)
+            errors[name].append(Metrics.of(scores).ece)
+    for name, values in errors.items():
+        found = row(studies["table"], method=name)
+        assert found["ece"] == pytest.approx(np.mean(values), abs=1e-6)
+        assert found["ece_sd"] == pytest.approx(np.std(values, ddof=1), abs=1e-6)
+    change = row(studies["table"], method="TS")["ece_change"]
+    assert change == pytest.approx(np.mean(errors["TS"]) - np.mean(errors["None"]), abs=1e-6)
+    assert row(studies["table"], method="None")["ece_change"] is None
+
+
+def test_the_paper_rows_are_all_there(studies: dict[str, Study]) -> None:
+    methods = studies["table"].values("method")
+    for name in ("IROvA", "TS", "ETS", "AAR"):
+        assert {name, f"{name} +TNA (sparse)", f"{name} +TNA (comp.)"} <= set(methods)
+    assert {"None", "None +TNA", "Default", "refit"} <= set(methods)
+
+
+def test_angles_are_arc_cosines(data: StudyData, studies: dict[str, Study]) -> None:
+    z = data.held_out.features.astype(float)
+    w = data.weight[data.held_out.labels].astype(float)
+    cosine = [a @ b / np.linalg.norm(a) / np.linalg.norm(b) for a, b in zip(z, w, strict=True)]
+    angles = np.degrees(np.arccos(cosine))
+    assert np.allclose(feature_angles(data.weight, z, data.held_out.labels), angles)
+    found = row(studies["angles"], weight="original", kind="own class")
+    assert found["mean"] == pytest.approx(angles.mean())
+    assert found["bin_60"] == pytest.approx(((angles >= 60) & (angles < 63)).mean())
+    psi = np.radians(angles)
+    theorem = np.degrees(np.arccos(np.cos(psi) * math.cos(math.radians(30)))).mean()
+    assert row(studies["angles"], weight="30 degrees", kind="own class")["theorem"] == pytest.approx(theorem)
+
+
+def test_rotations_come_near_their_expectation() -> None:
+    study = made("rotations", problem(n=300, classes=30), StudySettings(repeats=3))
+    # in 300 dimensions a mean over 12 walks and 30 classes lies within a degree or so
+    gaps = np.abs(np.array(study.values("mrc")) - np.array(study.values("expected")))
+    assert gaps.max() < 2
+
+
+def test_features_are_narrowed_and_the_head_is_overconfident() -> None:
+    data = narrowed(problem(samples=1200), 6, np.random.default_rng(0))
+    assert data.weight.shape == (4, 6)
+    assert data.calibration.features.shape == (600, 6)
+    assert abs(len(data.held_out) - 600) <= 1
+    accuracy = data.scores().hit.mean()
+    assert accuracy > 1.2 / 4
+
+
+def test_overshoot_grows_with_the_rotations_between_looks(studies: dict[str, Study]) -> None:
+    over = [row(studies["parameters"], parameter="n_t", value=value)["angle"] for value in ("1", "50")]
+    assert 30 < over[0] < 45 < over[1]
+
+
+def test_intervals_of_means_and_paired_differences() -> None:
+    low, high = mean_interval([1.0, 2.0, 3.0]) or (0, 0)
+    # t quantile 4.3027 with 2 degrees of freedom, standard error 1 / sqrt 3
+    assert (low, high) == (pytest.approx(2 - 4.302653 / math.sqrt(3)), pytest.approx(2 + 4.302653 / math.sqrt(3)))
+    difference, ends = paired_interval([0.0, 0.0, 0.0], [1.0, 2.0, 3.0], fitted=100, scored=200)
+    assert difference == 2
+    assert ends is not None
+    assert ends[1] - 2 == pytest.approx(4.302653 * math.sqrt(1 / 3 + 2))
+    assert mean_interval([1.0]) is None
+
+
+def test_two_classes_have_maps_of_their_own() -> None:
+    assert {"platt", "beta", "quadratic"} <= set(methods.maps_for(2))
+    assert not {"platt", "beta", "quadratic"} & set(methods.maps_for(3))
+    assert methods.maps_for(3)[:4] == methods.PAPER_MAPS
+
+
+@pytest.mark.slow
+def test_the_paper_protocol_takes_ten_members_and_keeps_the_bias() -> None:
+    settings = StudySettings(repeats=2, protocol="paper")
+    data = problem(n=60)
+    study = made("table", StudyData(data.weight, data.bias, data.calibration, data.held_out, tilt_bias=False), settings)
+    assert row(study, method="TS +TNA (comp.)")["members"] in ("10", "")
+
+
+def test_samples_that_are_all_right_leave_maps_out_and_break_nothing() -> None:
+    base = problem(n=16, samples=120)
+    logits = base.calibration.features @ base.weight.T + base.bias
+    right = FeatureTable(base.calibration.features, np.argmax(logits, axis=1))
+    data = StudyData(base.weight, base.bias, right, right)
+    for name in ("samples", "time", "angles"):
+        assert made(name, data).rows
+    assert any("left out" in note for note in made("table", data).notes)
+
+
+def test_a_head_with_one_vector_of_zeros_has_angles_for_the_other() -> None:
+    base = problem(classes=2, samples=200)
+    weight = base.weight.copy()
+    weight[0] = 0
+    data = StudyData(weight, base.bias, base.calibration, base.held_out)
+    study = made("angles", data)
+    labels = data.held_out.labels
+    assert row(study, weight="original", kind="own class")["samples"] == (labels == 1).sum()
+    assert made("rotations", data).rows

@@ -1,0 +1,90 @@
+"""`guard`: decisions with guarantees as further outputs of a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tna_onnx.api.arguments import (
+    GuardWords,
+    Unpack,
+    data_of,
+    guard_settings_of,
+    held_out_of,
+    model_options_of,
+    refuse_unknown,
+)
+from tna_onnx.api.shown import ProgressWord, shown, with_json
+from tna_onnx.extraction.batch_size import BatchSize
+from tna_onnx.graph.load import ModelSource
+from tna_onnx.guarding.guard import guard as run
+from tna_onnx.guarding.job import GuardJob
+from tna_onnx.guarding.settings import GuardSettings
+from tna_onnx.results.guarding import Guard
+
+__all__ = ["guard"]
+
+
+def guard(
+    model: ModelSource,
+    calib: Any,
+    *,
+    eval: Any = None,  # noqa: A002 - the word of the command line
+    output: str | Path | None = None,
+    settings: GuardSettings | None = None,
+    dry_run: bool = False,
+    device: str = "auto",
+    batch_size: BatchSize = 64,
+    overwrite: bool = False,
+    json: str | Path | None = None,
+    progress: ProgressWord = None,
+    **words: Unpack[GuardWords],
+) -> Guard:
+    """Add decisions to a classifier, each with a guarantee that needs no more than exchangeable samples.
+
+    `confidence` (N,) is the largest probability. `accept` (N,) is whether to answer: the error among accepted samples
+    is bounded. `set` (N, C) marks classes: the true one is among them at the stated rate. `ood` (N,) tells how far a
+    sample is from those that the model knows, and `ood_alarm` (N,) whether it is too far. Outputs that the model had
+    stay as they are.
+
+    Args:
+        model: an ONNX model as for `calibrate`, recalibrated or not.
+        calib: labelled samples that neither the model nor its calibration has seen: a path, a URL, a mapping of arrays,
+            an iterable of batches, or a `tna_onnx.Data`.
+        eval: further samples for the report, likewise.
+        output: path of the new file; `NAME.guard.onnx` beside the model by default.
+        settings: of the outputs and their levels, as one value.
+        dry_run: do everything, but write no model.
+        device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
+        batch_size: samples per run; `auto` finds them by a short probe.
+        overwrite: allow the output to be the input.
+        json: JSON file to write.
+        progress: True for bars on standard error, or a function that is called with (stage, done, total).
+        **words: single fields by name: of `tna_onnx.GuardSettings` (`add`, `coverage`, `risk`, ...), of
+            `tna_onnx.Data` and of `tna_onnx.ModelOptions`; and `eval_labels`.
+
+    Raises:
+        TypeError: a keyword that none of these has.
+        UsageError: a path or setting that cannot be used.
+        UnsupportedModel: the file is no classifier that can be read, or its opset is too old.
+        DataError: the data do not fit the model, were seen by its calibration, or are too few for a level.
+        CheckFailed: the file does not verify. No file is written.
+        DeviceError: ONNX Runtime or the device is missing.
+    """
+    refuse_unknown("guard", words, GuardWords)
+    chosen = guard_settings_of(words, settings)
+    labelled = data_of(calib, words)
+    job = GuardJob(
+        model=model,
+        calib=labelled,
+        held_out=held_out_of(eval, labelled, words),
+        options=model_options_of(words),
+        settings=chosen,
+        output=output,
+        overwrite=overwrite,
+        dry_run=dry_run,
+        device=device,
+        batch_size=batch_size,
+    )
+    with shown(progress) as advance:
+        return with_json(json, lambda: run(job, advance))

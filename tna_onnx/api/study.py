@@ -1,0 +1,94 @@
+"""`study`: the paper's experiments on one model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tna_onnx.api.arguments import StudyWords, Unpack, data_of, held_out_of, model_options_of, refuse_unknown
+from tna_onnx.api.shown import ProgressWord, shown, with_json
+from tna_onnx.errors import UsageError
+from tna_onnx.extraction.batch_size import BatchSize
+from tna_onnx.graph.load import ModelSource
+from tna_onnx.numerics.metric import Objective
+from tna_onnx.results.study import Studies
+from tna_onnx.studies.run import StudyJob, run_studies
+from tna_onnx.studies.settings import Protocol, StudySettings
+
+__all__ = ["study"]
+
+
+def study(
+    model: ModelSource,
+    calib: Any,
+    *,
+    eval: Any = None,  # noqa: A002 - the word of the command line
+    out: str | Path | None = None,
+    only: Sequence[str] = (),
+    repeats: int = 5,
+    protocol: Protocol = "default",
+    objective: Objective = "ece",
+    bins: int = 15,
+    seed: int = 0,
+    device: str = "auto",
+    batch_size: BatchSize = 64,
+    cache: str | Path | None = None,
+    json: str | Path | None = None,
+    progress: ProgressWord = None,
+    **words: Unpack[StudyWords],
+) -> Studies:
+    """Make the paper's experiments on an ONNX classifier: tables and curves of one model.
+
+    Args:
+        model: an ONNX model with a linear head, as for `calibrate`.
+        calib: labelled calibration data, as for `calibrate`.
+        eval: held-out data to score, likewise; they are needed. Studies that repeat splits split both sets together.
+        out: folder for each study's CSV, JSON and LaTeX. A study that is there already with the same digest, of
+            model, data and settings, is read and not made again. Without it nothing is written.
+        only: names of studies: `table`, `rotations`, `angles`, `members`, `angle`, `samples`, `dimension`,
+            `parameters`, `time`; all of them by default.
+        repeats: splits of the samples, draws of rotations and draws of calibration data, at least 2.
+        protocol: `default` searches weights as `calibrate` does; `paper` as the paper prints it.
+        objective: metric that the angle is chosen by.
+        bins: bins of ECE and AdaECE.
+        seed: of all random draws; the same seed gives the same numbers, times apart.
+        device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
+        batch_size: samples per run; `auto` finds them by a short probe.
+        cache: folder in which features are kept.
+        json: JSON file to write.
+        progress: True for bars on standard error, or a function that is called with (stage, done, total).
+        **words: single fields by name: of `tna_onnx.Data` (`labels`, `preprocessing`, `classes`, ...; for both data
+            sets), of `tna_onnx.ModelOptions`; and `eval_labels`, the labels of `eval` that stand apart from its
+            samples.
+
+    Raises:
+        TypeError: a keyword that none of these has.
+        UsageError: a path or setting that cannot be used.
+        UnsupportedModel: no linear head that can be tilted.
+        DataError: the data do not fit the model.
+        DeviceError: ONNX Runtime or the device is missing.
+        ResultError: a file cannot be written.
+    """
+    refuse_unknown("study", words, StudyWords)
+    settings = StudySettings(repeats, seed, bins, objective, protocol)
+    # a text is a sequence of letters
+    names = (only,) if isinstance(only, str) else tuple(only)
+    calibration = data_of(calib, words)
+    held_out = held_out_of(eval, calibration, words)
+    if held_out is None:
+        raise UsageError("eval is missing: a study scores held-out data; expected labelled samples")
+    job = StudyJob(
+        model=model,
+        calib=calibration,
+        held_out=held_out,
+        only=names,
+        settings=settings,
+        options=model_options_of(words),
+        folder=None if out is None else Path(out),
+        device=device,
+        batch_size=batch_size,
+        cache=cache,
+    )
+    with shown(progress) as advance:
+        return with_json(json, lambda: run_studies(job, advance))

@@ -1,0 +1,146 @@
+"""`tna-onnx study`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tna_onnx.cli.command import Command
+from tna_onnx.cli.config import config_options
+from tna_onnx.cli.extras import FIGURE_FORMATS
+from tna_onnx.cli.options import bins_option, data_options, model_argument, model_options, run_options, together
+from tna_onnx.cli.paths import check_figure_folder, check_result_file
+from tna_onnx.cli.positional import DataOption, data_argument
+from tna_onnx.cli.preprocessing import preprocessing_options, take_recipe
+from tna_onnx.cli.types import Words, flat
+from tna_onnx.cli.written import watch
+from tna_onnx.numerics.metric import OBJECTIVES
+from tna_onnx.studies.settings import PROTOCOLS, STUDIES, StudySettings
+
+__all__ = ["study"]
+
+_file_options = together(
+    click.option(
+        "--calib",
+        "--data",
+        "calib",
+        cls=DataOption,
+        required=True,
+        type=click.Path(),
+        help="Labelled calibration data: file, folder or URL; the word behind MODEL says the same.",
+    ),
+    click.option("--eval", required=True, type=click.Path(), help="Held-out data to score."),
+    click.option("--labels", type=click.Path(), help="File with the labels of --calib, if they are stored separately."),
+    click.option(
+        "--eval-labels", type=click.Path(), help="File with the labels of --eval, if they are stored separately."
+    ),
+    click.option(
+        "-o",
+        "--out",
+        metavar="DIR",
+        required=True,
+        type=click.Path(),
+        help="Folder of the results, created if missing. A study that it holds already, of the same model, data and "
+        "settings, is not made again.",
+    ),
+    click.option("--cache", type=click.Path(), help="Folder that keeps the features."),
+)
+
+_study_options = together(
+    click.option(
+        "--only",
+        metavar="NAME,...",
+        multiple=True,
+        type=Words(STUDIES),
+        callback=flat,
+        help=f"Studies to make: {', '.join(STUDIES)}.  [default: all]",
+    ),
+    click.option(
+        "--repeats",
+        type=click.IntRange(2),
+        default=StudySettings.repeats,
+        show_default=True,
+        help="Splits of the samples, draws of rotations and draws of calibration data.",
+    ),
+    click.option(
+        "--protocol",
+        type=click.Choice(PROTOCOLS),
+        default=StudySettings.protocol,
+        show_default=True,
+        help="default: weights are searched as `calibrate` does; paper: as the paper prints it.",
+    ),
+    click.option(
+        "--objective",
+        # The metrics' usual names are capitals: ECE, NLL.
+        type=click.Choice(OBJECTIVES, case_sensitive=False),
+        default=StudySettings.objective,
+        show_default=True,
+        help="Metric that the angle is chosen by.",
+    ),
+    click.option(
+        "--seed",
+        type=click.IntRange(0),
+        default=StudySettings.seed,
+        show_default=True,
+        help="Seed of all random draws.",
+    ),
+    click.option(
+        "--figure-format",
+        "figure_formats",
+        multiple=True,
+        type=Words(FIGURE_FORMATS),
+        callback=flat,
+        help="Format of the figures; several separated by commas, or repeat the option.  [default: svg]",
+    ),
+)
+
+
+@click.command(cls=Command)
+@model_argument
+@data_argument
+@_file_options
+@_study_options
+@data_options
+@preprocessing_options
+@bins_option
+@model_options
+@run_options
+@config_options
+def study(
+    preset: str | None, json_file: str | None, figure_formats: tuple[str, ...], quiet: bool, **arguments: Any
+) -> None:
+    """Make the paper's experiments on MODEL: tables, curves, and one page that shows them all.
+
+    Each study writes NAME.csv, NAME.json, NAME.tex and figures into --out; index.html shows all of them.
+
+    \b
+    Example:
+      tna-onnx study model.onnx --calib data/ --eval heldout/ --out study/ --only table,angle
+    """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
+    from tna_onnx.api.study import study as run  # noqa: PLC0415 - NumPy loads only when a command runs
+    from tna_onnx.cli.show import command_line, finish, json_step, page_step, ready  # noqa: PLC0415
+    from tna_onnx.render.html.study import study_page  # noqa: PLC0415
+    from tna_onnx.render.progress import progress_shown  # noqa: PLC0415
+    from tna_onnx.render.study_figures import figure_step, require_formats  # noqa: PLC0415
+    from tna_onnx.render.study_text import study_text  # noqa: PLC0415
+
+    # before the work: a mistyped path must not cost a run
+    others = [arguments[name] for name in ("model", "calib", "eval")]
+    check_figure_folder(arguments["out"], *others)
+    check_result_file(json_file, *others)
+    formats = require_formats(figure_formats)
+    recipe = take_recipe(preset, arguments)
+    ready()
+    folder = Path(arguments["out"])
+    page = folder / "index.html"
+    watch([page, json_file], arguments["cache"])
+    with progress_shown(not quiet) as progress:
+        studies = run(preprocessing=recipe, progress=progress, **arguments)
+    steps = [
+        json_step(json_file, studies),
+        page_step(str(page), lambda: study_page(studies, command_line())),
+        figure_step(studies, folder, formats),
+    ]
+    finish(study_text(studies), steps, quiet or json_file == "-")

@@ -1,0 +1,62 @@
+"""How much of a foreign model is taken in: bounds that honest models do not reach, and that a setting raises.
+
+What the formats themselves bound is not here: 2 GB and 33 nested levels are protobuf's, 64 axes are NumPy's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from tna_onnx.numerics.checks import check_limits
+
+__all__ = ["DEFAULT_MODEL_LIMITS", "NO_MODEL_LIMITS", "ModelLimits"]
+
+_MAX_GROWTH = 20  # a large file may honestly call a function of its own that often
+_MAX_RESULTS = 16  # a weight that is normalised goes through about ten nodes, each of which gives one of its size
+
+
+@dataclass(frozen=True)
+class ModelLimits:
+    """Bounds on models, each of which `--model-limit NAME=NUMBER` sets.
+
+    Attributes:
+        name_length: characters of the name of a node, tensor or attribute.
+        sparse_bytes: size of a sparse tensor when it is filled up.
+        inlined_nodes: nodes that functions stand for, once they are inlined.
+        inlined_bytes: their size; twenty times the size of the file is always allowed.
+        constant_elements: of all results together that are computed from constants, to find a weight; sixteen times the
+            elements of these constants are always allowed.
+        isolate_seconds: how long the child process of `--isolate` may take to open the model.
+    """
+
+    name_length: int = 10_000
+    sparse_bytes: int = 2**31 - 1
+    inlined_nodes: int = 1_000_000
+    inlined_bytes: int = 2**28
+    constant_elements: int = 2**25
+    isolate_seconds: float = 60.0
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            UsageError: one is not a positive number.
+        """
+        check_limits("model", dataclasses.asdict(self))
+
+    def inlined_size(self, size: int) -> int:
+        """Return how many bytes the functions of a file of `size` bytes may stand for."""
+        return max(int(self.inlined_bytes), _MAX_GROWTH * size)
+
+    def constant_size(self, stored: int) -> int:
+        """Return how many elements the results may have that are computed from `stored` elements."""
+        return max(int(self.constant_elements), _MAX_RESULTS * stored)
+
+
+DEFAULT_MODEL_LIMITS = ModelLimits()
+
+_ANY = 2**62
+
+NO_MODEL_LIMITS = ModelLimits(name_length=_ANY, sparse_bytes=_ANY, inlined_nodes=_ANY, inlined_bytes=_ANY)
+"""For what this run has written: it was a model within the limits before."""

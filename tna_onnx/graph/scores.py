@@ -1,0 +1,200 @@
+"""Where a model's scores are: its head, or else the tensor of logits or probabilities behind an output.
+
+The graph says what an output holds (what follows the head), or the user; values are never looked at.
+"""
+
+from __future__ import annotations
+
+import onnx
+
+from tna_onnx.errors import UnsupportedModel
+from tna_onnx.graph.dtypes import FLOAT_TYPES
+from tna_onnx.graph.head import choose_head
+from tna_onnx.graph.input_types import shape_text
+from tna_onnx.graph.load import Model
+from tna_onnx.graph.purpose import purpose
+from tna_onnx.graph.readout import Readout
+from tna_onnx.graph.stored import Refused
+from tna_onnx.graph.walk import ONE_NUMBER, SINGLE_ONLY, Walked, walk_back
+
+__all__ = ["choose_readout", "find_readout"]
+
+
+def find_readout(model: Model, head: str | None = None, output: str | None = None, kind: str | None = None) -> Readout:
+    """Return the head if there is one, else the tensor of logits or probabilities behind an output.
+
+    Args:
+        model: the model.
+        head: label of the linear node; then nothing else will do.
+        output: graph output, where there are several.
+        kind: what `--output-kind` says that output holds: `logits` or `probabilities`, whatever computes them; `logit`.
+
+    Raises:
+        UnsupportedModel: neither.
+    """
+    if kind == "logit" and head is not None:
+        return choose_head(model, head, output, single=True)
+    if head is None and kind in (None, "logit"):
+        try:
+            return choose_head(model, None, output, single=kind is not None)
+        except UnsupportedModel as error:  # a map alone needs no head
+            try:
+                return choose_readout(model, output, kind)
+            except UnsupportedModel:
+                if "choose one with --head" in str(error):  # there are heads: that is what has to be told
+                    raise error from None
+                raise
+    if head is not None:
+        return choose_head(model, head, output)
+    return choose_readout(model, output, kind)
+
+
+def choose_readout(model: Model, output: str | None = None, kind: str | None = None) -> Readout:
+    """Return the tensor of logits or probabilities behind an output, whatever computes it.
+
+    Args:
+        model: the model.
+        output: graph output, where there are several that may hold scores.
+        kind: what `--output-kind` says, where the graph does not tell.
+
+    Raises:
+        UnsupportedModel: no such output, several, or the graph does not tell what it holds.
+    """
+    if output is not None and output not in model.outputs:
+        raise UnsupportedModel(f"{model.name}: no output '{output}'; the model has {', '.join(model.outputs)}")
+    readouts = []
+    reasons = []
+    for info in model.proto.graph.output:
+        if output not in (None, info.name):
+            continue
+        try:
+            readouts.append(_readout(model, info, kind))
+        except Refused as refused:
+            reasons.append(f"\n  output '{info.name}': {refused}")
+    if not readouts:
+        what = purpose(model)
+        if what:
+            raise UnsupportedModel(f"{model.name}: {what}; only classifiers can be calibrated")
+        raise UnsupportedModel(f"{model.name}: no output that can be calibrated{''.join(reasons)}")
+    if len({readout.logits for readout in readouts}) > 1:
+        names = ", ".join(readout.output for readout in readouts)
+        raise UnsupportedModel(f"{model.name}: several outputs can be calibrated: {names}; choose one: --output-name")
+    return readouts[0]
+
+
+def _readout(model: Model, info: onnx.ValueInfoProto, kind: str | None) -> Readout:
+    """Read one output.
+
+    Raises:
+        Refused: it holds no scores, or the graph does not tell what they are.
+    """
+    tensor = info.type.tensor_type
+    # ZipMap gives a sequence of maps; 0 is an output whose type the file does not say.
+    scores = info.type.HasField("sequence_type") or tensor.elem_type in (0, *FLOAT_TYPES)
+    if not scores:
+        raise Refused("holds class labels, not scores")
+    walked = walk_back(model, info.name, single=kind == "logit")
+    labels = walked.labels or _node_labels(walked.node)
+    columns = _single_logit(info, walked) if kind == "logit" else _columns(info, walked, labels)
+    holds = _holds(walked, kind, columns)
+    if columns < 2:
+        raise Refused("the number of classes is unknown: the output's last dimension is not declared")
+    return Readout(
+        output=info.name,
+        logits=walked.logits,
+        logits_type=FLOAT_TYPES.get(tensor.elem_type, "float32"),
+        holds=holds,
+        activation=walked.activation,
+        follows=walked.follows,
+        binary=walked.activation == "sigmoid" or kind == "logit",
+        paired=walked.paired,
+        n_classes=columns,
+        labels=labels,
+        output_step=walked.output_step,
+        output_slack=walked.output_slack,
+    )
+
+
+def _single_logit(info: onnx.ValueInfoProto, walked: Walked) -> int:
+    """Return the two classes of an output that is said to hold one logit.
+
+    Raises:
+        Refused: it does not.
+    """
+    sizes = [d.dim_value for d in info.type.tensor_type.shape.dim]
+    if walked.activation != "none" or walked.holds != "logits" or (len(sizes) > 1 and sizes[-1] > 1):
+        raise Refused(f"{SINGLE_ONLY}; it has shape {shape_text(info.type.tensor_type.shape)}, {walked.activation}")
+    return 2
+
+
+def _holds(walked: Walked, kind: str | None, columns: int) -> str:
+    """Return whether a tensor holds logits or probabilities; only where the graph does not tell, the user may."""
+    if walked.activation != "none" or walked.holds != "logits":
+        return walked.holds
+    if columns == 1:
+        raise Refused(f"holds {ONE_NUMBER}")
+    if kind == "logit":
+        return "logits"
+    holds = kind or _known_kind(walked.node)
+    if not holds:
+        if _adds_up_shares(walked.node):
+            raise Refused(
+                f"a tree ensemble ({walked.where}), which has no linear layer, but a map can go behind it; its leaves "
+                "hold shares from 0 to 1: say so with --output-kind probabilities"
+            )
+        raise Refused(
+            f"the graph does not tell whether it holds logits or probabilities (it comes from {walked.where}); say "
+            "so with --output-kind logits or --output-kind probabilities"
+        )
+    return holds
+
+
+def _columns(info: onnx.ValueInfoProto, walked: Walked, labels: tuple[int | str, ...]) -> int:
+    """Return the number of classes that an output declares; 0 if it declares none."""
+    sizes = [d.dim_value for d in info.type.tensor_type.shape.dim]
+    if len(sizes) > 2 and any(size != 1 for size in sizes[1:-1]):
+        raise Refused(f"has {len(sizes)} axes: several predictions a sample are not supported; expected (N, C)")
+    columns = len(labels) or next(reversed(sizes), 0)
+    if walked.paired:
+        return 2
+    one_axis = len(sizes) == 1 and not labels  # (N,): one number a sample
+    if walked.activation != "sigmoid":
+        return 1 if one_axis else columns
+    if columns != 1 and not one_axis:
+        raise Refused(
+            f"{columns or 'several'} logits with a Sigmoid: multi-label classifiers are not supported, expected "
+            "one logit with a Sigmoid"
+        )
+    return 2
+
+
+def _known_kind(node: onnx.NodeProto | None) -> str:
+    """Return what an operator's own attributes say about its scores; empty if they do not."""
+    if node is None or node.domain != "ai.onnx.ml":
+        return ""
+    transform = next((a.s for a in node.attribute if a.name == "post_transform"), b"NONE")
+    if node.op_type in ("TreeEnsembleClassifier", "LinearClassifier") and transform in (b"SOFTMAX", b"LOGISTIC"):
+        return "probabilities"
+    if node.op_type == "SVMClassifier" and any(a.name == "prob_a" for a in node.attribute):
+        return "probabilities"
+    return ""
+
+
+def _adds_up_shares(node: onnx.NodeProto | None) -> bool:
+    """Tell whether a node is a forest whose leaves hold shares of samples, as those of scikit-learn do."""
+    if node is None or node.op_type != "TreeEnsembleClassifier":
+        return False
+    weights = [weight for a in node.attribute if a.name == "class_weights" for weight in a.floats]
+    return bool(weights) and min(weights) >= 0 and max(weights) <= 1
+
+
+def _node_labels(node: onnx.NodeProto | None) -> tuple[int | str, ...]:
+    """Return what a classifier node calls its classes."""
+    if node is None:
+        return ()
+    for attribute in node.attribute:
+        if attribute.name in ("classlabels_ints", "classlabels_int64s"):
+            return tuple(attribute.ints)
+        if attribute.name == "classlabels_strings":
+            return tuple(label.decode(errors="replace") for label in attribute.strings)
+    return ()

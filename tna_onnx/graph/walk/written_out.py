@@ -1,0 +1,249 @@
+"""Softmax, LogSoftmax and Sigmoid that exporters write in simpler nodes (rule 1), with m = max s:
+
+    softmax       exp(s) / sum exp(s),    exp(s) * (1 / sum exp(s)),    exp(log_softmax(s))
+    log_softmax   s - log sum exp(s),     s - (log sum exp(s - m) + m)
+    sigmoid       1 / (1 + exp(-s)),      exp(s) / (1 + exp(s)),        (1 + tanh(s / 2)) / 2
+
+In the first two, s may be s - m throughout. Maxima and sums are brought into shape in many ways (Reshape, Expand, ...),
+kept above -inf, and computed twice. Over which axis they run is settled by numbers, at run time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+import onnx
+
+from tna_onnx.graph.load import Model
+
+__all__ = ["BESIDE_SUM", "scores_of", "written_out"]
+
+BESIDE_SUM = ("Reshape", "Unsqueeze", "Squeeze", "Clip", "Expand", "Identity")
+"""What exporters put between a maximum or a sum and what reads it."""
+
+_SOME = 20  # nodes of them in a row, at most
+
+_Found: TypeAlias = "tuple[str, str] | None"
+_Scores: TypeAlias = tuple[str, bool]
+
+
+def written_out(model: Model, tensor: str) -> _Found:
+    """Return which activation makes a tensor, and its logits; None if the nodes do not spell one."""
+    node = _node(model, tensor)
+    if node is None or node.op_type not in _FORMS:
+        return None
+    return _FORMS[node.op_type](model, node)
+
+
+def scores_of(model: Model, tensor: str) -> str:
+    """Return s for a tensor that is s or s - max s."""
+    return _scores(model, tensor)[0]
+
+
+def _node(model: Model, tensor: str) -> onnx.NodeProto | None:
+    """Return the standard operator that makes a tensor, if it has the operands that the forms read."""
+    node = model.producer(tensor)
+    if node is None or node.domain not in ("", "ai.onnx"):
+        return None
+    wanted = {"Div": 2, "Sub": 2, "Mul": 2, "Add": 2, "Max": 2, "Where": 3}.get(node.op_type, 1)
+    if len(node.input) < wanted:
+        return None
+    return node
+
+
+def _number(model: Model, tensor: str) -> float | None:
+    """Return the one value that a constant holds."""
+    constant = model.constant_tensor(tensor)
+    if constant is None or constant.data_type not in (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, _HALF):
+        return None
+    values = np.unique(model.floats(constant))
+    return float(values[0]) if values.size == 1 else None
+
+
+_HALF = onnx.TensorProto.FLOAT16
+
+
+def _shaped(model: Model, tensor: str) -> onnx.NodeProto | None:
+    """Return the node that makes a maximum or a sum, behind what brings it into shape."""
+    for _ in range(_SOME):
+        node = _node(model, tensor)
+        if node is None:
+            return None
+        if node.op_type in BESIDE_SUM:
+            tensor = node.input[0]
+        elif node.op_type in ("Max", "Where"):  # kept above -inf; 0 in its place where it is infinite
+            values = node.input[-2:]
+            computed = [name for name in values if model.constant_tensor(name) is None]
+            if len(computed) != 1:
+                return None
+            tensor = computed[0]
+        else:
+            return node
+    return None
+
+
+def _scores(model: Model, tensor: str) -> _Scores:
+    """Return (s, whether its maximum is subtracted) for s or s - max s."""
+    node = _node(model, tensor)
+    if node is not None and node.op_type == "Sub" and _is_maximum(model, node.input[1], node.input[0]):
+        return str(node.input[0]), True
+    return tensor, False
+
+
+def _is_maximum(model: Model, tensor: str, of: str) -> bool:
+    node = _shaped(model, tensor)
+    return node is not None and node.op_type == "ReduceMax" and node.input[0] == of
+
+
+def _exponent(model: Model, tensor: str) -> _Scores | None:
+    node = _node(model, tensor)
+    if node is None or node.op_type != "Exp":
+        return None
+    return _scores(model, node.input[0])
+
+
+def _summed(model: Model, tensor: str) -> _Scores | None:
+    """Return the scores whose exponentials a tensor is the sum of."""
+    node = _shaped(model, tensor)
+    if node is None or node.op_type not in ("ReduceSum", "ReduceL1"):
+        return None
+    return _exponent(model, node.input[0])
+
+
+def _log_summed(model: Model, tensor: str) -> _Scores | None:
+    """Return the scores of which a tensor is log sum exp, the maximum still subtracted or not."""
+    node = _shaped(model, tensor)
+    if node is None:
+        return None
+    found: _Scores | None = None
+    if node.op_type == "ReduceLogSumExp":
+        found = _scores(model, node.input[0])
+    elif node.op_type == "ReduceLogSum":
+        found = _exponent(model, node.input[0])
+    elif node.op_type == "Log":
+        found = _summed(model, node.input[0])
+    elif node.op_type == "Add":
+        found = _lifted(model, node)
+    return found
+
+
+def _lifted(model: Model, node: onnx.NodeProto) -> _Scores | None:
+    """Return s where a sum is log sum exp(s - m) + m."""
+    for log, maximum in (tuple(node.input), tuple(node.input)[::-1]):
+        inner = _log_summed(model, log)
+        if inner is not None and inner[1] and _is_maximum(model, maximum, inner[0]):
+            return inner[0], False
+    return None
+
+
+def _quotient(model: Model, node: onnx.NodeProto) -> _Found:
+    return _ratio(model, node.input[0], node.input[1]) or _half_of_tanh(model, node)
+
+
+def _ratio(model: Model, top: str, bottom: str) -> _Found:
+    scores = _exponent(model, top)
+    if scores is not None and scores == _summed(model, bottom):
+        return "softmax", scores[0]
+    inner = _one_plus(model, bottom, "Exp")
+    if inner is None:
+        return None
+    if _number(model, top) == 1:
+        logit = _negated(model, inner)
+        return None if logit is None else ("sigmoid", logit)
+    return ("sigmoid", inner) if scores == (inner, False) else None
+
+
+def _reciprocal(model: Model, node: onnx.NodeProto) -> _Found:
+    inner = _one_plus(model, node.input[0], "Exp")
+    logit = None if inner is None else _negated(model, inner)
+    return None if logit is None else ("sigmoid", logit)
+
+
+def _product(model: Model, node: onnx.NodeProto) -> _Found:
+    for top, bottom in (tuple(node.input), tuple(node.input)[::-1]):
+        inverse = _shaped(model, bottom)
+        if inverse is not None and inverse.op_type == "Reciprocal":
+            return _ratio(model, top, inverse.input[0])
+    return _half_of_tanh(model, node)
+
+
+def _one_plus(model: Model, tensor: str, kind: str) -> str | None:
+    """Return x where a tensor is 1 + f(x)."""
+    node = _node(model, tensor)
+    if node is None or node.op_type != "Add":
+        return None
+    for one, other in (tuple(node.input), tuple(node.input)[::-1]):
+        inner = _node(model, other)
+        if _number(model, one) == 1 and inner is not None and inner.op_type == kind:
+            return str(inner.input[0])
+    return None
+
+
+def _negated(model: Model, tensor: str) -> str | None:
+    """Return x where a tensor is -x."""
+    node = _node(model, tensor)
+    if node is None:
+        return None
+    if node.op_type == "Neg":
+        return str(node.input[0])
+    if node.op_type == "Sub" and _number(model, node.input[0]) == 0:
+        return str(node.input[1])
+    return _times(model, tensor, -1.0)
+
+
+def _times(model: Model, tensor: str, factor: float) -> str | None:
+    """Return x where a tensor is x times a number."""
+    node = _node(model, tensor)
+    if node is None:
+        return None
+    if node.op_type == "Div" and _number(model, node.input[1]) == 1 / factor:
+        return str(node.input[0])
+    if node.op_type != "Mul":
+        return None
+    for number, other in (tuple(node.input), tuple(node.input)[::-1]):
+        if _number(model, number) == factor:
+            return str(other)
+    return None
+
+
+def _half_of_tanh(model: Model, node: onnx.NodeProto) -> _Found:
+    """Read (1 + tanh(s / 2)) / 2."""
+    whole = _times(model, node.output[0], 0.5)
+    inner = None if whole is None else _one_plus(model, whole, "Tanh")
+    logit = None if inner is None else _times(model, inner, 0.5)
+    return None if logit is None else ("sigmoid", logit)
+
+
+def _half_and_tanh(model: Model, node: onnx.NodeProto) -> _Found:
+    """Read 1/2 + tanh(s / 2) / 2."""
+    for number, other in (tuple(node.input), tuple(node.input)[::-1]):
+        whole = _times(model, other, 0.5) if _number(model, number) == 0.5 else None
+        tanh = None if whole is None else _node(model, whole)
+        if tanh is not None and tanh.op_type == "Tanh":
+            logit = _times(model, tanh.input[0], 0.5)
+            return None if logit is None else ("sigmoid", logit)
+    return None
+
+
+def _difference(model: Model, node: onnx.NodeProto) -> _Found:
+    scores = _scores(model, node.input[0])
+    summed = _log_summed(model, node.input[1])
+    # s - log sum exp(s), or the same of s - m
+    return ("log_softmax", scores[0]) if scores == summed else None
+
+
+def _exponential(model: Model, node: onnx.NodeProto) -> _Found:
+    inner = written_out(model, node.input[0])
+    return ("softmax", inner[1]) if inner is not None and inner[0] == "log_softmax" else None
+
+
+_FORMS: dict[str, Callable[[Model, onnx.NodeProto], _Found]] = {
+    "Div": _quotient,
+    "Reciprocal": _reciprocal,
+    "Mul": _product,
+    "Add": _half_and_tanh,
+    "Sub": _difference,
+    "Exp": _exponential,
+}

@@ -1,0 +1,1 @@
+"""`guard`: decisions with guarantees as further outputs of a model."""

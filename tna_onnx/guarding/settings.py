@@ -1,0 +1,76 @@
+"""What `guard` adds and promises. Light to import: the command line reads defaults and choices here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+from tna_onnx.errors import UsageError
+from tna_onnx.numerics.checks import check_choice, check_level, check_numbers
+
+__all__ = ["ADDITIONS", "OOD_SCORES", "SET_SCORES", "GuardSettings", "OodScore", "SetScoreName"]
+
+Addition: TypeAlias = Literal["confidence", "accept", "set", "ood"]
+SetScoreName: TypeAlias = Literal["lac", "aps", "raps"]
+OodScore: TypeAlias = Literal["mahalanobis", "energy", "residual"]
+
+ADDITIONS: tuple[Addition, ...] = get_args(Addition)
+SET_SCORES: tuple[SetScoreName, ...] = get_args(SetScoreName)
+OOD_SCORES: tuple[OodScore, ...] = get_args(OodScore)
+
+
+@dataclass(frozen=True)
+class GuardSettings:
+    """What is added, and at which levels.
+
+    Attributes:
+        add: the outputs: `confidence`, `accept`, `set`, `ood`.
+        coverage: how often the set holds the true class, at least, in per cent.
+        set_score: what the sets are made of: `lac` (smallest sets), `aps` or `raps` (larger where the model is unsure).
+        per_class: whether the coverage holds for the samples of each class.
+        risk: largest error among accepted samples, in per cent.
+        delta: probability with which that error may be larger, in per cent.
+        ood_score: what is measured: `mahalanobis`, `energy` or `residual`.
+        false_alarm: how often a sample like the calibration data raises the alarm, at most, in per cent.
+        prefix: what the names of the new outputs begin with.
+        seed: of the split where the data must serve two purposes.
+        confidence_level: of the intervals of the report, in per cent.
+
+    Raises:
+        UsageError: a value that cannot be used.
+    """
+
+    add: tuple[str, ...] = ("confidence", "accept", "set")
+    coverage: float = 95.0
+    set_score: SetScoreName = "lac"
+    per_class: bool = False
+    risk: float = 2.0
+    delta: float = 5.0
+    ood_score: OodScore = "mahalanobis"
+    false_alarm: float = 5.0
+    prefix: str = ""
+    seed: int = 0
+    confidence_level: float = 95.0
+
+    def __post_init__(self) -> None:
+        if not self.add:
+            raise UsageError(f"nothing to add; expected some of {', '.join(ADDITIONS)}")
+        for name in self.add:
+            check_choice("output", name, ADDITIONS)
+        check_choice("set_score", self.set_score, SET_SCORES)
+        check_choice("ood_score", self.ood_score, OOD_SCORES)
+        levels = {name: getattr(self, name) for name in ("coverage", "risk", "delta", "false_alarm")}
+        check_numbers("a number", **levels)
+        for name, level in levels.items():
+            if not 0 < level < 100:
+                raise UsageError(f"{name} must lie between 0 and 100 per cent, both excluded; got {level!r}")
+        check_numbers("a whole number", seed=self.seed)
+        check_level(self.confidence_level)
+
+    @property
+    def outputs(self) -> dict[str, str]:
+        """Role -> name of each new output; an outlier score comes with its alarm."""
+        roles: list[str] = [name for name in ADDITIONS if name in self.add]
+        if "ood" in roles:
+            roles.append("ood_alarm")
+        return {role: f"{self.prefix}{role}" for role in roles}

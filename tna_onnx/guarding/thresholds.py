@@ -1,0 +1,123 @@
+"""From scores to thresholds, each with the guarantee that it has; a level that cannot be reached is refused."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tna_onnx.errors import DataError
+from tna_onnx.guarding.scores import SampleValues
+from tna_onnx.guarding.settings import GuardSettings
+from tna_onnx.numerics.conformal import quantile, samples_needed
+from tna_onnx.numerics.selective import accept_above, errorless_needed
+
+__all__ = ["Thresholds", "choose_thresholds"]
+
+_TIED = 0.02  # this much more than the level asks for is told
+_MAX_NAMES = 8  # in a note: enough to see which classes they are
+
+
+@dataclass(frozen=True, eq=False)
+class Thresholds:
+    """What scores are compared with.
+
+    Attributes:
+        values: `accept` of the confidence, `set` of the set score, [] or [C], `ood` of the outlier score; float32.
+        vacuous: classes that every set holds, because they have too few samples.
+        notes: what the user should know, in sentences.
+    """
+
+    values: dict[str, NDArray[np.float32]] = field(default_factory=dict)
+    vacuous: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def choose_thresholds(values: SampleValues, settings: GuardSettings, n_classes: int, where: str) -> Thresholds:
+    """Choose all thresholds that are asked for.
+
+    Args:
+        values: scores of the samples that decide.
+        settings: the levels.
+        n_classes: number of classes C.
+        where: what the samples are, for messages.
+
+    Raises:
+        DataError: too few samples for a level, or none of the thresholds reaches it.
+    """
+    found: dict[str, NDArray[np.float32]] = {}
+    vacuous: tuple[int, ...] = ()
+    if "accept" in settings.add:
+        found["accept"] = _accept(values, settings, n_classes, where)
+    if "set" in settings.add and settings.per_class:
+        found["set"], vacuous = _per_class(values, settings, n_classes, where)
+    elif "set" in settings.add:
+        what = f"sets with a coverage of {settings.coverage:g} %"
+        found["set"] = _rate(values.own, settings.coverage / 100, what, where)
+    if "ood" in settings.add:
+        what = f"false alarms below {settings.false_alarm:g} %"
+        found["ood"] = _rate(values.ood[values.fresh], 1 - settings.false_alarm / 100, what, where)
+    notes = [_vacuous_note(vacuous, settings)] if vacuous else []
+    if "set" in found and not settings.per_class:
+        notes += _tie_notes(values.own, found["set"], settings)
+    return Thresholds(found, vacuous, tuple(notes))
+
+
+def _tie_notes(scores: NDArray[np.float32], threshold: NDArray[np.float32], settings: GuardSettings) -> list[str]:
+    """Say that many scores are equal to the threshold, so that sets hold more than they need to."""
+    share = float(np.mean(scores <= threshold))
+    if share < settings.coverage / 100 + _TIED:
+        return []
+    return [
+        f"{share:.1%} of the samples are within the threshold, as many share one score: probabilities round "
+        "to 0 and 1, and sets are larger than they need to be; recalibrate the model first, or use --set-score lac"
+    ]
+
+
+def _rate(scores: NDArray[np.float32], level: float, what: str, where: str) -> NDArray[np.float32]:
+    threshold = quantile(scores, level)
+    if math.isinf(threshold):
+        needed = samples_needed(level)
+        raise DataError(f"{where}: {what} need {needed:,} samples, and there are {len(scores):,}; give more")
+    return np.asarray(threshold, np.float32)
+
+
+def _per_class(
+    values: SampleValues, settings: GuardSettings, n_classes: int, where: str
+) -> tuple[NDArray[np.float32], tuple[int, ...]]:
+    level = settings.coverage / 100
+    found = [quantile(values.own[values.labels == c], level) for c in range(n_classes)]
+    vacuous = tuple(c for c, threshold in enumerate(found) if math.isinf(threshold))
+    if len(vacuous) == n_classes:
+        raise DataError(
+            f"{where}: sets with a coverage of {settings.coverage:g} % in each class need {samples_needed(level):,} "
+            "samples of a class, and no class has so many; give more, or leave --per-class out"
+        )
+    return np.array(found, np.float32), vacuous
+
+
+def _vacuous_note(vacuous: tuple[int, ...], settings: GuardSettings) -> str:
+    first = ", ".join(map(str, vacuous[:_MAX_NAMES]))
+    if len(vacuous) > _MAX_NAMES:
+        first += f", {len(vacuous) - _MAX_NAMES:,} more"
+    needed = samples_needed(settings.coverage / 100)
+    return f"every set holds the classes {first}: they have fewer than the {needed:,} samples that the coverage needs"
+
+
+def _accept(values: SampleValues, settings: GuardSettings, n_classes: int, where: str) -> NDArray[np.float32]:
+    risk = settings.risk / 100
+    delta = settings.delta / 100
+    found = accept_above(values.confidence, values.hit, risk, delta, n_classes)
+    if found is not None:
+        return np.asarray(found.threshold, np.float32)
+    needed = errorless_needed(risk, delta)
+    surest = np.argsort(-values.confidence, kind="stable")[:needed]
+    wrong = int(np.count_nonzero(~values.hit[surest]))
+    raise DataError(
+        f"{where}: no threshold on the confidence keeps the error among accepted samples below {settings.risk:g} % "
+        f"with {100 - settings.delta:g} % certainty; it takes {needed:,} accepted samples without an error, or more "
+        f"with few, and of the {len(surest):,} surest of these {len(values):,} samples {wrong:,} are wrong; give more "
+        "samples, or a higher --risk"
+    )

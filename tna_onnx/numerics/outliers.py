@@ -1,0 +1,135 @@
+"""Scores of how far a sample is from those that a model knows: formulas in the words of `numerics.ops`.
+
+z is (N, n) features, s is (N, C) logits; a larger score is farther away.
+
+- Energy: -log sum_c exp s_c.
+- Relative Mahalanobis distance: min_c (z - m_c)' S^-1 (z - m_c) - (z - m)' T^-1 (z - m). m_c are the class means, S is
+  the covariance around them, m and T are those of all samples.
+- Residual: || N' (z - m) ||. The columns of N are the principal axes of T with the smallest variances, half of all.
+
+Covariances are shrunk towards a multiple of the identity (oracle approximating shrinkage), as samples may be few.
+
+Source: W. Liu et al., Energy-based Out-of-distribution Detection, NeurIPS 2020, section 3.1; J. Ren et al., A Simple
+Fix to Mahalanobis Distance, arXiv:2106.09022, section 3; H. Wang et al., ViM, CVPR 2022, section 4.1 (residual); Y.
+Chen et al., Shrinkage Algorithms for MMSE Covariance Estimation, IEEE TSP 58 (2010), equation 23.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tna_onnx.numerics.ops import Ops
+
+    FloatArray = NDArray[np.float64]
+
+__all__ = ["Energy", "Mahalanobis", "OutlierScore", "Residual", "shrunk_covariance"]
+
+
+class OutlierScore(Protocol):
+    """A formula that tells how far away a sample is."""
+
+    def score(self, op: Ops, logits: Any, features: Any) -> Any:
+        """Return (N, 1) scores of logits (N, C) and features (N, n)."""
+
+
+class Energy:
+    """Negative log of the sum of exponentials of the logits."""
+
+    def score(self, op: Ops, logits: Any, features: Any) -> Any:  # noqa: ARG002 - one signature for all
+        """Return (N, 1) scores; of the features nothing is read."""
+        # log p of the first class is its logit minus the log of the sum
+        minus = op.const(-1.0)
+        largest = op.mul(op.min(op.mul(logits, minus)), minus)
+        probability = op.mul(op.min(op.mul(op.softmax(logits), minus)), minus)
+        return op.add(op.log(probability), op.mul(largest, minus))
+
+
+@dataclass(frozen=True, eq=False)
+class Mahalanobis:
+    """Distance to the nearest class minus the distance to all samples.
+
+    Attributes:
+        center: (n,) mean of all samples.
+        within: (n, n) matrix A with A A' = S^-1.
+        overall: (n, n) likewise of T^-1.
+        means: (C', n) class means minus the center, times A; classes without samples have none.
+    """
+
+    center: FloatArray
+    within: FloatArray
+    overall: FloatArray
+    means: FloatArray
+
+    @classmethod
+    def fit(cls, features: NDArray[Any], labels: NDArray[np.int64]) -> Mahalanobis:
+        """Fit to features (N, n) with labels (N,)."""
+        z = np.asarray(features, np.float64)
+        center = z.mean(axis=0)
+        classes, index = np.unique(labels, return_inverse=True)
+        means = np.stack([z[index == k].mean(axis=0) for k in range(len(classes))])
+        within = _whitening(shrunk_covariance(z - means[index]))
+        return cls(center, within, _whitening(shrunk_covariance(z - center)), (means - center) @ within)
+
+    def score(self, op: Ops, logits: Any, features: Any) -> Any:  # noqa: ARG002 - one signature for all
+        """Return (N, 1) scores; of the logits nothing is read."""
+        z = op.add(features, op.const(-self.center))
+        u = op.matmul(z, op.const(self.within))
+        # ||u - v||^2 = ||u||^2 - 2 u v + ||v||^2, and the first is the same for all classes
+        products = op.matmul(u, op.const(-2 * self.means.T))
+        nearest = op.min(op.add(products, op.const((self.means**2).sum(axis=1))))
+        background = op.sum_square(op.matmul(z, op.const(self.overall)))
+        return op.add(op.add(op.sum_square(u), nearest), op.mul(background, op.const(-1.0)))
+
+
+@dataclass(frozen=True, eq=False)
+class Residual:
+    """Length of what lies in the directions in which the samples vary least.
+
+    Attributes:
+        center: (n,) mean of all samples.
+        axes: (n, m) orthonormal columns.
+    """
+
+    center: FloatArray
+    axes: FloatArray
+
+    @classmethod
+    def fit(cls, features: NDArray[Any], labels: NDArray[np.int64]) -> Residual:  # noqa: ARG003 - one signature for all
+        """Fit to features (N, n)."""
+        z = np.asarray(features, np.float64)
+        center = z.mean(axis=0)
+        _, axes = np.linalg.eigh(shrunk_covariance(z - center))
+        return cls(center, axes[:, : (z.shape[1] + 1) // 2])
+
+    def score(self, op: Ops, logits: Any, features: Any) -> Any:  # noqa: ARG002 - one signature for all
+        """Return (N, 1) squared lengths; of the logits nothing is read."""
+        z = op.add(features, op.const(-self.center))
+        return op.sum_square(op.matmul(z, op.const(self.axes)))
+
+
+def shrunk_covariance(centred: FloatArray) -> FloatArray:
+    """Return the shrunk covariance (n, n) of rows (N, n) that have mean 0."""
+    n_samples, n = centred.shape
+    covariance = centred.T @ centred / n_samples
+    mean = np.trace(covariance) / n
+    square = np.mean(covariance**2)
+    above = square + mean**2
+    below = (n_samples + 1) * (square - mean**2 / n)
+    share = 1.0
+    if below > 0:
+        share = min(above / below, 1.0)
+    # the last part: features that never vary would have no inverse
+    diagonal = share * mean + max(mean, 1.0) * 1e-9
+    return np.asarray((1 - share) * covariance + diagonal * np.eye(n))
+
+
+def _whitening(covariance: FloatArray) -> FloatArray:
+    """Return A with A A' = the inverse."""
+    values, axes = np.linalg.eigh(covariance)
+    return np.asarray(axes / np.sqrt(values))

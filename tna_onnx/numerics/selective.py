@@ -1,0 +1,94 @@
+"""A threshold on the confidence, so that the error among the samples above it is bounded with a stated probability.
+
+Risk R(t) is the probability that a sample with confidence >= t is classified wrong. Of m such calibration samples e are
+wrong, so e has a binomial distribution given m, and P(Binomial(m, risk) <= e) is a p-value of R(t) > risk. Thresholds
+are tested on a grid that does not depend on the data, downwards from several starting points: each walk has an equal
+part of delta and ends at its first failure. All thresholds that passed are at most `risk`, with probability 1 - delta
+or more; the lowest of them accepts most samples.
+
+Source: A. Angelopoulos, S. Bates, E. Candes, M. Jordan, L. Lei, Learn then Test, arXiv:2110.01052, section 2.2 (fixed
+sequence testing); Y. Geifman, R. El-Yaniv, Selective Classification for Deep Neural Networks, NeurIPS 2017.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy import stats
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from numpy.typing import NDArray
+
+__all__ = ["Acceptance", "accept_above", "errorless_needed"]
+
+_POINTS = 160
+_STARTS = 8
+_LEAST_DOUBT = 1e-7  # below, float32 knows only a confidence of 1
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """A threshold that passed.
+
+    Attributes:
+        threshold: lowest confidence that is accepted.
+        accepted: calibration samples at or above it.
+        wrong: those of them that are classified wrong.
+    """
+
+    threshold: float
+    accepted: int
+    wrong: int
+
+
+def accept_above(
+    confidence: NDArray[Any], hit: NDArray[np.bool_], risk: float, delta: float, n_classes: int
+) -> Acceptance | None:
+    """Return the lowest threshold whose risk is at most `risk`, with probability 1 - `delta`; None if none passes.
+
+    Args:
+        confidence: (N,) largest probabilities.
+        hit: (N,) whether the sample is classified right.
+        risk: largest share of errors among accepted samples, in (0, 1).
+        delta: probability with which the risk may be above it, in (0, 1).
+        n_classes: number of classes C; no confidence is below 1 / C.
+    """
+    order = np.argsort(-confidence, kind="stable")
+    falling = confidence[order]
+    errors = np.concatenate([[0], np.cumsum(~hit[order])])
+    grid = thresholds(n_classes)
+    accepted = np.searchsorted(-falling, -grid, side="right")
+    wrong = errors[accepted]
+    p_values = np.where(accepted > 0, stats.binom.cdf(wrong, accepted, risk), 1.0)
+    passed = -1
+    for start in range(0, _POINTS, _POINTS // _STARTS):
+        at = start
+        while at < _POINTS and p_values[at] <= delta / _STARTS:
+            passed = max(passed, at)
+            at += 1
+    if passed < 0:
+        return None
+    return Acceptance(float(grid[passed]), int(accepted[passed]), int(wrong[passed]))
+
+
+def thresholds(n_classes: int) -> NDArray[np.float32]:
+    """Return the grid, falling; what is missing to 1 grows by a constant factor from point to point.
+
+    In float32, as the graph compares: a grid point is then the number that it is compared with.
+    """
+    doubt = np.geomspace(_LEAST_DOUBT, 1 - 1 / n_classes, _POINTS)
+    return (1 - doubt).astype(np.float32)
+
+
+def errorless_needed(risk: float, delta: float) -> int:
+    """Return how many accepted samples without an error it takes for a threshold to pass.
+
+    >>> errorless_needed(0.02, 0.05)
+    252
+    """
+    return math.ceil(math.log(delta / _STARTS) / math.log1p(-risk))

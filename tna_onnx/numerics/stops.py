@@ -1,0 +1,162 @@
+"""Where paths of rotations stop: the first rotation after which mRC lies past an angle, the loop of Algorithm 1.
+
+For each class a path follows the deficit e_c = <w_c, w_c - V_c> from the two coordinates that a rotation turns. The
+angle of class c is 2 asin(sqrt(e_c / 2) / |w_c|), which is acos(1 - e_c / |w_c|^2) written so that small angles keep
+their digits; mRC is its mean over classes. What rotations lose has the dtype of the weight, sums over rotations are
+float64, added in the order of the path: stops do not depend on `n_t`, on other angles or on other paths.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tna_onnx.numerics.angles import envelope_reaches
+from tna_onnx.numerics.class_vectors import ClassVectors
+from tna_onnx.numerics.rotations import Rotations
+from tna_onnx.numerics.tilt import Turns
+
+__all__ = ["Stops", "find_stops"]
+
+# Elements of what rotations lose between two looks at mRC, and bytes of class vectors, of paths walked side by side.
+_LOSSES = 2**18
+_TOGETHER = 2**25
+
+# In units of x: above the rounding of sums over classes.
+_SLACK = 1e-9
+
+
+@dataclass(frozen=True, eq=False)
+class Stops:
+    """Where P paths stop for A angles.
+
+    Attributes:
+        rotations: (P, A) rotations made; 0 for angles that a path does not reach before it ends.
+        reached: (P, A) mRC there, radians, past the angle by a part of one rotation.
+    """
+
+    rotations: NDArray[np.int64]
+    reached: NDArray[np.float64]
+
+
+def find_stops(
+    start: ClassVectors, rotations: Rotations, paths: NDArray[np.int64], angles: NDArray[np.float64]
+) -> Stops:
+    """Walk paths until mRC exceeds each of the angles.
+
+    Args:
+        start: class vectors.
+        rotations: of all paths.
+        paths: (P,) ascending numbers of paths.
+        angles: (A,) ascending mRC targets in radians, at least 0.
+    """
+    n, classes = start.vectors.shape
+    together = min(_LOSSES // (rotations.parameters.n_t * classes), _TOGETHER // (n * classes * start.vectors.itemsize))
+    found = [
+        _Walk(start, rotations, paths[k : k + max(1, together)], angles).run()
+        for k in range(0, len(paths), max(1, together))
+    ]
+    return Stops(np.concatenate([f.rotations for f in found]), np.concatenate([f.reached for f in found]))
+
+
+class _Walk:
+    """Paths walked side by side, in windows of `n_t` rotations."""
+
+    def __init__(
+        self, start: ClassVectors, rotations: Rotations, paths: NDArray[np.int64], angles: NDArray[np.float64]
+    ) -> None:
+        self._start = start
+        self._rotations = rotations
+        self._paths = paths
+        self._angles = angles
+        self._tilted = np.repeat(start.vectors[None], len(paths), axis=0)
+        self._deficit = np.zeros((len(paths), len(start.half)))
+        # what the mean of x (see `_candidates`) must exceed for mRC to exceed an angle: in general, and while no class
+        # is past 90 degrees
+        self._in_general = np.array([envelope_reaches(angle) for angle in angles]) - _SLACK
+        below = np.sin(np.minimum(angles, math.pi) / 2) ** 2
+        self._below_90 = np.where(angles < math.pi / 2, np.maximum(below - _SLACK, self._in_general), self._in_general)
+        self._found = Stops(
+            np.zeros((len(paths), len(angles)), np.int64), np.zeros((len(paths), len(angles)), np.float64)
+        )
+
+    def run(self) -> Stops:
+        """Walk until all angles are passed, or the paths end."""
+        done = 0
+        # positions of the paths that have not passed all angles
+        going = np.arange(len(self._paths))
+        while going.size and done < self._rotations.last:
+            stop = min(done + self._rotations.parameters.n_t, self._rotations.last)
+            pairs, turn = self._rotations.of(self._paths[going], done, stop)
+            deficits = self._turn(going, pairs, turn)
+            self._look(going, deficits, done)
+            self._deficit[going] = deficits[:, -1]
+            done = stop
+            going = going[self._found.rotations[going, -1] == 0]
+        return self._found
+
+    def _turn(
+        self, going: NDArray[np.int64], pairs: NDArray[np.int64], turn: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Make (P, K) rotations; return (P, K, C) deficits after each."""
+        paths, count = turn.shape
+        vectors = self._start.vectors
+        flat = self._tilted.reshape(-1, vectors.shape[1])
+        lost = np.empty((paths * count, vectors.shape[1]), vectors.dtype)
+        turns = Turns(np.repeat(going, count), pairs.reshape(-1, 2), turn.reshape(-1))
+        for step in turns.steps(vectors.shape[0]):
+            old_i, old_j, new_i, new_j = step.apply(flat)
+            # what the deficit <w, w - V> gains: w_i (old_i - new_i) + w_j (old_j - new_j)
+            old_i -= new_i
+            old_i *= vectors.take(turns.pairs[step.number, 0], axis=0)
+            old_j -= new_j
+            old_j *= vectors.take(turns.pairs[step.number, 1], axis=0)
+            old_i += old_j
+            lost[step.number] = old_i
+        deficits = lost.reshape(paths, count, -1).astype(np.float64)
+        deficits[:, 0] += self._deficit[going]
+        # in the order of the path: NumPy would add up a lone class pairwise
+        for k in range(1, count):
+            deficits[:, k] += deficits[:, k - 1]
+        return deficits
+
+    def _look(self, going: NDArray[np.int64], deficits: NDArray[np.float64], done: int) -> None:
+        """Find which angles are passed, after which rotations of a window."""
+        path, angle, may = self._candidates(going, deficits)
+        # one rotation after the other of those that may pass an angle, for all paths and angles together
+        while path.size:
+            first = np.argmax(may, axis=1)
+            mrc = self._mrc(deficits[path, first])
+            passed = mrc > self._angles[angle]
+            at = going[path[passed]], angle[passed]
+            self._found.rotations[at] = done + first[passed] + 1
+            self._found.reached[at] = mrc[passed]
+            may[np.arange(len(path)), first] = False
+            left = ~passed & may.any(axis=1)
+            path, angle, may = path[left], angle[left], may[left]
+
+    def _candidates(
+        self, going: NDArray[np.int64], deficits: NDArray[np.float64]
+    ) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.bool_]]:
+        """Return (Q,) paths, (Q,) angles not passed yet, and (Q, K) whether mRC can be past them after each rotation.
+
+        The mean of x_c = e_c / (2 |w_c|^2) is one product, and mRC is the mean of 2 asin(sqrt(x_c)). It is at most a
+        concave function above that curve, at the mean of x: the envelope on [0, 1], or, while no class is past 90
+        degrees (x = 1/2, up to where the curve is concave), the curve itself.
+        """
+        means = deficits @ (self._start.half * self._start.share)
+        low = (np.max(deficits, axis=1) * self._start.half).max(axis=1) <= 0.5
+        bounds = np.where(low[:, None], self._below_90, self._in_general)
+        open_angles = self._found.rotations[going] == 0
+        path, angle = np.nonzero(open_angles & (np.max(means, axis=1)[:, None] > bounds))
+        return path, angle, means[path] > bounds[path, angle][:, None]
+
+    def _mrc(self, deficits: NDArray[np.float64]) -> NDArray[np.float64]:
+        """MRC per row of (k, C) deficits."""
+        # clip: rounding takes a deficit slightly out of the range of a squared sine
+        angles = 2 * np.arcsin(np.sqrt(np.clip(deficits * self._start.half, 0.0, 1.0)))
+        mean: NDArray[np.float64] = np.sum(angles, axis=1) * self._start.share
+        return mean

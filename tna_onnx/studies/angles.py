@@ -1,0 +1,154 @@
+"""Angles between class vectors and features: as they are, and tilted; of the own class, right or wrong, and of others.
+
+The angle to the own class's vector is shown apart for predictions that are right and wrong; "other class" is a random
+class that is not the label. With psi the angle before, and theta the one by which a vector turns, the theorem on the
+class-wise effect gives the mode of the angle after, arccos(cos psi cos theta).
+Source: the paper, Figure "Distribution plot of the data samples" and the theorem before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tna_onnx.extraction.table import FeatureTable
+from tna_onnx.numerics.averages import Draws, averages
+from tna_onnx.results.study import Cell, Chart, Column, Line, Study
+from tna_onnx.studies.data import StudyData, rows_of
+from tna_onnx.studies.feature_angles import feature_angles
+from tna_onnx.studies.settings import StudySettings
+
+__all__ = ["study"]
+
+# The paper's number of samples, and its angles.
+_SAMPLES = 4000
+_ANGLES = (30.0, 45.0)
+_MEMBERS = 10
+
+_WIDTH = 3.0
+_EDGES = np.arange(0, 180 + _WIDTH, _WIDTH)
+
+Angles = dict[tuple[str, str], NDArray[np.float64]]
+"""(weight, kind) -> angles in degrees."""
+
+
+def study(data: StudyData, settings: StudySettings, progress: Callable[[int, int], None]) -> Study:
+    """Measure the angles of held-out samples."""
+    rng = np.random.default_rng(settings.seed)
+    table = data.held_out
+    if len(table) > _SAMPLES:
+        table = rows_of(table, np.sort(rng.choice(len(table), _SAMPLES, replace=False)))
+    classes = len(data.weight)
+    others = (table.labels + rng.integers(1, classes, len(table))) % classes
+    angles: Angles = {}
+    for k, (name, weight) in enumerate(_weights(data.weight, settings.seed).items()):
+        angles |= _of_weight(name, weight, data, table, others)
+        progress(k + 1, 1 + 2 * len(_ANGLES))
+    rows = tuple(_row(key, found, angles) for key, found in angles.items() if len(found))
+    columns = (
+        Column("weight", "Weight"),
+        Column("kind", "Class vector"),
+        Column("samples", "Samples"),
+        Column("mean", "Mean angle, degrees", 1, 2, beside=("sd",)),
+        Column("sd", "SD, degrees", 1, 2, hidden=True),
+        Column("theorem", "Mean of arccos(cos psi cos theta), degrees", 1, 2),
+        *(
+            Column(f"bin_{low:g}", f"{low:g} to {low + _WIDTH:g} degrees, %", 100, 2, hidden=True)
+            for low in _EDGES[:-1]
+        ),
+    )
+    charts = (
+        _chart("One tilted weight", ["original", *(f"{a:g} degrees" for a in _ANGLES)], angles),
+        _chart("Average of 10", ["original", *(f"{a:g} degrees, 10 members" for a in _ANGLES)], angles),
+        _right_and_wrong(angles),
+    )
+    return Study(
+        "angles",
+        "Angles between class vectors and features",
+        "distribution plots of the angles",
+        _sentence(angles),
+        columns,
+        rows,
+        charts,
+    )
+
+
+def _weights(weight: NDArray[Any], seed: int) -> dict[str, NDArray[Any]]:
+    """The original weight, tilted ones and averages, by name."""
+    weights = {"original": weight}
+    for size, ending in ((1, ""), (_MEMBERS, f", {_MEMBERS} members")):
+        made = averages(weight, _ANGLES, size, Draws(seed))
+        weights |= {f"{average.angle:g} degrees{ending}": average.weight for average in made}
+    return weights
+
+
+def _of_weight(
+    name: str, weight: NDArray[Any], data: StudyData, table: FeatureTable, others: NDArray[np.int64]
+) -> Angles:
+    own = feature_angles(weight, table.features, table.labels)
+    right = data.logits(table, weight).predictions() == table.labels
+    kinds = {
+        "own class": own,
+        "own class, predicted right": own[right],
+        "own class, predicted wrong": own[~right],
+        "other class": feature_angles(weight, table.features, others),
+    }
+    return {(name, kind): found[~np.isnan(found)] for kind, found in kinds.items()}
+
+
+def _row(key: tuple[str, str], found: NDArray[np.float64], angles: Angles) -> tuple[Cell, ...]:
+    weight, kind = key
+    expected = None
+    # the theorem is about one rotation, and the same samples before and after: right and wrong ones change
+    if weight.endswith("degrees") and "predicted" not in kind:
+        psi = np.radians(angles["original", kind])
+        turned = np.radians(float(weight.split()[0]))
+        expected = float(np.degrees(np.arccos(np.cos(psi) * np.cos(turned))).mean())
+    return (weight, kind, len(found), float(found.mean()), float(found.std()), expected, *map(float, _shares(found)))
+
+
+def _shares(found: NDArray[np.float64]) -> NDArray[np.float64]:
+    shares: NDArray[np.float64] = np.histogram(found, _EDGES)[0] / max(1, len(found))
+    return shares
+
+
+def _line(name: str, found: NDArray[np.float64], rank: int, dashed: bool) -> Line:
+    """The histogram as a line, over the bins that hold something and one more on each side."""
+    shares = _shares(found)
+    filled = np.flatnonzero(shares)
+    bins = range(max(0, filled[0] - 1), min(len(shares), filled[-1] + 2))
+    x = tuple(float(_EDGES[k] + _WIDTH / 2) for k in bins)
+    return Line(name, x, tuple(float(100 * shares[k]) for k in bins), rank=rank, dashed=dashed, marked=False)
+
+
+def _chart(title: str, weights: list[str], angles: Angles) -> Chart:
+    lines = []
+    for rank, weight in enumerate(weights, start=1):
+        for kind in ("own class", "other class"):
+            found = angles.get((weight, kind), np.empty(0))
+            if len(found):
+                lines.append(_line(f"{weight}, {kind}", found, rank, dashed=kind == "other class"))
+    return Chart(title, "angle, degrees", f"share per {_WIDTH:g} degrees, %", tuple(lines))
+
+
+def _right_and_wrong(angles: Angles) -> Chart:
+    lines = []
+    for rank, weight in enumerate(["original", *(f"{a:g} degrees" for a in _ANGLES)], start=1):
+        for word in ("right", "wrong"):
+            found = angles.get((weight, f"own class, predicted {word}"), np.empty(0))
+            if len(found):
+                lines.append(_line(f"{weight}, {word}", found, rank, dashed=word == "wrong"))
+    return Chart("Own class, by the prediction", "angle, degrees", f"share per {_WIDTH:g} degrees, %", tuple(lines))
+
+
+def _sentence(angles: Angles) -> str:
+    parts = []
+    for weight in ("original", *(f"{a:g} degrees" for a in _ANGLES)):
+        if len(angles.get((weight, "own class"), ())):
+            own = angles[weight, "own class"].mean()
+            other = angles[weight, "other class"].mean()
+            parts.append(f"{weight} {own:.1f} and {other:.1f}")
+    return f"Mean angle to the own and to another class's vector, in degrees: {'; '.join(parts)}."

@@ -1,0 +1,104 @@
+"""Ablations: theta_s, the Beta distribution, n_t and the bins, one at a time, the others as the paper has them.
+
+For theta_s, Beta and bins the search runs with 10 members, and its choice is scored on the held-out samples. n_t says
+how often mRC is looked at: with it, Algorithm 1 stops past 30 degrees, and what it overshoots is measured.
+Source: the paper, sections "Hyperparameters" and "Assumptions".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from tna_onnx.numerics.metric import METRICS
+from tna_onnx.numerics.rotations import TiltParameters
+from tna_onnx.results.study import Cell, Chart, Column, Line, Study
+from tna_onnx.studies.ablation import NAMES, TARGET, Repeat, Searches, stopped
+from tna_onnx.studies.data import StudyData
+from tna_onnx.studies.printed import MEMBERS
+from tna_onnx.studies.settings import StudySettings
+from tna_onnx.studies.spread import deviation, mean
+
+__all__ = ["study"]
+
+# Smaller angles take many more rotations, and with those the walks most of the time.
+_THETAS = (0.5, 0.9, 1.0, 1.5)
+_BETAS = ((5.0, 1.0), (2.0, 2.0), (1.0, 1.0))
+_CHECKS = (1, 10, 50, 200)
+_BINS = (5, 10, 15, 20, 30, 50)
+
+
+def study(data: StudyData, settings: StudySettings, progress: Callable[[int, int], None]) -> Study:
+    """Change one parameter at a time."""
+    cases = list(_cases(settings))
+    rows: list[tuple[Cell, ...]] = []
+    for k, (parameter, value, make) in enumerate(cases):
+        repeats = [make(data, settings.seed + repeat) for repeat in range(settings.repeats)]
+        rows.append((parameter, value, *_cells(repeats)))
+        progress(k + 1, len(cases))
+    metrics = [column for name in NAMES for column in _columns(name)]
+    columns = (
+        Column("parameter", "Parameter"),
+        Column("value", "Value"),
+        Column("angle", "mRC, degrees", 1, 1, beside=("angle_sd",)),
+        Column("angle_sd", "SD of mRC, degrees", 1, 1, hidden=True),
+        Column("rotations", "Rotations n_r", 1, 0),
+        *metrics,
+    )
+    charts = tuple(_chart(parameter, rows) for parameter in dict.fromkeys(str(row[0]) for row in rows))
+    note = (
+        f"For n_t, Algorithm 1 stops past {TARGET:g} degrees; elsewhere the angle is searched, with {MEMBERS} members."
+    )
+    return Study("parameters", "Parameters", "hyperparameters", _sentence(rows), columns, tuple(rows), charts, (note,))
+
+
+def _cases(settings: StudySettings) -> Iterator[tuple[str, str, Callable[[StudyData, int], Repeat]]]:
+    """Yield (parameter, value, what measures it with a seed)."""
+    searches = Searches(settings.search(settings.seed))
+    for theta_s in _THETAS:
+        tilt = TiltParameters(theta_s=theta_s)
+        yield "theta_s", f"{theta_s:g}", searches.case(tilt, settings.bins)
+    for alpha, beta in _BETAS:
+        tilt = TiltParameters(alpha, beta)
+        yield "Beta", f"({alpha:g}, {beta:g})", searches.case(tilt, settings.bins)
+    for n_t in _CHECKS:
+        yield "n_t", str(n_t), stopped(n_t, settings.bins)
+    for bins in _BINS:
+        yield "bins", str(bins), searches.case(TiltParameters(), bins)
+
+
+def _columns(name: str) -> tuple[Column, Column]:
+    metric = METRICS[name]
+    spread = Column(f"{name}_sd", f"SD of {metric.title}", metric.factor, metric.digits, hidden=True)
+    return Column(name, metric.title, metric.factor, metric.digits, beside=(spread.name,)), spread
+
+
+def _cells(repeats: list[Repeat]) -> list[Cell]:
+    angles = [each["angle"] for each in repeats]
+    cells: list[Cell] = [mean(angles), deviation(angles), mean([each["rotations"] for each in repeats])]
+    for name in NAMES:
+        own = [each[name] for each in repeats]
+        cells += [mean(own), deviation(own)]
+    return cells
+
+
+def _chart(parameter: str, rows: list[tuple[Cell, ...]]) -> Chart:
+    """ECE against the values of a parameter; those of Beta are numbered."""
+    own = [row for row in rows if row[0] == parameter]
+    x = tuple(float(k + 1) if parameter == "Beta" else float(str(row[1])) for k, row in enumerate(own))
+    metric = METRICS["ece"]
+    y = tuple(metric.factor * float(row[7] or 0) for row in own)
+    spread = [metric.factor * float(row[8] or 0) for row in own]
+    low = tuple(a - b for a, b in zip(y, spread, strict=True))
+    high = tuple(a + b for a, b in zip(y, spread, strict=True))
+    label = f"Beta: {', '.join(str(row[1]) for row in own)}" if parameter == "Beta" else parameter
+    return Chart(f"ECE against {parameter}", label, metric.title, (Line("held-out", x, y, low, high, 2),))
+
+
+def _sentence(rows: list[tuple[Cell, ...]]) -> str:
+    parts = []
+    for parameter in ("theta_s", "Beta", "bins"):
+        own = [100 * float(row[7] or 0) for row in rows if row[0] == parameter]
+        parts.append(f"{parameter} {min(own):.2f} to {max(own):.2f} %")
+    over = {str(row[1]): float(row[2] or 0) - TARGET for row in rows if row[0] == "n_t"}
+    past = ", ".join(f"{angle:.1f} with {value}" for value, angle in over.items())
+    return f"Mean ECE by parameter: {'; '.join(parts)}. Past 30 degrees by n_t, in degrees: {past}."

@@ -1,0 +1,132 @@
+"""mRC against the number of rotations n_r, for several theta_s and Beta shapes, with the expectation.
+
+    E<w, R w> / |w|^2 = a^k,    a = 1 - 2/n (1 - E cos t),    t = theta_s tau,  tau ~ Beta(alpha, beta)
+
+in n dimensions after k rotations. E cos t is the real part of Kummer's function 1F1(alpha; alpha + beta; i theta_s),
+the characteristic function of Beta. In many dimensions <w, R w> varies little, so that mRC is near arccos a^k.
+Source: the paper, Figure "Plots of mRC corresponding to the number of rotations"; docs/explanation/theory.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from scipy import special
+
+from tna_onnx.numerics.rotations import TiltParameters
+from tna_onnx.results.study import Cell, Chart, Column, Line, Study
+from tna_onnx.studies.data import StudyData
+from tna_onnx.studies.printed import Stop, walk
+from tna_onnx.studies.settings import StudySettings
+
+__all__ = ["expected_angle", "study"]
+
+# theta_s, alpha, beta: the paper's three theta_s with its Beta, and its theta_s with other shapes.
+_SHAPES = ((0.5, 5.0, 1.0), (1.0, 5.0, 1.0), (1.5, 5.0, 1.0), (0.9, 1.0, 1.0), (0.9, 1.0, 5.0))
+
+# Points of a curve, and walks behind each for every repeat.
+_POINTS = 24
+_DRAWS = 4
+
+
+def study(data: StudyData, settings: StudySettings, progress: Callable[[int, int], None]) -> Study:
+    """Walk, and measure mRC along the way."""
+    rows: list[tuple[Cell, ...]] = []
+    n = data.weight.shape[1]
+    end = _rotations(n)
+    step = max(1, end // _POINTS)
+    draws = _DRAWS * settings.repeats
+    for k, (theta_s, alpha, beta) in enumerate(_SHAPES):
+        tilt = TiltParameters(alpha, beta, theta_s, n_t=step)
+        rng = np.random.default_rng([settings.seed, k])
+        for stop in walk(data.weight, draws, tilt, rng, end):
+            rows.append(
+                (theta_s, alpha, beta, stop.rotations, *_measured(stop), expected_angle(n, stop.rotations, tilt))
+            )
+            progress(k * end + stop.rotations, len(_SHAPES) * end)
+    columns = (
+        Column("theta_s", "theta_s, radians", 1, 1),
+        Column("alpha", "alpha", 1, 0),
+        Column("beta", "beta", 1, 0),
+        Column("rotations", "Rotations n_r"),
+        Column("mrc", "mRC, degrees", 1, 2, beside=("mrc_sd",)),
+        Column("mrc_sd", "SD of mRC over draws, degrees", 1, 2, hidden=True),
+        Column("over_classes", "SD over classes, degrees", 1, 2),
+        Column("expected", "Expected, degrees", 1, 2),
+    )
+    return Study(
+        "rotations",
+        "mRC against the number of rotations",
+        "plots of mRC against n_r",
+        _sentence(rows, n),
+        columns,
+        tuple(rows),
+        (_mean_chart(rows), _deviation_chart(rows)),
+        (f"Each point is the mean of {draws} tilted weights; dashed lines are the expectation.",),
+    )
+
+
+def expected_angle(n: int, rotations: int, tilt: TiltParameters) -> float:
+    """Return arccos a^k in degrees, for n dimensions and k rotations.
+
+    >>> expected_angle(10**9, 1, TiltParameters())  # one rotation of two of very many coordinates
+    0.0...
+    """
+    cosine = float(special.hyp1f1(tilt.alpha, tilt.alpha + tilt.beta, 1j * tilt.theta_s).real)
+    left = (1 - 2 / n * (1 - cosine)) ** rotations
+    return math.degrees(math.acos(max(-1.0, min(1.0, left))))
+
+
+def _rotations(n: int) -> int:
+    """Rotations after which the slowest of the paper's three is past 85 degrees."""
+    tilt = TiltParameters(theta_s=min(theta_s for theta_s, alpha, _ in _SHAPES if alpha > 1))
+    slowest = 1 - special.hyp1f1(tilt.alpha, tilt.alpha + tilt.beta, 1j * tilt.theta_s).real
+    return max(_POINTS, math.ceil(math.log(math.cos(math.radians(85))) / math.log1p(-2 / n * slowest)))
+
+
+def _measured(stop: Stop) -> tuple[float, float, float]:
+    """Mean mRC over draws, its deviation, and the mean deviation over classes, in degrees."""
+    over_classes = np.degrees(np.nanstd(stop.angles, axis=1))
+    return float(stop.mrc.mean()), float(stop.mrc.std(ddof=1)), float(over_classes.mean())
+
+
+def _name(row: tuple[Cell, ...]) -> str:
+    theta_s, alpha, beta = row[:3]
+    return f"theta_s {theta_s:g}, Beta({alpha:g}, {beta:g})"
+
+
+def _by_shape(rows: list[tuple[Cell, ...]]) -> dict[str, list[tuple[float, ...]]]:
+    shapes: dict[str, list[tuple[float, ...]]] = {}
+    for row in rows:
+        shapes.setdefault(_name(row), []).append(tuple(float(value or 0) for value in row))
+    return shapes
+
+
+def _mean_chart(rows: list[tuple[Cell, ...]]) -> Chart:
+    lines = []
+    for rank, (name, own) in enumerate(_by_shape(rows).items()):
+        x = tuple(row[3] for row in own)
+        low = tuple(row[4] - row[5] for row in own)
+        high = tuple(row[4] + row[5] for row in own)
+        lines.append(Line(name, x, tuple(row[4] for row in own), low, high, rank))
+        lines.append(Line(f"{name}, expected", x, tuple(row[7] for row in own), rank=rank, dashed=True, marked=False))
+    return Chart("mRC against rotations", "rotations n_r", "mRC, degrees", tuple(lines))
+
+
+def _deviation_chart(rows: list[tuple[Cell, ...]]) -> Chart:
+    lines = []
+    for rank, (name, own) in enumerate(_by_shape(rows).items()):
+        x = tuple(row[3] for row in own)
+        lines.append(Line(name, x, tuple(row[6] for row in own), rank=rank))
+    return Chart("Deviation over classes", "rotations n_r", "SD of the angles of classes, degrees", tuple(lines))
+
+
+def _sentence(rows: list[tuple[Cell, ...]], n: int) -> str:
+    gaps = [abs(float(row[4] or 0) - float(row[7] or 0)) for row in rows]
+    last = max(float(row[4] or 0) for row in rows)
+    return (
+        f"mRC rises with the rotations towards 90 degrees (up to {last:.1f}), as theta_s and Beta say; "
+        f"it is within {max(gaps):.1f} degrees of the expectation in {n:,} dimensions."
+    )
