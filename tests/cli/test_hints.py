@@ -117,7 +117,6 @@ def test_a_forest_is_told_one_kind(tmp_path: Path) -> None:
     ("make", "what"),
     [
         (regressor, "this is a regressor (LinearRegressor)"),
-        (lambda: linear(1, "y"), "this is a regressor: "),
         (detector, "this is a detector (output 'boxes')"),
     ],
 )

@@ -25,12 +25,10 @@ def purpose(model: Model) -> str:
         return f"this is a detector ({found}): it gives boxes, and no one distribution over classes for a sample"
     regressor = next((kind for kind in operators if kind.endswith("Regressor")), None)
     classifier = any(kind.endswith("Classifier") or kind == "ZipMap" for kind in operators)
-    if classifier or not _gives_one_number(model):
+    # one number of another operator may be a logit, and the refusal asks for that
+    if classifier or regressor is None or not _gives_one_number(model):
         return ""
-    if regressor or not any(kind in ("Softmax", "LogSoftmax", "Sigmoid") for kind in operators):
-        by = f" ({regressor})" if regressor else ""
-        return f"this is a regressor{by}: it gives one number a sample, and no classes with confidences"
-    return ""
+    return f"this is a regressor ({regressor}): it gives one number a sample, and no classes with confidences"
 
 
 def _gives_one_number(model: Model) -> bool:
