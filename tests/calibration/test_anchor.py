@@ -429,4 +429,4 @@ def test_the_command_line_says_what_to_do_instead(small: Small) -> None:
     result = cli("calibrate", small.model, "--calib", small.calib, "--anchor", "refit")
     assert result.exit_code == 2
     assert "add --method tna" in " ".join(result.output.split())
-    assert "--anchor" in cli("calibrate", "--help").output
+    assert "--anchor" in cli("calibrate", "--help-all").output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -221,7 +222,8 @@ def _head(model: Model, options: ModelOptions) -> Head:
             choose_readout(model, options.output_name)
         except UnsupportedModel as other:
             # a map alone would be refused too: say why, and what it needs besides
-            advice = str(other).replace("--output-kind", "--search none --output-kind")
+            # one logit may be searched
+            advice = re.sub("--output-kind (?=logits|probabilities)", "--search none --output-kind ", str(other))
             raise UnsupportedModel(advice) from error
         raise
 
