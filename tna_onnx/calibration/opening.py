@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-import re
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
