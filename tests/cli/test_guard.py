@@ -20,6 +20,11 @@ from tna_onnx.numerics.conformal import coverage_band
 ALL = ["--add", "confidence,accept,set,ood", "--device", "cpu", "-q"]
 
 
+def loaded(path: Path) -> dict[str, np.ndarray]:
+    with np.load(path) as stored:
+        return dict(stored)
+
+
 def outputs(path: Path, x: np.ndarray) -> dict[str, Any]:
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
@@ -38,8 +43,8 @@ def guarded(demo: Demo, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
 
 def test_the_file_decides_as_the_report_says(demo: Demo, guarded: tuple[Path, dict[str, Any]]) -> None:
     path, report = guarded
-    test = np.load(demo.test)
-    x = next(test[name] for name in test.files if name != "labels")
+    test = loaded(demo.test)
+    x = next(test[name] for name in test if name != "labels")
     labels = test["labels"]
     found = outputs(path, x)
     before = outputs(demo.model, x)
@@ -72,8 +77,8 @@ def test_the_promises_are_kept_on_new_samples(guarded: tuple[Path, dict[str, Any
 
 
 def test_unknown_samples_raise_the_alarm(guarded: tuple[Path, dict[str, Any]], demo: Demo) -> None:
-    test = np.load(demo.test)
-    x = next(test[name] for name in test.files if name != "labels")[:300]
+    test = loaded(demo.test)
+    x = next(test[name] for name in test if name != "labels")[:300]
     noise = np.random.default_rng(0).permuted(x.reshape(len(x), -1), axis=1).reshape(x.shape)
     assert outputs(guarded[0], noise)["ood_alarm"].mean() > 3 * guarded[1]["decisions"]["alarms"]
 
@@ -104,7 +109,7 @@ def test_sets_of_all_kinds_cover(small: Small, score: str, flags: list[str], tmp
 def test_other_outlier_scores(small: Small, score: str, tmp_path: Path) -> None:
     words = ["--add", "ood", "--ood-score", score, "-o", tmp_path / "g.onnx", "-q"]
     assert cli("guard", small.model, "--calib", small.calib, *words).exit_code == 0
-    x = np.load(small.test)["x"]
+    x = loaded(small.test)["x"]
     alarms = outputs(tmp_path / "g.onnx", x)["ood_alarm"].mean()
     assert alarms <= 1 - coverage_band(750, 0.95, 1500, 0.9999)[0]
 
@@ -149,7 +154,7 @@ def test_what_cannot_be_promised(small: Small, flags: list[str], code: int, said
 
 
 def test_classes_with_few_samples_are_in_every_set(small: Small, tmp_path: Path) -> None:
-    stored = np.load(small.calib)
+    stored = loaded(small.calib)
     kept = np.flatnonzero((stored["labels"] != 1) | (np.cumsum(stored["labels"] == 1) <= 10))
     np.savez(tmp_path / "few.npz", x=stored["x"][kept], labels=stored["labels"][kept])
     words = ["--add", "set", "--per-class", "-o", tmp_path / "g.onnx"]
@@ -160,7 +165,7 @@ def test_classes_with_few_samples_are_in_every_set(small: Small, tmp_path: Path)
 
 
 def test_labels_that_belong_to_another_model(small: Small, tmp_path: Path) -> None:
-    stored = np.load(small.calib)
+    stored = loaded(small.calib)
     np.savez(tmp_path / "wrong.npz", x=stored["x"], labels=(stored["labels"] + 1) % 5)
     done = cli("guard", small.model, "--calib", tmp_path / "wrong.npz", "-o", tmp_path / "g.onnx")
     assert (done.exit_code, "in another order" in done.output) == (4, True)

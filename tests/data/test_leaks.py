@@ -80,14 +80,15 @@ def test_images_are_told_by_their_bytes(tmp_path: Path) -> None:
 
 
 def split(small: Small, folder: Path) -> tuple[np.ndarray, np.ndarray]:
-    stored = np.load(small.calib)
-    return stored["x"], stored["labels"]
+    with np.load(small.calib) as stored:
+        return stored["x"], stored["labels"]
 
 
 @pytest.mark.parametrize("case", ["same", "reversed", "all but one", "half", "a twentieth", "labels apart"])
 def test_held_out_data_that_were_calibrated_on_are_refused(small: Small, tmp_path: Path, case: str) -> None:
     x, labels = split(small, tmp_path)
-    other = np.load(small.test)
+    with np.load(small.test) as stored:
+        other = dict(stored)
     parts = {
         "same": (x, labels),
         "reversed": (x[::-1], labels[::-1]),
@@ -113,7 +114,8 @@ def test_held_out_data_that_were_calibrated_on_are_refused(small: Small, tmp_pat
 
 def test_what_is_equal_is_said(small: Small, tmp_path: Path) -> None:
     x, labels = split(small, tmp_path)
-    other = np.load(small.test)
+    with np.load(small.test) as stored:
+        other = dict(stored)
     twice = np.concatenate([x, x[:30]])
     np.savez(tmp_path / "twice.npz", x=twice, labels=np.concatenate([labels, labels[:20], (labels[20:30] + 1) % 5]))
     np.savez(tmp_path / "held.npz", x=np.concatenate([other["x"], x[:5]]), labels=np.r_[other["labels"], labels[:5]])
@@ -148,7 +150,8 @@ def test_data_in_another_form_cannot_be_compared_and_a_note_says_so(small: Small
 
 def test_one_equal_sample_is_no_leak(small: Small, tmp_path: Path) -> None:
     x, labels = split(small, tmp_path)
-    other = np.load(small.test)
+    with np.load(small.test) as stored:
+        other = dict(stored)
     for shared, code in ((1, 0), (2, 4)):
         held = {"x": np.concatenate([other["x"][:30], x[:shared]])}
         np.savez(tmp_path / "held.npz", labels=np.concatenate([other["labels"][:30], labels[:shared]]), **held)
