@@ -49,3 +49,8 @@ def test_the_band_holds_what_it_says(level: float) -> None:
         threshold = quantile(rng.random(200), level)
         inside += low <= np.mean(rng.random(500) <= threshold) <= high
     assert 0.95 - 0.017 <= inside / 4000 <= 0.985
+
+
+@pytest.mark.parametrize("n", [20, 500])
+def test_of_many_new_samples_the_band_is_that_of_arbitrarily_many(n: int) -> None:
+    np.testing.assert_allclose(coverage_band(n, 0.9, 20_000, 0.95), coverage_band(n, 0.9, None, 0.95), atol=2e-3)

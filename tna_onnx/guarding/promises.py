@@ -52,7 +52,7 @@ def _set_promise(settings: GuardSettings, n: int) -> str:
     level = settings.coverage / 100
     if settings.per_class:
         return f"holds the true class of at least {settings.coverage:g} % of the samples of each class, {_EXCHANGEABLE}"
-    low, high = coverage_band(n, level, 10**6, 0.95)
+    low, high = coverage_band(n, level, None, 0.95)
     return (
         f"holds the true class of at least {settings.coverage:g} % of samples on average over calibration sets, "
         f"{_EXCHANGEABLE}; with this one {100 * low:.1f} to {100 * high:.1f} % in 95 of 100 cases"

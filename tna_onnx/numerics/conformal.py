@@ -57,13 +57,13 @@ def samples_needed(level: float) -> int:
     return n
 
 
-def coverage_band(n: int, level: float, new: int, confidence: float) -> tuple[float, float]:
+def coverage_band(n: int, level: float, new: int | None, confidence: float) -> tuple[float, float]:
     """Return the central interval of the share of new scores that are at most q, if they are exchangeable.
 
     Args:
         n: calibration samples, at least `samples_needed(level)`.
         level: of the quantile.
-        new: new samples, at least 1.
+        new: new samples, at least 1; None for arbitrarily many.
         confidence: of the interval, in (0, 1).
 
     >>> low, high = coverage_band(1000, 0.95, 1000, 0.95)
@@ -71,8 +71,11 @@ def coverage_band(n: int, level: float, new: int, confidence: float) -> tuple[fl
     (0.93, 0.968)
     """
     rank = _rank(n, level)
-    counts = stats.betabinom(new, rank, n + 1 - rank)
     tail = (1 - confidence) / 2
+    if new is None:
+        share = stats.beta(rank, n + 1 - rank)
+        return float(share.ppf(tail)), float(share.ppf(1 - tail))
+    counts = stats.betabinom(new, rank, n + 1 - rank)
     return float(counts.ppf(tail)) / new, float(counts.ppf(1 - tail)) / new
 
 
