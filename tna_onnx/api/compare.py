@@ -31,12 +31,12 @@ from tna_onnx.extraction.sessions import input_specs, open_model
 from tna_onnx.graph.load import Model, ModelSource
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.graph.outputs import ClassOutput, class_output
-from tna_onnx.numerics.checks import MAX_LEVEL, check_level, check_numbers
+from tna_onnx.numerics.checks import check_level, check_numbers
 from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.metrics import Interval, Metrics
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.progress import Progress
-from tna_onnx.results.comparison import ComparedModel, ModelComparison, verdict_text
+from tna_onnx.results.comparison import ComparedModel, ModelComparison, multiplicity_note, verdict_text
 from tna_onnx.results.details import Bins
 from tna_onnx.runtime import Device, parse_device
 
@@ -295,17 +295,5 @@ def _notes(given: Sequence[GivenModel], runs: Sequence[_Run], first: _Run, level
     ]
     others = len(runs) - 1
     if others > 1:
-        notes.append(_multiplicity_note(others, level))
+        notes.append(multiplicity_note(others, level))
     return tuple(notes)
-
-
-def _multiplicity_note(others: int, level: float) -> str:
-    """Say that intervals are not corrected, and which level corrects them (Bonferroni)."""
-    text = f"each {level:g}% interval stands for itself; they are not corrected for {others} comparisons"
-    together = 100 - (100 - level) / others
-    # no advice that is refused
-    if together > MAX_LEVEL:
-        return text
-    return (
-        f"{text}: with --confidence-level {together:.4g} those of one metric hold together at {level:g}% (Bonferroni)"
-    )

@@ -15,7 +15,8 @@ import sys
 from pathlib import Path
 
 from tna_onnx.errors import DeviceError, UnsupportedModel
-from tna_onnx.graph.load import Model, ModelSource, load_model, model_bytes
+from tna_onnx.graph.in_memory import model_bytes
+from tna_onnx.graph.load import Model, ModelSource, load_model
 from tna_onnx.graph.options import ModelOptions
 
 __all__ = ["STARTED", "open_source"]

@@ -16,18 +16,19 @@ from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 import onnx
-from google.protobuf.message import DecodeError, EncodeError
+from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from tna_onnx.errors import UnsupportedModel, UsageError
 from tna_onnx.graph.bounds import MAX_BYTES, check_bounds
 from tna_onnx.graph.datafiles import check_places, data_path, open_data, require_bytes
 from tna_onnx.graph.functions import inlined
+from tna_onnx.graph.in_memory import model_bytes
 from tna_onnx.graph.limits import DEFAULT_MODEL_LIMITS, ModelLimits
 from tna_onnx.graph.places import is_external, place_of
 from tna_onnx.graph.traverse import all_tensors, subgraph_inputs
 
-__all__ = ["Model", "ModelSource", "load_model", "model_bytes"]
+__all__ = ["Model", "ModelSource", "load_model"]
 
 ModelSource: TypeAlias = Any
 """A path, the bytes of a file, an onnx.ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph."""
@@ -220,30 +221,6 @@ def load_model(source: ModelSource, limits: ModelLimits = DEFAULT_MODEL_LIMITS) 
     return _complete(_parsed(model_bytes(source), None, limits))
 
 
-def model_bytes(source: ModelSource) -> bytes:
-    """Return a model in memory as the bytes of a file.
-
-    Raises:
-        UsageError: it is no model, or one above 2 GB.
-    """
-    if isinstance(source, (bytes, bytearray, memoryview)):
-        return bytes(source)
-    package = type(source).__module__.partition(".")[0]
-    if isinstance(source, onnx.ModelProto):
-        return _serialized(source)
-    # By name of the package, so that neither is imported unless the caller has done so.
-    if package == "onnx_ir":
-        return _serialized(_from_onnx_ir(source))
-    if package == "onnx_graphsurgeon":
-        import onnx_graphsurgeon  # noqa: PLC0415 - there already, or there would be no such graph
-
-        return _serialized(onnx_graphsurgeon.export_onnx(source))
-    raise UsageError(
-        f"expected a path, bytes, an onnx.ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph, got "
-        f"{type(source).__name__}"
-    )
-
-
 def _read(path: Path, limits: ModelLimits) -> Model:
     if path.is_dir():
         raise UsageError(f"{path}: is a directory; expected an ONNX model file")
@@ -276,17 +253,6 @@ def _parsed(data: bytes, file: Path | None, limits: ModelLimits) -> Model:
     return Model(flat, hashlib.sha256(data).hexdigest(), file, functions, limits)
 
 
-def _serialized(proto: onnx.ModelProto) -> bytes:
-    try:
-        # A copy: the caller may go on editing.
-        data: bytes = proto.SerializeToString(deterministic=True)
-    except (ValueError, EncodeError) as error:
-        raise UsageError(
-            f"the model in memory is above 2 GB: save it with external data and pass the path ({error})"
-        ) from error
-    return data
-
-
 def _complete(model: Model) -> Model:
     """Refuse a model in memory without its external data: nothing says where they lie."""
     if model.external_files:
@@ -295,10 +261,3 @@ def _complete(model: Model) -> Model:
             "load the data first (`onnx.load(path)` does)"
         )
     return model
-
-
-def _from_onnx_ir(model: Any) -> onnx.ModelProto:
-    import onnx_ir  # noqa: PLC0415 - there already, or there would be no such model
-
-    proto: onnx.ModelProto = onnx_ir.to_proto(onnx_ir.external_data.load_to_model(model.clone()))
-    return proto

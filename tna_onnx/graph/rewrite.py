@@ -231,10 +231,7 @@ def _replace_input(model: Model, at: int, position: int, value: NDArray[Any], na
         return
     added = _add(result, numpy_helper.from_array(value, name))
     node = result.touch(at, "input")
-    if len(node.input) > position:
-        node.input[position] = added
-    else:
-        node.input.append(added)
+    node.input[position : position + 1] = [added]
 
 
 def _add(result: Rewritten, tensor: onnx.TensorProto) -> str:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tna_onnx.numerics.checks import MAX_LEVEL
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Interval, Metrics
 from tna_onnx.results.details import Bins
 from tna_onnx.results.standing import Standing, Word, changed
 
-__all__ = ["ComparedModel", "ModelComparison", "verdict_text"]
+__all__ = ["ComparedModel", "ModelComparison", "multiplicity_note", "verdict_text"]
 
 
 @dataclass(frozen=True)
@@ -99,3 +100,20 @@ def verdict_text(baseline: str, differences: Mapping[str, Interval], agreement: 
     if names[0]:
         parts.append(f"no significant difference in {', '.join(names[0])}")
     return "; ".join([*parts, same])
+
+
+def multiplicity_note(others: int, level: float) -> str:
+    """Say that intervals are not corrected, and which level corrects them (Bonferroni).
+
+    Args:
+        others: comparisons, at least 2.
+        level: of the intervals, in per cent.
+    """
+    text = f"each {level:g}% interval stands for itself; they are not corrected for {others} comparisons"
+    together = 100 - (100 - level) / others
+    # no advice that is refused
+    if together > MAX_LEVEL:
+        return text
+    return (
+        f"{text}: with --confidence-level {together:.4g} those of one metric hold together at {level:g}% (Bonferroni)"
+    )
