@@ -183,3 +183,35 @@ def test_the_model_itself_is_not_replaced(small: Small) -> None:
     done = cli("guard", small.model, "--calib", small.calib, "--risk", "20", "-o", small.model)
     assert (done.exit_code, "output is the input model" in done.output) == (2, True)
     assert small.model.read_bytes() == before
+
+
+def test_log_probabilities_have_no_energy(small: Small, tmp_path: Path) -> None:
+    words = ["--search", "none", "--map", "ets", "--calib", small.calib, "-o", tmp_path / "c.onnx", "-q"]
+    assert cli("calibrate", small.model, *words).exit_code == 0
+    words = ["--calib", small.test, "--add", "ood", "--ood-score", "energy", "--output-kind", "logits"]
+    done = cli("guard", tmp_path / "c.onnx", *words, "-o", tmp_path / "g.onnx")
+    assert (done.exit_code, "the same for all samples" in done.output) == (4, True), done.output
+
+
+def test_labels_of_the_held_out_data_are_looked_at_too(small: Small, tmp_path: Path) -> None:
+    with np.load(small.test) as stored:
+        np.savez(tmp_path / "wrong.npz", x=stored["x"], labels=(stored["labels"] + 1) % 5)
+    words = ["--calib", small.calib, "--eval", tmp_path / "wrong.npz", "--add", "set", "-o", tmp_path / "g.onnx"]
+    done = cli("guard", small.model, *words)
+    assert (done.exit_code, "in another order" in done.output) == (4, True), done.output
+
+
+def test_a_guarded_model_is_evaluated_as_before(
+    demo: Demo, guarded: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    for model in (demo.model, guarded[0]):
+        done = cli("evaluate", model, "--data", demo.test, "--json", tmp_path / f"{model.stem}.json", "-q")
+        assert done.exit_code == 0, done.output
+    first, second = (json.loads((tmp_path / f"{m.stem}.json").read_text()) for m in (demo.model, guarded[0]))
+    assert first["metrics"] == second["metrics"]
+
+
+@pytest.mark.parametrize("model", ["", "."])
+def test_a_path_that_is_no_model(model: str) -> None:
+    done = cli("guard", model, "d")
+    assert (done.exit_code, "is a directory; expected an ONNX model file" in done.output) == (2, True), done.output

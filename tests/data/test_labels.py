@@ -174,7 +174,13 @@ def test_numbers_that_are_neither_indices_nor_the_models() -> None:
     for values in ([3, 4, 5], [3.5, 5.0, 7.0], [np.nan, 5.0, 7.0], [np.inf, 5.0, 3.0]):
         with pytest.raises(DataError):
             label_indices(np.array(values), 3, 3, "labels", ["3", "5", "7"])
-    # what could be either is taken as indices, as labels are by definition
-    assert label_indices(np.array([1, 2]), 2, 3, "labels", ["1", "2", "3"]).tolist() == [1, 2]
+    # what could be either is refused, unless it is the same class both ways
+    with pytest.raises(
+        DataError, match=r"\('1', '2'\) may be indices of classes, or the numbers .* store them as text"
+    ):
+        label_indices(np.array([1, 2]), 2, 3, "labels", ["1", "2", "3"])
+    assert label_indices(np.array(["1", "2"]), 2, 3, "labels", ["1", "2", "3"]).tolist() == [0, 1]
+    assert label_indices(np.array([1, 2, 1]), 3, 3, "labels", ["-1", "1", "2"]).tolist() == [1, 2, 1]
+    assert label_indices(np.array([0, 1]), 2, 3, "labels", ["1", "2", "3"]).tolist() == [0, 1]
     assert label_indices(np.array([1, 2, 3]), 3, 3, "labels", ["1", "2", "3"]).tolist() == [0, 1, 2]
     assert label_indices(np.array([-1, 1]), 2, 2, "labels", ["-1", "1"]).tolist() == [0, 1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -10,7 +9,7 @@ import click
 from tna_onnx.cli.command import Command
 from tna_onnx.cli.config import config_options
 from tna_onnx.cli.options import confidence_option, data_options, model_argument, model_options, run_options, together
-from tna_onnx.cli.paths import check_result_file
+from tna_onnx.cli.paths import check_result_file, default_output
 from tna_onnx.cli.positional import DataOption, data_argument
 from tna_onnx.cli.preprocessing import preprocessing_options, take_recipe
 from tna_onnx.cli.types import Number, Words, choice, flat
@@ -80,7 +79,11 @@ _guard_options = together(
         "--prefix", default="", metavar="TEXT", help="What the names of the new outputs begin with.  [default: nothing]"
     ),
     click.option(
-        "--seed", type=int, default=GuardSettings.seed, show_default=True, help="Of the split that --add ood needs."
+        "--seed",
+        type=click.IntRange(0),
+        default=GuardSettings.seed,
+        show_default=True,
+        help="Of the split that --add ood needs.",
     ),
     confidence_option,
 )
@@ -114,7 +117,7 @@ def guard(preset: str | None, json_file: str | None, quiet: bool, **arguments: A
     check_result_file(json_file, *(arguments[name] for name in ("model", "calib", "eval", "output")))
     recipe = take_recipe(preset, arguments)
     ready()
-    output = Path(arguments["output"] or Path(arguments["model"]).with_suffix(".guard.onnx"))
+    output = arguments["output"] or default_output(arguments["model"], ".guard.onnx")
     watch([output, json_file])
     with progress_shown(not quiet) as progress:
         result = run(preprocessing=recipe, progress=progress, **arguments)

@@ -11,10 +11,10 @@ from tna_onnx.files import is_replaced
 __all__ = ["check_figure_folder", "check_result_file", "default_output"]
 
 
-def default_output(model: str) -> Path | None:
-    """Return the path beside the model that `calibrate` writes to; None where the model's path names no file."""
+def default_output(model: str, suffix: str = ".tna.onnx") -> Path | None:
+    """Return the path beside the model that a command writes to; None where the model's path names no file."""
     path = Path(model)
-    return path.with_suffix(".tna.onnx") if path.name else None
+    return path.with_suffix(suffix) if path.name else None
 
 
 def check_result_file(path: str | None, *others: str | None, kind: str = "JSON") -> None:

@@ -6,7 +6,8 @@ guessed: labels that are not such indices are refused with a message that says h
 Names, of folders or stored as text, become indices by the first of these rules that applies (`name_indices`):
 
 1. The model's class names are known (`class_names`, in model order) and hold every name: the place in that list.
-   Numbers count as names where some are no indices: a classifier of grades may number its classes 3 to 8.
+   Numbers count as names where some are no indices: a classifier of grades may number its classes 3 to 8. Those that
+   may be either, and would be other classes, are refused.
 2. Every name is an integer: that number.
 3. The model's class names are not known, and there are exactly C names: their alphabetical order (of code points).
 
@@ -87,7 +88,7 @@ def label_indices(
     array([2, 0])
     """
     values = np.asarray(values)
-    if class_names is not None and _are_own_numbers(values, n_classes, class_names):
+    if class_names is not None and _are_own_numbers(values, n_classes, where, class_names):
         values = values.astype(np.int64).astype(str)
     if values.dtype.kind in "biufc" or values.size == 0:  # no values have no type: `check_labels` says what is wrong
         return check_labels(values, n_samples, n_classes, where)
@@ -210,14 +211,27 @@ def _with_suggestion(name: str, folded: dict[str, str]) -> str:
     return repr(name)
 
 
-def _are_own_numbers(values: AnyArray, n_classes: int, class_names: Sequence[str]) -> bool:
-    """Tell whether labels are the numbers that the model gives its classes, and cannot be indices."""
+def _are_own_numbers(values: AnyArray, n_classes: int, where: str, class_names: Sequence[str]) -> bool:
+    """Tell whether labels are the numbers that the model gives its classes, and no indices.
+
+    Raises:
+        DataError: they may be either, and would be other classes.
+    """
     if values.dtype.kind not in "iuf" or values.size == 0 or not all(map(_INTEGER.fullmatch, class_names)):
         return False
     found = np.unique(values)
-    if found[0] >= 0 and found[-1] < n_classes:
+    numbers = [str(int(value)) if np.isfinite(value) and value == int(value) else "" for value in found]
+    if not {*numbers} <= {*class_names}:
         return False
-    return {str(int(value)) if np.isfinite(value) and value == int(value) else "" for value in found} <= {*class_names}
+    if found[0] < 0 or found[-1] >= n_classes:
+        return True
+    if all(class_names[int(number)] == number for number in numbers):
+        return False
+    raise DataError(
+        f"{where}: these labels ({listed(numbers)}) may be indices of classes, or the numbers that the model gives its "
+        f"classes ({listed(class_names)}), which are others; store them as text if they are those numbers, or give "
+        "--classes with names that are no numbers if they are indices"
+    )
 
 
 def _cut(parts: list[str]) -> str:

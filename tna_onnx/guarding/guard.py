@@ -23,6 +23,7 @@ from tna_onnx.graph.checker import checker_complaint
 from tna_onnx.graph.decisions import Guarded, SetScore, add_decisions, add_scores
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.outputs import ClassOutput, class_output, tensor_outputs
+from tna_onnx.graph.rewrite import provenance
 from tna_onnx.graph.save import check_output, pending
 from tna_onnx.guarding.decide import check_decisions, decide, largest_change, measure
 from tna_onnx.guarding.job import GuardJob
@@ -138,10 +139,16 @@ def _open(job: GuardJob) -> _Opened:
     judging = None if held_out is None else Told(held_out, sample_form(held_out))
     notes = check_leaks(model, Told(source, sample_form(source)), judging, job.calib.limits)
     size = choose_batch_size(job.batch_size, session, [output.name], source)
-    suspicion = job.calib.check(_predicted(session, output, source, size), source.labels, names, output.n_classes)
-    if suspicion is not None and suspicion.tells:
-        raise DataError(f"{source.describe()}: {suspicion.text(names)}")
-    notes += (*batch_size_notes(job.batch_size, size), *warnings_of(suspicion, names))
+    notes += batch_size_notes(job.batch_size, size)
+    # wrong labels would make thresholds and figures meaningless
+    for data, samples in ((job.calib, source), (job.held_out, held_out)):
+        if data is None or samples is None:
+            continue
+        predicted = _predicted(session, output, samples, size)
+        suspicion = data.check(predicted, samples.labels, names, output.n_classes)
+        if suspicion is not None and suspicion.tells:
+            raise DataError(f"{samples.describe()}: {suspicion.text(names)}")
+        notes += warnings_of(suspicion, names)
     return _Opened(model, output, source, held_out, device, size, session.provider, notes)
 
 
@@ -202,7 +209,11 @@ def _guarded(job: GuardJob, opened: _Opened, rows: NDArray[np.int64], progress: 
 
 def _metadata(job: GuardJob, opened: _Opened) -> dict[str, str]:
     """Return how the decisions were made; no time, no path: the same run writes the same bytes."""
+    # which output classifies is not asked again: a reader need not tell it from the new ones
+    known = provenance(opened.model)
+    output = {key: value for key, value in opened.output.provenance.items() if key not in known}
     return {
+        **output,
         "guard": json.dumps(dataclasses.asdict(job.settings)),
         "guard_data_sha256": opened.source.digest(),
         "guard_samples": str(len(opened.source)),

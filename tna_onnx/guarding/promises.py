@@ -32,7 +32,8 @@ def new_outputs(settings: GuardSettings, thresholds: Thresholds, n: int, classes
         f"are classified wrong, {_EXCHANGEABLE}",
         "set": _set_promise(settings, n),
         "ood": f"{settings.ood_score}: the larger, the less a sample is like these",
-        "ood_alarm": f"raised by at most {settings.false_alarm:g} % of the samples that come as these did",
+        "ood_alarm": f"raised by at most {settings.false_alarm:g} % of the samples that come as these did, on average "
+        "over calibration sets",
     }
     scores = {"accept": "accept", "set": "set", "ood_alarm": "ood"}
     return tuple(
@@ -51,7 +52,10 @@ def _numbers(levels: NDArray[np.float32] | None) -> tuple[float | None, ...]:
 def _set_promise(settings: GuardSettings, n: int) -> str:
     level = settings.coverage / 100
     if settings.per_class:
-        return f"holds the true class of at least {settings.coverage:g} % of the samples of each class, {_EXCHANGEABLE}"
+        return (
+            f"holds the true class of at least {settings.coverage:g} % of the samples of each class on "
+            f"average over calibration sets, {_EXCHANGEABLE}"
+        )
     low, high = coverage_band(n, level, None, 0.95)
     return (
         f"holds the true class of at least {settings.coverage:g} % of samples on average over calibration sets, "

@@ -65,6 +65,8 @@ class GuardSettings:
             if not 0 < level < 100:
                 raise UsageError(f"{name} must lie between 0 and 100 per cent, both excluded; got {level!r}")
         check_numbers("a whole number", seed=self.seed)
+        if self.seed < 0:
+            raise UsageError(f"seed must be at least 0, got {self.seed}")
         check_level(self.confidence_level)
 
     @property

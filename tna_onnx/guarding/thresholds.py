@@ -17,6 +17,7 @@ from tna_onnx.numerics.selective import accept_above, errorless_needed
 __all__ = ["Thresholds", "choose_thresholds"]
 
 _TIED = 0.02  # this much more than the level asks for is told
+_ROUNDING = 1e-5
 _MAX_NAMES = 8  # in a note: enough to see which classes they are
 
 
@@ -58,7 +59,9 @@ def choose_thresholds(values: SampleValues, settings: GuardSettings, n_classes: 
         found["set"] = _rate(values.own, settings.coverage / 100, what, where)
     if "ood" in settings.add:
         what = f"false alarms below {settings.false_alarm:g} %"
-        found["ood"] = _rate(values.ood[values.fresh], 1 - settings.false_alarm / 100, what, where)
+        found["ood"] = _rate(
+            _varied(values.ood[values.fresh], settings, where), 1 - settings.false_alarm / 100, what, where
+        )
     notes = [_vacuous_note(vacuous, settings)] if vacuous else []
     if "set" in found and not settings.per_class:
         notes += _tie_notes(values.own, found["set"], settings)
@@ -70,10 +73,28 @@ def _tie_notes(scores: NDArray[np.float32], threshold: NDArray[np.float32], sett
     share = float(np.mean(scores <= threshold))
     if share < settings.coverage / 100 + _TIED:
         return []
+    advice = "recalibrate the model first"
+    if settings.set_score != "lac":
+        advice += ", or use --set-score lac"
     return [
         f"{share:.1%} of the samples are within the threshold, as many share one score: probabilities round "
-        "to 0 and 1, and sets are larger than they need to be; recalibrate the model first, or use --set-score lac"
+        f"to 0 and 1, and sets are larger than they need to be; {advice}"
     ]
+
+
+def _varied(scores: NDArray[np.float32], settings: GuardSettings, where: str) -> NDArray[np.float32]:
+    """Return outlier scores that differ by more than rounding.
+
+    Raises:
+        DataError: they do not, as energies of log-probabilities do not.
+    """
+    spread = float(np.ptp(scores)) if len(scores) else 1.0
+    if spread <= _ROUNDING * max(1.0, float(np.max(np.abs(scores), initial=0.0))):
+        raise DataError(
+            f"{where}: the {settings.ood_score} score is the same for all samples, up to rounding ({spread:.1g}), so "
+            "it tells nothing; log-probabilities have no energy; use another --ood-score"
+        )
+    return scores
 
 
 def _rate(scores: NDArray[np.float32], level: float, what: str, where: str) -> NDArray[np.float32]:

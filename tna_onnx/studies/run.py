@@ -193,6 +193,7 @@ def _digest(name: str, job: StudyJob, task: Task) -> str:
         task.source.digest(),
         task.source.recipe(),
         task.held_out.source.digest(),
+        task.held_out.source.recipe(),
         task.computed_on,
     )
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()

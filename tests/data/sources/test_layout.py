@@ -96,3 +96,13 @@ def test_refusals(kinds: dict[str, Kind], inputs: list[InputSpec], columns: tupl
     message = refusal(kinds, inputs, *columns)
     for part in parts:
         assert part in message
+
+
+def test_labels_apart_make_no_feature_of_those_in_the_table() -> None:
+    """With a free width, or one that happens to fit."""
+    assert laid(NUMBERS, [spec("X", (None, None))], label=None).columns == {"X": ("a", "b", "c", "d")}
+    five = [spec("X", (None, 5))]
+    with pytest.raises(DataError, match="takes 5 columns of numbers, the table has 4"):
+        laid(NUMBERS, five, label=None)
+    assert laid(NUMBERS, five, *NUMBERS, label=None).columns == {"X": tuple(NUMBERS)}
+    assert laid(NUMBERS, [spec("label", (None, 1))], label=None).columns == {"label": ("label",)}

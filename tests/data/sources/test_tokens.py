@@ -138,3 +138,21 @@ def test_refusals(folder: Path) -> None:
     (folder / "tokenizer.json").write_text("{}")
     with pytest.raises(DataError, match="cannot be read as a tokenizer"):
         opened(data, folder)
+
+
+def test_the_side_of_cuts_and_padding_is_the_tokenizers(folder: Path) -> None:
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.enable_truncation(4, direction="left")
+    tokenizer.enable_padding(direction="left", pad_id=3)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    source = opened(table(folder), folder, *inputs("input_ids", "attention_mask", length=4))
+    joined = gather(source, 6)
+    assert joined["input_ids"].tolist() == [one.ids for one in tokenizer.encode_batch(TEXTS)]
+    assert "padded with id 3 on the left" in source.notes[0]  # type: ignore[attr-defined]
+
+
+def test_a_length_that_holds_no_token(folder: Path) -> None:
+    with pytest.raises(DataError, match="4 tokens after cutting, the model takes 1"):
+        opened(table(folder), folder, *inputs("input_ids", length=1))

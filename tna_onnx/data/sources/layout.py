@@ -30,6 +30,7 @@ Kind: TypeAlias = Literal["number", "list", "text", "other"]
 """What the cells of a column hold."""
 
 _ROW_NUMBERS = ("", "Unnamed: 0", "__index_level_0__")  # what pandas calls an index that has no name
+_LABELS = ("label", "labels")  # columns that are never features, unless --columns or an input names them
 _MAX_NAMED = 4  # names in a note before they are cut
 
 
@@ -59,7 +60,10 @@ def lay_out(where: str, kinds: Mapping[str, Kind], request: Request, label: str 
         DataError: no rule applies, or a column cannot fill its input.
     """
     inputs = list(request.inputs)
-    others = {name: kind for name, kind in kinds.items() if name != label and name not in _ROW_NUMBERS}
+    left_out = {label, *_ROW_NUMBERS}
+    if label is None:  # labels apart do not make a feature of those in the table
+        left_out |= {*_LABELS} - {spec.name for spec in inputs}
+    others = {name: kind for name, kind in kinds.items() if name not in left_out}
     order = "in the model's order, as told"
     if request.columns:
         columns = _as_told(where, kinds, inputs, request.columns)

@@ -82,8 +82,12 @@ def tokenized(
     fixed = next((spec.shape[1] for spec in request.inputs if spec.shape[1] is not None), None)
     longest = fixed or _longest(tokenizer, folder, request.limits)
     padding = _padding_id(tokenizer)
+    # the side on which the model was trained to be cut and padded
+    left = (tokenizer.padding or {}).get("direction") == "left"
+    told = tokenizer.truncation or {}
+    sides = {key: told[key] for key in ("direction", "strategy") if key in told}
     tokenizer.no_padding()
-    tokenizer.enable_truncation(longest)
+    tokenizer.enable_truncation(longest, **sides)
     texts = [cells for _, cells in columns]
     encoded = tokenizer.encode_batch(list(texts[0]) if len(texts) == 1 else list(zip(*texts, strict=True)))
     cut = sum(bool(one.overflowing) for one in encoded)
@@ -95,10 +99,16 @@ def tokenized(
         array = np.full((len(encoded), length), fill, spec.dtype)
         for row, one in enumerate(encoded):
             values = getattr(one, member)
-            array[row, : len(values)] = values
+            if len(values) > length:
+                raise DataError(
+                    f"{where}: {len(values)} tokens after cutting, the model takes {length}; use another tokenizer"
+                )
+            start = length - len(values) if left else 0
+            array[row, start : start + len(values)] = values
         arrays[spec.name] = array
+    side = "on the left " if left else ""
     names = " and ".join(repr(name) for name, _ in columns)
-    note = f"text of {names} tokenised by {request.tokenizer}, padded with id {padding} to {length} tokens"
+    note = f"text of {names} tokenised by {request.tokenizer}, padded with id {padding} {side}to {length} tokens"
     return arrays, f"{note}; {cut:,} samples cut at {longest} tokens" if cut else note
 
 
