@@ -54,7 +54,10 @@ def study(data: StudyData, settings: StudySettings, progress: Callable[[int, int
                 values.setdefault((method, size), []).append(measured(scored(data, found), settings.bins))
     level = measured(data.scores(), settings.bins)
     rows = tuple(
-        _row(method, size, values[method, size]) for method in methods for size in sizes if (method, size) in values
+        _row(method, size, values[method, size], whole=size == sizes[-1])
+        for method in methods
+        for size in sizes
+        if (method, size) in values
     )
     return Study(
         "samples",
@@ -64,7 +67,11 @@ def study(data: StudyData, settings: StudySettings, progress: Callable[[int, int
         (Column("method", "Method"), Column("samples", "Calibration samples"), Column("fits", "Repeats"), *_columns()),
         rows,
         tuple(_charts(methods, sizes, values, level)),
-        ("Where a map cannot be fitted on so few samples, there is no point.",),
+        (
+            "Where a map cannot be fitted on so few samples, there is no point.",
+            "Repeats draw from one set of samples and are scored on one: intervals leave out what other sets would "
+            "change, and are too narrow where the repeats share many samples. On all samples there is none.",
+        ),
     )
 
 
@@ -93,11 +100,12 @@ def _columns() -> Iterator[Column]:
         yield from (Column(end, end, metric.factor, metric.digits, hidden=True) for end in ends)
 
 
-def _row(method: str, size: int, repeats: list[dict[str, float]]) -> tuple[Cell, ...]:
+def _row(method: str, size: int, repeats: list[dict[str, float]], *, whole: bool) -> tuple[Cell, ...]:
     cells: list[Cell] = [method, size, len(repeats)]
     for name in _NAMES:
         own = [each[name] for each in repeats]
-        low, high = mean_interval(own) or (None, None)
+        # repeats on all samples have the same samples: they say nothing of others
+        low, high = (None, None) if whole else mean_interval(own) or (None, None)
         cells += [mean(own), low, high]
     return tuple(cells)
 
@@ -123,7 +131,8 @@ def _charts(methods: tuple[str, ...], sizes: list[int], values: Values, level: d
 def _line(method: str, rank: int, name: str, sizes: list[int], values: Values) -> Line:
     factor = METRICS[name].factor
     own = {size: [factor * each[name] for each in values[method, size]] for size in sizes if (method, size) in values}
-    ends = [mean_interval(each) or (mean(each), mean(each)) for each in own.values()]
+    drawn = [None if size == sizes[-1] else mean_interval(each) for size, each in own.items()]
+    ends = [low_high or (mean(each), mean(each)) for low_high, each in zip(drawn, own.values(), strict=True)]
     return Line(
         _label(method),
         tuple(map(float, own)),
