@@ -164,8 +164,18 @@ def temporary_folder(parent: Path | None) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)  # an error here would hide the one that matters
-        os.close(lock)
+        os.close(lock)  # first: removing takes a descriptor, and there may be no other
+        _remove_folder(folder)
+
+
+def _remove_folder(folder: Path) -> None:
+    """Remove a folder; an error here would hide the one that matters."""
+    with contextlib.suppress(OSError):
+        for path in list(folder.iterdir()):
+            path.unlink()
+        folder.rmdir()
+    # what has folders in it; this takes more descriptors
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def remove_leftovers(folder: Path) -> None:

@@ -57,11 +57,11 @@ class Command(click.Command):
         """Run the command."""
         try:
             return super().invoke(ctx)
-        except (EOFError, MemoryError, OSError, RuntimeError) as error:
+        except (EOFError, ImportError, MemoryError, OSError, RuntimeError) as error:
             missing = shortage(error)
             if missing is not None:
                 raise missing from error
-            if isinstance(error, RuntimeError):
+            if isinstance(error, (ImportError, RuntimeError)):
                 raise
             # click would end with 1 and no traceback, as if the user had closed an input or a pipe.
             raise RuntimeError(f"unexpected {type(error).__name__}") from error

@@ -25,7 +25,13 @@ _NUMBERS = {
 _OF_NUMBER = {getattr(errno, name): text for name, text in _NUMBERS.items() if hasattr(errno, name)}
 
 # Errors that have neither a class nor a number of their own, by what Python says in them.
-_OF_TEXT = {"can't start new thread": _THREADS, "No usable temporary directory": _TEMPORARY}
+_OF_TEXT = {
+    "can't start new thread": _THREADS,
+    "No usable temporary directory": _TEMPORARY,
+    # of a library that is loaded when it is needed
+    "failed to map segment": _MEMORY,
+    "annot allocate memory": _MEMORY,
+}
 
 
 def shortage(error: BaseException) -> DeviceError | None:
