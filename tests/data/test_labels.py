@@ -176,7 +176,7 @@ def test_numbers_that_are_neither_indices_nor_the_models() -> None:
             label_indices(np.array(values), 3, 3, "labels", ["3", "5", "7"])
     # what could be either is refused, unless it is the same class both ways
     with pytest.raises(
-        DataError, match=r"\('1', '2'\) may be indices of classes, or the numbers .* store them as text"
+        DataError, match=r"labels '1', '2' may be indices, or the numbers .*; store those numbers as text"
     ):
         label_indices(np.array([1, 2]), 2, 3, "labels", ["1", "2", "3"])
     assert label_indices(np.array(["1", "2"]), 2, 3, "labels", ["1", "2", "3"]).tolist() == [0, 1]

@@ -6,8 +6,7 @@ guessed: labels that are not such indices are refused with a message that says h
 Names, of folders or stored as text, become indices by the first of these rules that applies (`name_indices`):
 
 1. The model's class names are known (`class_names`, in model order) and hold every name: the place in that list.
-   Numbers count as names where some are no indices: a classifier of grades may number its classes 3 to 8. Those that
-   may be either, and would be other classes, are refused.
+   Numbers count as names where some are no indices (grades 3 to 8, say). What may be either is refused.
 2. Every name is an integer: that number.
 3. The model's class names are not known, and there are exactly C names: their alphabetical order (of code points).
 
@@ -205,9 +204,8 @@ def _unknown(names: Sequence[str], noun: str, class_names: Sequence[str]) -> str
 def _with_suggestion(name: str, folded: dict[str, str]) -> str:
     if len(name) > _MAX_NAME:  # no name of a class, and the search takes long
         return repr(name[:_MAX_NAME])
-    near = difflib.get_close_matches(_folded(name), folded, n=1, cutoff=0.8)
-    if near:
-        return f"{name!r} (did you mean {folded[near[0]]!r}?)"
+    for near in difflib.get_close_matches(_folded(name), folded, n=1, cutoff=0.8):
+        return f"{name!r} (did you mean {folded[near]!r}?)"
     return repr(name)
 
 
@@ -217,7 +215,7 @@ def _are_own_numbers(values: AnyArray, n_classes: int, where: str, class_names: 
     Raises:
         DataError: they may be either, and would be other classes.
     """
-    if values.dtype.kind not in "iuf" or values.size == 0 or not all(map(_INTEGER.fullmatch, class_names)):
+    if values.dtype.kind not in "iuf" or not values.size or not all(map(_INTEGER.fullmatch, class_names)):
         return False
     found = np.unique(values)
     numbers = [str(int(value)) if np.isfinite(value) and value == int(value) else "" for value in found]
@@ -228,9 +226,8 @@ def _are_own_numbers(values: AnyArray, n_classes: int, where: str, class_names: 
     if all(class_names[int(number)] == number for number in numbers):
         return False
     raise DataError(
-        f"{where}: these labels ({listed(numbers)}) may be indices of classes, or the numbers that the model gives its "
-        f"classes ({listed(class_names)}), which are others; store them as text if they are those numbers, or give "
-        "--classes with names that are no numbers if they are indices"
+        f"{where}: labels {listed(numbers)} may be indices, or the numbers that the model gives its classes "
+        f"({listed(class_names)}); store those numbers as text, or name the classes otherwise with --classes"
     )
 
 
