@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tna_onnx.numerics.class_vectors import ClassVectors, FloatArray
 from tna_onnx.numerics.rotations import Rotations, TiltParameters
@@ -27,6 +28,9 @@ LIMIT = 0
 
 # Angles of a grid that are worth a stop each, though they may never be asked for.
 _MOST_STOPS = 400
+
+# Classes to a feature from which it costs less to turn the basis, and to multiply the class vectors once an angle.
+_MANY = 4
 
 # Bytes of the averages that are made in one walk.
 _TOGETHER = 2**27
@@ -123,18 +127,33 @@ class Ensemble:
         # a mean over some of the members would not be the average that was asked for
         reached = np.logical_and.accumulate((stops.rotations > 0).all(axis=0))
         share = np.where(np.arange(members - paired) < paired, 2, 1) / members
-        together = max(1, _TOGETHER // self.weight.nbytes)
+        # means of the basis are float64
+        size = 8 * self._start.vectors.shape[0] ** 2 if self._of_basis else self.weight.nbytes
+        together = max(1, _TOGETHER // size)
         for begin in range(0, int(reached.sum()), together):
             part = slice(begin, min(begin + together, int(reached.sum())))
-            counts = stops.rotations[:, part]
-            means = tilted_means(self._start, self._rotations, counts, paired=paired)
-            for k, mean in enumerate(means, start=begin):
+            for k, mean in enumerate(self._means(stops.rotations[:, part], paired), start=begin):
                 yield Average(
                     angles[k],
                     mean,
                     float(share @ stops.rotations[:, k]),
                     math.degrees(float(share @ stops.reached[:, k])),
                 )
+
+    def _means(self, stops: NDArray[np.int64], paired: int) -> Iterator[FloatArray]:
+        """Yield the mean (C, n) class vectors at each of (P, A) stops."""
+        if not self._of_basis:
+            yield from tilted_means(self._start, self._rotations, stops, paired=paired)
+            return
+        # a path is linear: the mean of what it makes of the n basis vectors says what it makes of all class vectors
+        basis = ClassVectors.of(np.eye(self.weight.shape[1]))
+        for turned in tilted_means(basis, self._rotations, stops, paired=paired):
+            yield self.weight @ turned.astype(self.weight.dtype)
+
+    @property
+    def _of_basis(self) -> bool:
+        classes, n = self.weight.shape
+        return bool(classes >= _MANY * n)
 
     @functools.cached_property
     def _start(self) -> ClassVectors:

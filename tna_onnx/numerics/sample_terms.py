@@ -72,10 +72,14 @@ def _sums_of_columns(values: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray
 
 def _sums_of_runs(values: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Sums, and sums of squares, over the second axis."""
-    total = np.zeros(len(values))
-    squares = np.zeros(len(values))
-    for begin in range(0, values.shape[1], _RUN):
-        run = values[:, begin : begin + _RUN]
-        total += np.einsum("nc->n", run)
-        squares += np.einsum("nc,nc->n", run, run)
+    samples, classes = values.shape
+    whole = classes - classes % _RUN
+    rest = values[:, whole:]
+    total = np.einsum("nc->n", rest).astype(np.float64)
+    squares = np.einsum("nc,nc->n", rest, rest).astype(np.float64)
+    if whole:
+        # a view: rows are cut, and not moved
+        runs = values[:, :whole].reshape(samples, -1, _RUN)
+        total += np.einsum("nrc->nr", runs).sum(axis=1, dtype=np.float64)
+        squares += np.einsum("nrc,nrc->nr", runs, runs).sum(axis=1, dtype=np.float64)
     return total, squares

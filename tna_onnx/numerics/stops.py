@@ -8,22 +8,28 @@ float64, added in the order of the path: stops do not depend on `n_t`, on other 
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.numerics.angles import envelope_reaches
-from tna_onnx.numerics.class_vectors import ClassVectors
+from tna_onnx.numerics.class_vectors import ClassVectors, FloatArray
+from tna_onnx.numerics.compiled import Kernels, compiled
 from tna_onnx.numerics.rotations import Rotations
-from tna_onnx.numerics.tilt import Turns
+from tna_onnx.numerics.tilt import Step, Turns
 
 __all__ = ["Stops", "find_stops"]
 
 # Elements of what rotations lose between two looks at mRC, and bytes of class vectors, of paths walked side by side.
 _LOSSES = 2**18
 _TOGETHER = 2**25
+
+# Elements of what the rotations of one path lose, for as many classes as are turned together: they stay in the cache.
+_BLOCK = 2**15
 
 # In units of x: above the rounding of sums over classes.
 _SLACK = 1e-9
@@ -55,25 +61,111 @@ def find_stops(
     """
     n, classes = start.vectors.shape
     together = min(_LOSSES // (rotations.parameters.n_t * classes), _TOGETHER // (n * classes * start.vectors.itemsize))
+    kernels = compiled(len(paths) * rotations.last * classes, start.vectors.dtype)
     found = [
-        _Walk(start, rotations, paths[k : k + max(1, together)], angles).run()
+        _Walk(start, rotations, paths[k : k + max(1, together)], angles, kernels).run()
         for k in range(0, len(paths), max(1, together))
     ]
     return Stops(np.concatenate([f.rotations for f in found]), np.concatenate([f.reached for f in found]))
+
+
+@dataclass(frozen=True, eq=False)
+class _Window:
+    """What some rotations of P paths have led to.
+
+    Attributes:
+        deficits: (P, K, C) after each rotation.
+        means: (P, K) mean over classes of x (see `_Walk._candidates`).
+        largest: (P,) largest x of any class.
+    """
+
+    deficits: NDArray[np.float64]
+    means: NDArray[np.float64]
+    largest: NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class _Block:
+    """Some classes of paths that are walked side by side.
+
+    Attributes:
+        classes: which.
+        vectors: (n, c) class vectors before the first rotation.
+        tilted: (P n, c) class vectors of all paths, turned in place.
+    """
+
+    classes: slice
+    vectors: FloatArray
+    tilted: FloatArray
+
+    def turn(self, pairs: NDArray[np.int64], steps: Sequence[Step]) -> FloatArray:
+        """Make K rotations of all paths; return (K, c) what the deficits gain by each."""
+        lost = np.empty((len(pairs), self.vectors.shape[1]), self.vectors.dtype)
+        for step in steps:
+            old_i, old_j, new_i, new_j = step.apply(self.tilted)
+            # what the deficit <w, w - V> gains: w_i (old_i - new_i) + w_j (old_j - new_j)
+            old_i -= new_i
+            old_i *= self.vectors.take(pairs[step.number, 0], axis=0)
+            old_j -= new_j
+            old_j *= self.vectors.take(pairs[step.number, 1], axis=0)
+            old_i += old_j
+            lost[step.number] = old_i
+        return lost
+
+
+def _blocks(start: ClassVectors, paths: int, count: int) -> list[_Block]:
+    """Cut classes into blocks for paths that make `count` rotations at a time."""
+    classes = start.vectors.shape[1]
+    width = max(64, _BLOCK // count)
+    return [
+        _Block(slice(k, k + width), vectors, np.tile(vectors, (paths, 1)))
+        for k in range(0, classes, width)
+        for vectors in [np.ascontiguousarray(start.vectors[:, k : k + width])]
+    ]
+
+
+def _followed(
+    kernels: Kernels,
+    going: NDArray[np.int64],
+    pairs: NDArray[np.int64],
+    turn: NDArray[np.float64],
+    block: _Block,
+    before: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    n, classes = block.vectors.shape
+    dtype = block.vectors.dtype
+    deficits = np.empty((len(going), turn.shape[1] + 1, classes))
+    deficits[:, 0] = before
+    kernels.follow_deficits(
+        block.tilted.reshape(-1, n, classes),
+        block.vectors,
+        going,
+        np.ascontiguousarray(pairs),
+        np.cos(turn).astype(dtype),
+        np.sin(turn).astype(dtype),
+        deficits,
+    )
+    return deficits[:, 1:]
 
 
 class _Walk:
     """Paths walked side by side, in windows of `n_t` rotations."""
 
     def __init__(
-        self, start: ClassVectors, rotations: Rotations, paths: NDArray[np.int64], angles: NDArray[np.float64]
+        self,
+        start: ClassVectors,
+        rotations: Rotations,
+        paths: NDArray[np.int64],
+        angles: NDArray[np.float64],
+        kernels: Kernels | None,
     ) -> None:
         self._start = start
         self._rotations = rotations
         self._paths = paths
         self._angles = angles
-        self._tilted = np.repeat(start.vectors[None], len(paths), axis=0)
+        self._blocks = _blocks(start, len(paths), rotations.parameters.n_t)
         self._deficit = np.zeros((len(paths), len(start.half)))
+        self._kernels = kernels
         # what the mean of x (see `_candidates`) must exceed for mRC to exceed an angle: in general, and while no class
         # is past 90 degrees
         self._in_general = np.array([envelope_reaches(angle) for angle in angles]) - _SLACK
@@ -91,45 +183,57 @@ class _Walk:
         while going.size and done < self._rotations.last:
             stop = min(done + self._rotations.parameters.n_t, self._rotations.last)
             pairs, turn = self._rotations.of(self._paths[going], done, stop)
-            deficits = self._turn(going, pairs, turn)
-            self._look(going, deficits, done)
+            window = self._turn(going, pairs, turn)
+            self._look(going, window, done)
+            deficits = window.deficits
             self._deficit[going] = deficits[:, -1]
             done = stop
             going = going[self._found.rotations[going, -1] == 0]
         return self._found
 
-    def _turn(
-        self, going: NDArray[np.int64], pairs: NDArray[np.int64], turn: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
-        """Make (P, K) rotations; return (P, K, C) deficits after each."""
+    def _turn(self, going: NDArray[np.int64], pairs: NDArray[np.int64], turn: NDArray[np.float64]) -> _Window:
+        """Make (P, K) rotations."""
         paths, count = turn.shape
-        vectors = self._start.vectors
-        flat = self._tilted.reshape(-1, vectors.shape[1])
-        lost = np.empty((paths * count, vectors.shape[1]), vectors.dtype)
-        turns = Turns(np.repeat(going, count), pairs.reshape(-1, 2), turn.reshape(-1))
-        for step in turns.steps(vectors.shape[0]):
-            old_i, old_j, new_i, new_j = step.apply(flat)
-            # what the deficit <w, w - V> gains: w_i (old_i - new_i) + w_j (old_j - new_j)
-            old_i -= new_i
-            old_i *= vectors.take(turns.pairs[step.number, 0], axis=0)
-            old_j -= new_j
-            old_j *= vectors.take(turns.pairs[step.number, 1], axis=0)
-            old_i += old_j
-            lost[step.number] = old_i
-        deficits = lost.reshape(paths, count, -1).astype(np.float64)
-        deficits[:, 0] += self._deficit[going]
-        # in the order of the path: NumPy would add up a lone class pairwise
-        for k in range(1, count):
-            deficits[:, k] += deficits[:, k - 1]
-        return deficits
+        follow = self._follow(going, pairs, turn)
+        deficits = np.empty((paths, count, len(self._start.half)))
+        means = np.zeros((paths, count))
+        largest = np.zeros(paths)
+        # classes have nothing to do with each other but for the means
+        for block in self._blocks:
+            after = follow(block, self._deficit[going, block.classes])
+            half = self._start.half[block.classes]
+            means += after @ (half * self._start.share)
+            np.maximum(largest, (np.max(after, axis=1) * half).max(axis=1), out=largest)
+            deficits[:, :, block.classes] = after
+        return _Window(deficits, means, largest)
 
-    def _look(self, going: NDArray[np.int64], deficits: NDArray[np.float64], done: int) -> None:
+    def _follow(
+        self, going: NDArray[np.int64], pairs: NDArray[np.int64], turn: NDArray[np.float64]
+    ) -> Callable[[_Block, NDArray[np.float64]], NDArray[np.float64]]:
+        """Return what makes (P, K) rotations of a block: from (P, c) deficits before to (P, K, c) after each."""
+        paths, count = turn.shape
+        if self._kernels:
+            return functools.partial(_followed, self._kernels, going, pairs, turn)
+        turns = Turns(np.repeat(going, count), pairs.reshape(-1, 2), turn.reshape(-1))
+        steps = [*turns.steps(self._start.vectors.shape[0])]
+
+        def follow(block: _Block, before: NDArray[np.float64]) -> NDArray[np.float64]:
+            after = block.turn(turns.pairs, steps).reshape(paths, count, -1).astype(np.float64)
+            after[:, 0] += before
+            # in the order of the path: NumPy would add up a lone class pairwise
+            for k in range(1, count):
+                after[:, k] += after[:, k - 1]
+            return after
+
+        return follow
+
+    def _look(self, going: NDArray[np.int64], window: _Window, done: int) -> None:
         """Find which angles are passed, after which rotations of a window."""
-        path, angle, may = self._candidates(going, deficits)
+        path, angle, may = self._candidates(going, window)
         # one rotation after the other of those that may pass an angle, for all paths and angles together
         while path.size:
             first = np.argmax(may, axis=1)
-            mrc = self._mrc(deficits[path, first])
+            mrc = self._mrc(window.deficits[path, first])
             passed = mrc > self._angles[angle]
             at = going[path[passed]], angle[passed]
             self._found.rotations[at] = done + first[passed] + 1
@@ -139,7 +243,7 @@ class _Walk:
             path, angle, may = path[left], angle[left], may[left]
 
     def _candidates(
-        self, going: NDArray[np.int64], deficits: NDArray[np.float64]
+        self, going: NDArray[np.int64], window: _Window
     ) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.bool_]]:
         """Return (Q,) paths, (Q,) angles not passed yet, and (Q, K) whether mRC can be past them after each rotation.
 
@@ -147,12 +251,11 @@ class _Walk:
         concave function above that curve, at the mean of x: the envelope on [0, 1], or, while no class is past 90
         degrees (x = 1/2, up to where the curve is concave), the curve itself.
         """
-        means = deficits @ (self._start.half * self._start.share)
-        low = (np.max(deficits, axis=1) * self._start.half).max(axis=1) <= 0.5
+        low = window.largest <= 0.5
         bounds = np.where(low[:, None], self._below_90, self._in_general)
         open_angles = self._found.rotations[going] == 0
-        path, angle = np.nonzero(open_angles & (np.max(means, axis=1)[:, None] > bounds))
-        return path, angle, means[path] > bounds[path, angle][:, None]
+        path, angle = np.nonzero(open_angles & (np.max(window.means, axis=1)[:, None] > bounds))
+        return path, angle, window.means[path] > bounds[path, angle][:, None]
 
     def _mrc(self, deficits: NDArray[np.float64]) -> NDArray[np.float64]:
         """MRC per row of (k, C) deficits."""

@@ -32,9 +32,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.numerics.class_vectors import ClassVectors, FloatArray
+from tna_onnx.numerics.compiled import Kernels, compiled
 from tna_onnx.numerics.rotations import Rotations, levels
 
-__all__ = ["Turns", "tilted_means"]
+__all__ = ["Step", "Turns", "tilted_means"]
 
 # Bytes of class vectors that are turned side by side: half of a core's second cache, the other half is for the sum.
 _TOGETHER = 2**20
@@ -125,7 +126,12 @@ def tilted_means(
     width = min(classes, max(_NARROW, _TOGETHER // size))
     together = max(1, _TOGETHER // (size * width))
     numbers = [np.arange(k, min(k + together, len(stops))) for k in range(0, len(stops), together)]
-    legs = [_Legs(rotations, stops[paths], paths, int(np.sum(paths < paired))) for paths in numbers]
+    kernels = compiled(float(np.sum(stops[:, -1])) * classes, start.vectors.dtype)
+    legs: list[_Legs | _CompiledLegs]
+    if kernels and not paired:
+        legs = [_CompiledLegs(kernels, rotations, stops[paths], paths) for paths in numbers]
+    else:
+        legs = [_Legs(rotations, stops[paths], paths, int(np.sum(paths < paired))) for paths in numbers]
     members = len(stops) + paired
     rounding = _rounding(start, members)
     means = [np.empty_like(start.vectors) for _ in range(stops.shape[1])]
@@ -150,22 +156,26 @@ def _rounding(start: ClassVectors, members: int) -> float:
 
 
 class _Sums:
-    """Sums over paths at each stop, for a block of classes."""
+    """Sums over paths at each stop, for a block of classes.
+
+    Attributes:
+        gains: (A, n, c) the sum at the first stop, and what it gains from each stop to the next.
+        rounding: what rounds a number by being added and taken away again.
+    """
 
     def __init__(self, block: FloatArray, stops: int, rounding: float) -> None:
-        # at the first stop the sum, at the others what it gains from the one before
-        self._gains = [np.zeros(block.shape) for _ in range(stops)]
+        self.gains = np.zeros((stops, *block.shape))
         # sums over counterparts, which share no turns from stop to stop
         self._counterparts: dict[int, NDArray[np.float64]] = {}
-        self._rounding = rounding
+        self.rounding = rounding
 
     def add(self, stop: int, vectors: FloatArray) -> None:
         """Take in (n, c) class vectors at the first stop."""
-        self._gains[stop] += self._rounded(vectors)
+        self.gains[stop] += self._rounded(vectors)
 
     def change(self, stop: int, rows: NDArray[np.int64], before: FloatArray, after: FloatArray) -> None:
         """Take in what (k, c) different rows of one path have become since the stop before."""
-        self._gains[stop][rows] += self._rounded(after) - self._rounded(before)
+        self.gains[stop][rows] += self._rounded(after) - self._rounded(before)
 
     def add_counterpart(self, stop: int, vectors: FloatArray) -> None:
         """Take in (n, c) class vectors of a counterpart."""
@@ -175,14 +185,14 @@ class _Sums:
 
     def totals(self) -> Iterator[NDArray[np.float64]]:
         """Yield the sum at each stop."""
-        total = np.zeros_like(self._gains[0])
-        for stop, gain in enumerate(self._gains):
+        total = np.zeros_like(self.gains[0])
+        for stop, gain in enumerate(self.gains):
             total += gain
             yield total + self._counterparts[stop] if stop in self._counterparts else total
 
     def _rounded(self, vectors: FloatArray) -> NDArray[np.float64]:
-        rounded = vectors + np.float64(self._rounding)
-        rounded -= self._rounding
+        rounded = vectors + np.float64(self.rounding)
+        rounded -= self.rounding
         return rounded
 
 
@@ -240,6 +250,24 @@ class _Legs:
         for first, last in itertools.pairwise(cuts.tolist()):
             part = slice(first, last)
             sums.change(stop, rows[part] % self._n, before[part], after[part])
+
+
+class _CompiledLegs:
+    """Some paths, without counterparts, from stop to stop."""
+
+    def __init__(
+        self, kernels: Kernels, rotations: Rotations, stops: NDArray[np.int64], paths: NDArray[np.int64]
+    ) -> None:
+        self._sum = kernels.sum_tilted
+        self._stops = np.ascontiguousarray(stops)
+        pairs, self._turn = rotations.of(paths, 0, int(np.max(stops, initial=0)))
+        self._pairs = np.ascontiguousarray(pairs)
+
+    def walk(self, block: FloatArray, sums: _Sums) -> None:
+        """Walk with a (n, c) block of classes, and add up."""
+        cos = np.cos(self._turn).astype(block.dtype)
+        sin = np.sin(self._turn).astype(block.dtype)
+        self._sum(block, self._pairs, cos, sin, self._stops, np.float64(sums.rounding), sums.gains)
 
 
 def _apply(steps: Sequence[Step], flat: FloatArray) -> None:

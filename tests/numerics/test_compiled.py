@@ -1,0 +1,93 @@
+"""The compiled loops of the tilt give the bits that NumPy gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tna_onnx.numerics import averages as averages_module
+from tna_onnx.numerics import compiled as compiled_module
+from tna_onnx.numerics.averages import Average, Draws, averages
+from tna_onnx.numerics.compiled import Kernels, compiled, follow_deficits, sum_tilted
+
+ANGLES = [1.0, 10.0, 25.0, 40.0]
+
+
+def weight_of(classes: int, n: int, dtype: Any = np.float32) -> NDArray[Any]:
+    return np.random.default_rng([classes, n]).standard_normal((classes, n)).astype(dtype)
+
+
+def made(weight: NDArray[Any], members: int, seed: int = 3) -> list[Average]:
+    return [*averages(weight, ANGLES, members, Draws(seed))]
+
+
+def use(monkeypatch: pytest.MonkeyPatch, kernels: Kernels | None) -> None:
+    monkeypatch.setattr(compiled_module, "_LARGE", 0)
+    monkeypatch.setattr(compiled_module, "_kernels", lambda: kernels)
+
+
+def assert_same(found: list[Average], expected: list[Average]) -> None:
+    assert len(found) == len(expected) == len(ANGLES)
+    for one, other in zip(found, expected, strict=True):
+        assert one.weight.dtype == other.weight.dtype
+        np.testing.assert_array_equal(one.weight, other.weight)
+        assert (one.rotations, one.reached) == (other.rotations, other.reached)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("classes", "n", "members"), [(2, 3, 4), (5, 2, 3), (9, 6, 1), (3, 12, 5)])
+def test_the_loops_as_they_are_written(
+    classes: int, n: int, members: int, dtype: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weight = weight_of(classes, n, dtype)
+    expected = made(weight, members)
+    use(monkeypatch, Kernels(follow_deficits, sum_tilted))
+    assert_same(made(weight, members), expected)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    ("classes", "n", "members"), [(2, 3, 4), (10, 64, 32), (700, 40, 5), (130, 300, 20), (1, 50, 9)]
+)
+def test_the_loops_when_they_are_compiled(
+    classes: int, n: int, members: int, dtype: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("numba")
+    weight = weight_of(classes, n, dtype)
+    expected = made(weight, members)
+    kernels = compiled_module._kernels()
+    assert kernels is not None
+    use(monkeypatch, kernels)
+    assert_same(made(weight, members), expected)
+
+
+def test_a_zero_class_vector_and_pairs_of_members(monkeypatch: pytest.MonkeyPatch) -> None:
+    weight = weight_of(6, 20)
+    weight[2] = 0
+    draws = Draws(1, antithetic=True)
+    expected = [*averages(weight, ANGLES, 7, draws)]
+    use(monkeypatch, Kernels(follow_deficits, sum_tilted))
+    assert_same([*averages(weight, ANGLES, 7, draws)], expected)
+
+
+def test_small_work_and_other_numbers_are_left_to_numpy() -> None:
+    assert compiled(1000, np.dtype(np.float32)) is None
+    assert compiled(1e12, np.dtype(np.float16)) is None
+
+
+def test_without_numba_all_is_left_to_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "numba", None)
+    assert compiled_module._kernels.__wrapped__() is None
+
+
+def test_many_classes_are_turned_through_the_basis(monkeypatch: pytest.MonkeyPatch) -> None:
+    weight = weight_of(90, 12, np.float64)
+    by_basis = made(weight, 6)
+    monkeypatch.setattr(averages_module, "_MANY", np.inf)
+    for one, other in zip(by_basis, made(weight, 6), strict=True):
+        # both round some hundred times numbers below 5
+        np.testing.assert_allclose(one.weight, other.weight, rtol=0, atol=1e-12)
+        assert (one.rotations, one.reached) == (other.rotations, other.reached)
