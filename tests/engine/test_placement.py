@@ -2,11 +2,15 @@
 
 import types
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import tna_onnx
+from tests.conftest import Small
+from tna_onnx.calibration import opening
 from tna_onnx.calibration.strategy import Strategy
 from tna_onnx.engine.logits import HeadLogits, score_all
 from tna_onnx.engine.placement import Host, OnDevice, float32_products, placement_of
@@ -153,3 +157,69 @@ def test_features_are_moved_once(torch: Any, problem: tuple[FeatureTable, Any, A
     for _ in range(3):
         HeadLogits(store, weight, bias, device).scores()
     assert puts.count((N, FEATURES)) == 4
+
+
+def test_features_that_do_not_fit_are_not_moved_to_read_labels(
+    torch: Any, problem: tuple[FeatureTable, Any, Any], monkeypatch: Any
+) -> None:
+    store, weight, bias = problem
+    device, puts = OnDevice(torch, "cpu"), []
+    put = device.put
+    monkeypatch.setattr(device, "put", lambda array: (puts.append(array.shape), put(array))[1])
+    monkeypatch.setattr(device, "_free", lambda: 0)
+    logits = HeadLogits(store, weight, bias, device)
+    MAPS["ts"].fit(logits.reduce())  # many passes over the same logits
+    logits.predictions()
+    assert puts.count((N, FEATURES)) == 1
+
+
+def test_float16_features_need_twice_their_bytes(torch: Any, problem: tuple[FeatureTable, Any, Any]) -> None:
+    store, weight, bias = problem
+    halves = FeatureTable(store.features.astype(np.float16), store.labels)
+    device = OnDevice(torch, "cpu")
+    device._free = lambda: 3 * halves.features.nbytes
+    HeadLogits(halves, weight, bias, device).scores()
+    assert device._kept is None
+    device._free = lambda: 4 * halves.features.nbytes
+    HeadLogits(halves, weight, bias, device).scores()
+    assert device._kept is not None
+
+
+@pytest.mark.parametrize("of_weight", [np.float32, np.float64])
+@pytest.mark.parametrize("of_features", [np.float32, np.float64])
+def test_dtypes_are_widened_as_numpy_does(
+    torch: Any, problem: tuple[FeatureTable, Any, Any], of_weight: Any, of_features: Any
+) -> None:
+    store, weight, bias = problem
+    table = FeatureTable(store.features.astype(of_features), store.labels)
+    placed = HeadLogits(table, weight.astype(of_weight), bias.astype(of_weight), OnDevice(torch, "cpu"))
+    plain = HeadLogits(table, weight.astype(of_weight), bias.astype(of_weight))
+    rows = np.arange(20)
+    assert placed.at(rows).dtype == plain.at(rows).dtype == np.result_type(of_weight, of_features)
+    np.testing.assert_allclose(placed.at(rows), plain.at(rows), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "text", ["CUDA out of memory. Tried to allocate 2 GiB", "CUDA error: no kernel image is available"]
+)
+def test_a_device_that_gives_up(text: str, small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class GivesUp(OnDevice):
+        def __init__(self) -> None:
+            self.name = "torch 2 on cuda:0"
+
+        def put(self, array: Any) -> Any:
+            raise RuntimeError(text + "\nCompile with ...")
+
+    expected = tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "a.onnx", search="sparse", map="ts")
+    monkeypatch.setattr(opening, "placement_of", lambda *_: GivesUp())
+    report = tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "b.onnx", search="sparse", map="ts")
+    assert f"search and fits ran in NumPy on the CPU instead of torch 2 on cuda:0: {text}" in report.notes
+    assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
+    assert report.comparison == expected.comparison
+
+
+def test_other_errors_are_no_device_that_gives_up(torch: Any) -> None:
+    device = OnDevice(torch, "cpu")
+    assert not device.gave_up(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+    assert not device.gave_up(ValueError("CUDA"))
+    assert not Host().gave_up(RuntimeError("CUDA out of memory"))

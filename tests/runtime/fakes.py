@@ -87,6 +87,8 @@ class FakeRuntime:
         self.calls: list[str] = []
         self.options: list[SimpleNamespace] = []
         self.providers: list[Any] = []
+        self.printed = "*************** EP Error ***************"
+        self.parts: list[SimpleNamespace] = []
         self._available, self._given = available, given
         self.GraphOptimizationLevel = SimpleNamespace(ORT_DISABLE_ALL="none")
         if preload:
@@ -107,11 +109,13 @@ class FakeRuntime:
     def InferenceSession(self, model: Any, options: Any, providers: list[Any]) -> SimpleNamespace:  # noqa: N802
         self.calls.append("InferenceSession")
         self.providers.append(providers)
-        print("*************** EP Error ***************")  # noqa: T201 - as the real one does
+        print(self.printed)  # noqa: T201 - as the real one does
         info = SimpleNamespace(name="x", shape=["N", 4], type="tensor(float)")
         return SimpleNamespace(
             get_providers=lambda: self._given,
             get_inputs=lambda: [info],
+            get_outputs=list,
+            get_provider_graph_assignment_info=lambda: self.parts,
             disable_fallback=lambda: self.calls.append("disable_fallback"),
         )
 

@@ -6,6 +6,7 @@ import ctypes
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -145,6 +146,36 @@ def test_cuda_that_is_not_obtained(
     if case in ("missing library", "no device"):
         assert set(fake.asked) == {str(Path(fake.__file__).parent / "capi" / "libonnxruntime_providers_cuda.so")}
     assert capsys.readouterr().out == ""
+
+
+def test_a_driver_that_is_too_old(install: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = install([CUDA, CPU], [CPU])
+    fake.library()
+    _loader(monkeypatch, None)
+    said = "CUDA failure 35: CUDA driver version is insufficient for CUDA runtime version"
+    fake.printed = (
+        f"EP Error /onnxruntime/cuda_call.cc:123 {said} ; GPU=-1 ; hostname=h ; expr=cudaSetDevice(0);\nFalling back"
+    )
+    with pytest.raises(DeviceError) as caught:
+        open_session(b"", "model.onnx", Device("cuda"))
+    assert f"{said}; update the driver" in str(caught.value)
+    assert open_session(b"", "model.onnx", Device("auto")).fallback.startswith(said)
+
+
+def test_nodes_that_run_elsewhere_are_told(install: Any) -> None:
+    fake = install([CUDA, CPU], [CUDA, CPU])
+
+    def part(provider: str, *operators: str) -> SimpleNamespace:
+        return SimpleNamespace(
+            ep_name=provider, get_nodes=lambda: [SimpleNamespace(op_type=name) for name in operators]
+        )
+
+    fake.parts = [part(CUDA, *["Conv"] * 40), part(CPU, "Gather", "Shape"), part(CPU, "Gather")]
+    session = open_session(b"", "model.onnx", Device("cuda"))
+    assert session.elsewhere == "3 of 43 nodes run on the CPU (Gather x 2, Shape x 1)"
+    assert fake.options[0].entries["session.record_ep_graph_assignment_info"] == "1"
+    fake.parts = fake.parts[:1]
+    assert open_session(b"", "model.onnx", Device("cuda")).elsewhere == ""
 
 
 def test_options_of_a_session(install: Any, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 
 from tests.builders import small_model, tensor_info
 from tests.runtime.fakes import CPU, CUDA, WEIGHT, Exhausted, Recorded, fail_with, inputs, product, record
@@ -190,3 +190,25 @@ def test_a_real_allocation_that_fails() -> None:
     session = open_session(model.SerializeToString(), "model.onnx", Device("cpu"))
     with pytest.raises(OutOfMemory, match="no memory for a batch of 2"):
         session.run(["y"], {"x": np.ones((2, 1), np.float32)})
+
+
+@pytest.mark.parametrize("on_cuda", [True, False])
+def test_bfloat16_comes_as_float32(on_cuda: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = [helper.make_node("Cast", ["x"], ["y"], to=TensorProto.BFLOAT16), helper.make_node("Neg", ["x"], ["z"])]
+    info = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        nodes, "g", [info("x", TensorProto.FLOAT, ["N", 3])],
+        [info("y", TensorProto.BFLOAT16, ["N", 3]), info("z", TensorProto.FLOAT, ["N", 3])],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    session = open_session(model.SerializeToString(), "model.onnx", Device("cpu"))
+    if on_cuda:
+        monkeypatch.setattr(session, "provider", CUDA)
+    x = np.random.default_rng(0).standard_normal((5, 3)).astype(np.float32)
+    x[0] = [np.inf, -0.0, 1.00390625]  # halfway between two bfloat16 numbers: to the even one, 1
+    y, z = session.run(["y", "z"], {"x": x})
+    assert y.dtype == np.float32
+    np.testing.assert_array_equal(y[0], np.array([np.inf, -0.0, 1], np.float32))
+    np.testing.assert_allclose(y[1:], x[1:], rtol=2**-8)
+    assert not np.any(y.view(np.uint32) & 0xFFFF)
+    np.testing.assert_array_equal(z, -x)

@@ -75,6 +75,8 @@ def open_task(job: Job, progress: Progress) -> Task:
         data_notes += tuple(preprocessing_warnings(samples.source, opened.inputs, job.calib.preprocessing))
 
     session = opened.session_from(samples.given)
+    if session is not None and session.elsewhere:
+        data_notes += (f"the session is on CUDA, but {session.elsewhere}",)
     size = _batch_size(job, opened, samples, session)
     probed = check_readout(opened, samples.readout, session, samples.source, size)
     if probed.tail is not None and session is not None and session.fixed_batch:

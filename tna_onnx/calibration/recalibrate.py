@@ -41,6 +41,16 @@ def recalibrate(job: Job, progress: Progress) -> Report:
         UsageError, UnsupportedModel, DataError, DeviceError, CheckFailed, GateMissed: see `tna_onnx.calibrate`.
     """
     task = open_task(job, progress)
+    try:
+        return _recalibrate(job, task, progress)
+    except RuntimeError as error:
+        if not task.placement.gave_up(error):
+            raise
+        # nothing is written yet, and the features are here: the host begins again
+        return _recalibrate(job, task.on_host(str(error)), progress)
+
+
+def _recalibrate(job: Job, task: Task, progress: Progress) -> Report:
     # wrong labels would make every later number meaningless: before the search
     labels = check_labels(job, task)
     writing = Writing(task, job.settings.fold)

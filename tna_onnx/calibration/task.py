@@ -160,6 +160,12 @@ class Task:
             return Host.name
         return self.placement.name
 
+    def on_host(self, reason: str) -> Task:
+        """Return the task with search and fits on the host, and a note that says why."""
+        first_line = reason.strip().partition("\n")[0]
+        note = f"search and fits ran in {Host.name} instead of {self.placement.name}: {first_line}"
+        return replace(self, placement=Host(), data_notes=(*self.data_notes, note))
+
     def folded_logits(self, weight: NDArray[Any], folding: Folding, on: Collected | None = None) -> Logits:
         """Logits under a (C, n) weight with a map in weight and bias, both rounded as the file will have them.
 

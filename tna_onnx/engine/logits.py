@@ -71,7 +71,7 @@ class Logits(ABC):
 
     @abstractmethod
     def _blocks(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
-        """Yield (features, labels) in the same chunks."""
+        """Yield (features, labels) in the same chunks, on the host."""
 
     @abstractmethod
     def _size(self) -> int:
@@ -190,11 +190,16 @@ class HeadLogits(Logits):
         return len(self._store) * int(self.head.weight.shape[0]) * int(self.head.weight.itemsize)
 
     def _compute(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64], NDArray[Any]]]:
-        for features, labels in self._blocks():
+        for features, labels in self.placed():
             yield self.head(features), labels, features
 
-    def _blocks(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
+    def placed(self) -> Iterator[tuple[Any, NDArray[np.int64]]]:
+        """Yield (features, labels) in chunks, features where the products are computed."""
         return self._placement.chunks(self._store, self.head.weight.shape[0])
+
+    def _blocks(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
+        # with the logits kept, features are read by fits alone, and those run on the host
+        return self._store.chunks(self.head.weight.shape[0])
 
 
 class TailLogits(Logits):
@@ -260,7 +265,7 @@ def score_all(several: Sequence[Logits]) -> list[SampleScores]:
     if len(heads) < len(several) or not heads:
         return [logits.scores() for logits in several]
     of = functools.partial(_scores_of_heads, [logits.head for logits in heads])
-    chunks = heads[0].engine.collect_chunks(of, heads[0]._blocks())
+    chunks = heads[0].engine.collect_chunks(of, heads[0].placed())
     return [SampleScores.concatenate([*scores]) for scores in zip(*chunks, strict=True)]
 
 

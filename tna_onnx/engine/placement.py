@@ -7,6 +7,7 @@ fits of maps run where features and logits are.
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,6 +22,10 @@ from tna_onnx.runtime import Device
 __all__ = ["Host", "LinearHead", "OnDevice", "Placement", "float32_products", "placement_of"]
 
 
+# Out of memory, no kernel for this generation of devices, or a device that is lost.
+_DEVICE_FAILED = re.compile("cuda|cublas|cudnn|kernel image|out of memory", re.IGNORECASE)
+
+
 class Host:
     """Arrays stay where they are."""
 
@@ -33,6 +38,10 @@ class Host:
     def chunks(self, store: FeatureTable, n_classes: int) -> Iterator[tuple[Any, NDArray[np.int64]]]:
         """Yield (features, labels) in row blocks."""
         return store.chunks(n_classes)
+
+    def gave_up(self, error: Exception) -> bool:  # noqa: ARG002 - what another placement looks at
+        """Return False: there is no other place to go."""
+        return False
 
 
 class OnDevice:
@@ -61,7 +70,7 @@ class OnDevice:
             return
         blocks = ((self.put(features), labels) for features, labels in store.chunks(n_classes))
         # the other half is for logits and what is computed from them
-        if store.features.nbytes > self._free() // 2:
+        if _bytes_there(store) > self._free() // 2:
             yield from blocks
             return
         self._kept = (store, n_classes, list(blocks))
@@ -73,8 +82,19 @@ class OnDevice:
             return 2**62  # larger than any store
         return int(self._torch.cuda.mem_get_info(self._device)[0])
 
+    def gave_up(self, error: Exception) -> bool:
+        """Return whether torch could not do on the device what was asked for; the host may."""
+        # of out of memory, torch has a class of its own only in some versions
+        return isinstance(error, RuntimeError) and _DEVICE_FAILED.search(str(error)) is not None
+
 
 Placement = Host | OnDevice
+
+
+def _bytes_there(store: FeatureTable) -> int:
+    """Bytes of a store's features on a device: blocks of float16 are widened before they are moved."""
+    features = store.features
+    return int(features.size) * max(int(features.itemsize), np.dtype(np.float32).itemsize)
 
 
 @contextlib.contextmanager
@@ -120,6 +140,13 @@ class LinearHead:
         """Return the logits (B, C) of features (B, n)."""
         # TF32 would move a logit by a thousandth of its terms
         with float32_products(features):
-            logits = features @ self.weight.T
+            logits = _widened(features, self.weight.dtype) @ _widened(self.weight, features.dtype).T
         logits += self.bias
         return logits
+
+
+def _widened(array: Any, dtype: Any) -> Any:
+    """Widen an array of torch, which multiplies arrays of one dtype only; NumPy widens by itself."""
+    if isinstance(array, np.ndarray) or array.dtype == dtype:
+        return array
+    return array.to(sys.modules["torch"].promote_types(array.dtype, dtype))

@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import io
 import os
+import re
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -29,6 +30,9 @@ _WHEELS = ("onnxruntime", "onnxruntime-gpu")
 
 # The CUDA provider is a library of its own, beside that of ONNX Runtime.
 _CUDA_LIBRARY = "onnxruntime_providers_cuda.dll" if sys.platform == "win32" else "libonnxruntime_providers_cuda.so"
+
+# What CUDA itself says, in what ONNX Runtime prints: "CUDA failure 35: the driver is too old ; GPU=0".
+_CUDA_FAILURE = re.compile(r"CUDA failure \d+: [^;\n]+")
 
 _CUDA_OPTIONS = {
     # TF32 keeps 10 bits of the mantissa: the features would not be those of the deployed float32 model.
@@ -75,11 +79,11 @@ def open_session(
     if use_cuda:
         _preload_cuda(ort)
         providers = [(CUDA, {"device_id": device.index, **_CUDA_OPTIONS}), _CPU]
-    session = _load(ort, model, name, providers, folder)
+    session, printed = _load(ort, model, name, providers, folder)
     session.disable_fallback()  # a run that fails on CUDA must not move to the CPU unnoticed
     if not use_cuda or session.get_providers()[0] == CUDA:
         return Session(session, name, fixed_batch=fixed_batch)
-    reason = _why_no_cuda(ort)
+    reason = _why_no_cuda(ort, printed)
     if device.kind == "cuda":
         raise DeviceError(f"device cuda:{device.index} was asked for, but ONNX Runtime gave {_CPU}: {reason}")
     return Session(session, name, reason, fixed_batch)
@@ -157,13 +161,20 @@ def _preload_cuda(ort: ModuleType) -> None:
             ort.preload_dlls()
 
 
-def _load(ort: ModuleType, model: bytes | Path, name: str, providers: list[Any], folder: Path | None) -> Any:
+def _load(
+    ort: ModuleType, model: bytes | Path, name: str, providers: list[Any], folder: Path | None
+) -> tuple[Any, str]:
+    """Return a session, and what ONNX Runtime printed while it was opened."""
     options = _session_options(ort, folder)
+    if len(providers) > 1:
+        # which nodes run where; versions that do not know the entry ignore it
+        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    printed = io.StringIO()
     content = str(model) if isinstance(model, Path) else model
     try:
         # It prints when it falls back to the CPU; `open_session` checks that itself.
-        with contextlib.redirect_stdout(io.StringIO()):
-            return ort.InferenceSession(content, options, providers=providers)
+        with contextlib.redirect_stdout(printed):
+            return ort.InferenceSession(content, options, providers=providers), printed.getvalue()
     except Exception as error:
         if not is_onnxruntime_error(error) and not isinstance(error, (RuntimeError, ValueError)):
             raise
@@ -184,8 +195,8 @@ def _session_options(ort: ModuleType, folder: Path | None) -> Any:
     return options
 
 
-def _why_no_cuda(ort: ModuleType) -> str:
-    """Return why CUDA is not available: the loader names the library that the CUDA provider misses."""
+def _why_no_cuda(ort: ModuleType, printed: str) -> str:
+    """Return why CUDA is not available: the loader names the library that is missing, CUDA what it cannot do."""
     library = Path(str(ort.__file__)).parent / "capi" / _CUDA_LIBRARY
     advice = "install CUDA and cuDNN: `pip install 'tna-onnx[gpu]'`, or use --device cpu"
     if not library.exists():
@@ -194,4 +205,10 @@ def _why_no_cuda(ort: ModuleType) -> str:
         ctypes.CDLL(str(library))
     except OSError as error:
         return f"{error}; {advice}"
+    failure = _CUDA_FAILURE.search(printed)
+    if failure is not None:
+        return (
+            f"{failure[0].strip()}; update the driver, or install the onnxruntime-gpu whose CUDA the driver has "
+            "(`nvidia-smi` says which), or use --device cpu"
+        )
     return f"the CUDA libraries load, but no such device answers (check `nvidia-smi` and the driver); {advice}"

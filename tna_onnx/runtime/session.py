@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +24,11 @@ _C_NAMES = {"float": "float32", "double": "float64"}
 _INTEGERS = ("int64", "int32", "int16", "int8", "uint8", "uint16", "uint32", "uint64")
 _ELEMENTS = ("float", "float16", "double", *_INTEGERS, "bool")
 _DTYPES = {f"tensor({element})": np.dtype(_C_NAMES.get(element, element)) for element in _ELEMENTS}
+
+# Operators that a message names.
+_SHOWN = 4
+
+_BFLOAT16 = "tensor(bfloat16)"
 
 # What ONNX Runtime and the CUDA libraries say when they cannot allocate a buffer.
 _NO_MEMORY = re.compile(
@@ -50,6 +57,7 @@ class Session:
         inputs: the tensors that have to be fed.
         provider: the execution provider in use, the first of ONNX Runtime's list.
         fallback: why `auto` did not get a CUDA device that seemed to be available; empty otherwise.
+        elsewhere: which nodes ONNX Runtime runs on the CPU though the session is on CUDA; empty if it does not say.
         fixed_batch: the only batch size that the model accepts; None if it accepts any.
     """
 
@@ -58,8 +66,10 @@ class Session:
         self._name = name
         self.provider = str(session.get_providers()[0])
         self.fallback = fallback
+        self.elsewhere = _elsewhere(session) if self.provider == CUDA else ""
         self.inputs = tuple(_tensor_info(info, name) for info in session.get_inputs())
         self.fixed_batch = fixed_batch or _fixed_batch(self.inputs)
+        self._kinds = {str(info.name): str(info.type) for info in session.get_outputs()}
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -112,7 +122,10 @@ class Session:
 
     def _run_on_device(self, outputs: list[str], feeds: Mapping[str, NDArray[Any]]) -> Any:
         """Run; on CUDA with a binding, which copies the inputs as they are bound and the outputs back at the end."""
-        if self.provider != CUDA or not self._all_tensors(outputs):
+        kinds = [self._kinds.get(name, "") for name in outputs]
+        # a binding cannot hold a sequence of maps; and only a binding gives numbers that NumPy has no type for
+        bound = self.provider == CUDA or _BFLOAT16 in kinds
+        if not bound or not all(kind.startswith("tensor(") for kind in kinds):
             return self._session.run(outputs, feeds)
         binding = self._session.io_binding()
         for name, array in feeds.items():
@@ -120,17 +133,42 @@ class Session:
         for name in outputs:
             binding.bind_output(name)
         self._session.run_with_iobinding(binding)
-        return binding.copy_outputs_to_cpu()
-
-    def _all_tensors(self, outputs: Sequence[str]) -> bool:
-        """Return whether every output is a tensor: a binding cannot hold a sequence of maps."""
-        kinds = {info.name: str(info.type) for info in self._session.get_outputs()}
-        return all(kinds.get(name, "").startswith("tensor(") for name in outputs)
+        if _BFLOAT16 not in kinds:
+            return binding.copy_outputs_to_cpu()
+        return [_values(value) for value in binding.get_outputs()]
 
 
 def is_onnxruntime_error(error: Exception) -> bool:
     """Return whether an exception is of a class that ONNX Runtime defines."""
     return type(error).__module__.partition(".")[0] == "onnxruntime"
+
+
+def _elsewhere(session: Any) -> str:
+    """Return how many nodes of a session on CUDA run elsewhere, and which operators; older versions do not say."""
+    if not hasattr(session, "get_provider_graph_assignment_info"):
+        return ""
+    others: Counter[str] = Counter()
+    total = 0
+    for part in session.get_provider_graph_assignment_info():
+        operators = [str(node.op_type) for node in part.get_nodes()]
+        total += len(operators)
+        if part.ep_name != CUDA:
+            others.update(operators)
+    if not others:
+        return ""
+    named = ", ".join(f"{name} x {count}" for name, count in others.most_common(_SHOWN))
+    return f"{others.total():,} of {total:,} nodes run on the CPU ({named})"
+
+
+def _values(value: Any) -> NDArray[Any]:
+    """Return a tensor on the host as an array; bfloat16 as float32."""
+    if value.data_type() != _BFLOAT16:
+        return np.asarray(value.numpy())
+    shape = tuple(value.shape())
+    # ONNX Runtime makes no array of these, but says where they lie: the upper halves of float32
+    address = ctypes.cast(value.data_ptr(), ctypes.POINTER(ctypes.c_uint16))
+    upper = np.ctypeslib.as_array(address, shape).astype(np.uint32)
+    return (upper << 16).view(np.float32)
 
 
 def _tensor_info(info: Any, name: str) -> TensorInfo:
