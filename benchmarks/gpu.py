@@ -1,0 +1,256 @@
+"""What is written for CUDA, checked and timed on a machine that has it; one JSON file, whatever fails.
+
+- session: the demo model on CUDA, its outputs against those of the CPU, and which nodes run elsewhere;
+- tf32: how far ONNX Runtime's default (TF32 on) moves outputs, and the setting of this tool (off);
+- bfloat16, float16: heads of these types, collected on CUDA;
+- calibrate: the demo from end to end, on CUDA and on the CPU: angle, members, held-out figures, files;
+- memory: features that do not fit, and a torch that is out of memory: the same result, with a note;
+- batch: `--batch-size auto`;
+- search: sparse and complete searches at the size of ImageNet in torch, against NumPy on the host.
+
+    python benchmarks/gpu.py --output gpu.json
+    python benchmarks/gpu.py --device cpu --samples 500 --features 64 --classes 20   # is the script itself right?
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import platform
+import tempfile
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import torch
+from common import arguments, timed
+from onnx import TensorProto, helper, numpy_helper
+from problems import make
+
+import tna_onnx
+from tna_onnx.calibration import opening
+from tna_onnx.calibration.outcome import Outcome
+from tna_onnx.calibration.strategy import Strategy
+from tna_onnx.engine.logits import HeadLogits
+from tna_onnx.engine.placement import Host, OnDevice, Placement
+from tna_onnx.runtime import Device, open_session
+from tna_onnx.search.settings import SearchSettings
+
+DEMO = Path(__file__).parent.parent / "models" / "digits"
+DISTRIBUTIONS = ("numpy", "onnx", "onnxruntime", "onnxruntime-gpu", "tna-onnx", "torch")
+
+
+def environment(_: argparse.Namespace) -> dict[str, Any]:
+    """Versions and device."""
+    found = {name: metadata.version(name) for name in DISTRIBUTIONS if _installed(name)}
+    device = "none"
+    if torch.cuda.is_available():
+        device = torch.cuda.get_device_name()
+    return {"python": platform.python_version(), **found, "torch's CUDA": torch.version.cuda, "device": device}
+
+
+def _installed(name: str) -> bool:
+    try:
+        metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def session(a: argparse.Namespace) -> dict[str, Any]:
+    """Outputs of the demo on the device, against those of the CPU."""
+    x = np.load(DEMO / "test.npz")
+    opened = {name: open_session(DEMO / "model.onnx", "demo", Device(name)) for name in (a.device, "cpu")}
+    feeds = {info.name: x[info.name] for info in opened["cpu"].inputs}
+    names = opened["cpu"].outputs
+    there, here = (opened[name].run(names, feeds)[0] for name in (a.device, "cpu"))
+    return {
+        "provider": opened[a.device].provider,
+        "nodes on the CPU": opened[a.device].elsewhere,
+        "largest difference": float(np.max(np.abs(there - here))),
+        "labels that differ": int(np.sum(np.argmax(there, axis=1) != np.argmax(here, axis=1))),
+    }
+
+
+def tf32(a: argparse.Namespace) -> dict[str, Any]:
+    """Largest difference from the CPU of a product of the head's size, with TF32 and without."""
+    rng = np.random.default_rng(0)
+    weight = rng.standard_normal((a.features, a.classes)).astype(np.float32)
+    x = rng.standard_normal((64, a.features)).astype(np.float32)
+    model = _product(weight, TensorProto.FLOAT).SerializeToString()
+    expected = x.astype(np.float64) @ weight.astype(np.float64)
+    found = {}
+    for switch in (0, 1):
+        providers: list[Any] = ["CPUExecutionProvider"]
+        if a.device == "cuda":
+            providers = [("CUDAExecutionProvider", {"use_tf32": switch}), *providers]
+        got = onnxruntime.InferenceSession(model, providers=providers).run(None, {"x": x})[0]
+        found[f"use_tf32={switch}"] = float(np.max(np.abs(got - expected)))
+    return found
+
+
+def _product(weight: np.ndarray, element: int) -> onnx.ModelProto:
+    info = helper.make_tensor_value_info
+    stored = helper.make_tensor("w", element, weight.shape, weight.ravel())
+    nodes = [
+        helper.make_node("Cast", ["x"], ["f"], to=element),
+        helper.make_node("MatMul", ["f", "w"], ["z"]),
+        helper.make_node("Cast", ["z"], ["logits"], to=TensorProto.FLOAT),
+    ]
+    classes = weight.shape[1]
+    graph = helper.make_graph(
+        nodes, "g", [info("x", TensorProto.FLOAT, ["N", len(weight)])],
+        [info("logits", TensorProto.FLOAT, ["N", classes])], [stored],
+    )  # fmt: skip
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def typed_head(element: int, a: argparse.Namespace) -> dict[str, Any]:
+    """A head of another type, from end to end."""
+    rng = np.random.default_rng(0)
+    weight = rng.standard_normal((32, 7)).astype(np.float32)
+    x = rng.standard_normal((2000, 32)).astype(np.float32)
+    labels = np.argmax(x @ weight / 2 + rng.gumbel(size=(2000, 7)), axis=1)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        onnx.save(_product(weight, element), path)
+        output = Path(folder) / "out.onnx"
+        report = tna_onnx.calibrate(
+            path, {"x": x[:1000], "labels": labels[:1000]}, eval={"x": x[1000:], "labels": labels[1000:]},
+            output=output, device=a.device,
+        )  # fmt: skip
+    return {"verdict": report.verdict, "notes": list(report.notes)}
+
+
+def calibrate(a: argparse.Namespace) -> dict[str, Any]:
+    """The demo from end to end on the device and on the CPU."""
+    found = {}
+    weights = []
+    for device in (a.device, "cpu"):
+        with tempfile.TemporaryDirectory() as folder:
+            output = Path(folder) / "out.onnx"
+            run = functools.partial(
+                tna_onnx.calibrate, DEMO / "model.onnx", DEMO / "calib.npz", eval=DEMO / "test.npz", output=output,
+                device=device, search="sparse",
+            )  # fmt: skip
+            report = run()
+            found[f"{device}: verdict"] = report.verdict
+            found[f"{device}: notes"] = list(report.notes)
+            weights.append([numpy_helper.to_array(t) for t in onnx.load(output).graph.initializer])
+    same = all(np.array_equal(one, other) for one, other in zip(*weights, strict=True))
+    return {**found, "the same tensors": same}
+
+
+def memory(a: argparse.Namespace) -> dict[str, Any]:
+    """A device without room: features stay on the host, and a product that fails sends all to the host."""
+
+    class Full(OnDevice):
+        def put(self, array: Any) -> Any:
+            if array.size > 1000:
+                raise torch.OutOfMemoryError("CUDA out of memory (made up)")
+            return super().put(array)
+
+    found = {}
+    before = opening.placement_of
+    try:
+        for name, placement in (("no room for features", _without_room(a)), ("out of memory", Full(torch, a.device))):
+            opening.placement_of = lambda *_, placement=placement: placement  # type: ignore[assignment]
+            with tempfile.TemporaryDirectory() as folder:
+                report = tna_onnx.calibrate(
+                    DEMO / "model.onnx",
+                    DEMO / "calib.npz",
+                    output=Path(folder) / "o.onnx",
+                    device=a.device,
+                    search="sparse",
+                )
+            found[name] = {"verdict": report.verdict, "notes": list(report.notes)}
+    finally:
+        opening.placement_of = before  # type: ignore[assignment]
+    return found
+
+
+def _without_room(a: argparse.Namespace) -> OnDevice:
+    placement = OnDevice(torch, a.device)
+    placement._free = lambda: 0  # type: ignore[method-assign]
+    return placement
+
+
+def batch(a: argparse.Namespace) -> dict[str, Any]:
+    """The batch size that is chosen."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = tna_onnx.calibrate(
+            DEMO / "model.onnx", DEMO / "calib.npz", output=Path(folder) / "o.onnx", device=a.device, batch_size="auto"
+        )
+    return {"notes": list(report.notes)}
+
+
+def search(a: argparse.Namespace) -> dict[str, Any]:
+    """Seconds of sparse and complete searches on the device and on the host; a first turn of each is not counted."""
+    table, weight, bias = make(a.samples, a.features, a.classes, lean=0.125, sharpness=0.15)
+    found: dict[str, Any] = {}
+    places: dict[str, Placement] = {a.device: OnDevice(torch, a.device), "host": Host()}
+    for kind, name in (("sparse", "none"), ("complete", "ts")):
+        for where, placement in places.items():
+            strategy = Strategy(
+                lambda w, placement=placement: HeadLogits(table, w, bias, placement), weight, kind, name,
+                replace(SearchSettings(), angle_step=2.0),
+            )  # fmt: skip
+            outcomes: list[Outcome] = []
+
+            def run(strategy: Strategy = strategy, outcomes: list[Outcome] = outcomes) -> None:
+                outcomes.append(strategy.run(lambda *_: None))
+
+            turns = [timed(run) for _ in range(a.repeats + 1)]
+            chosen = outcomes[-1].chosen
+            found[f"{kind} {name}, {where}"] = {
+                "seconds": turns[1:], "angle": chosen.angle, "members": chosen.ensemble_size,
+                "candidates": len(outcomes[-1].candidates),
+            }  # fmt: skip
+    return found
+
+
+CHECKS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
+    "environment": environment,
+    "session": session,
+    "tf32": tf32,
+    "bfloat16": functools.partial(typed_head, TensorProto.BFLOAT16),
+    "float16": functools.partial(typed_head, TensorProto.FLOAT16),
+    "calibrate": calibrate,
+    "memory": memory,
+    "batch": batch,
+    "search": search,
+}
+
+
+def main() -> None:
+    """Run every check; a failure is part of the result."""
+    parser = arguments(__doc__)
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
+    parser.add_argument("--only", choices=[*CHECKS], action="append")
+    parser.add_argument("--samples", type=int, default=12_500)
+    parser.add_argument("--features", type=int, default=2048)
+    parser.add_argument("--classes", type=int, default=1000)
+    parser.add_argument("--repeats", type=int, default=3)
+    a = parser.parse_args()
+    found: dict[str, Any] = {}
+    for name in a.only or CHECKS:
+        try:
+            found[name] = CHECKS[name](a)
+        except Exception:  # noqa: BLE001 - whatever it is, the other checks are to run
+            found[name] = {"failed": traceback.format_exc()}
+        text = json.dumps(found, indent=1)
+        if a.output:
+            a.output.write_text(text + "\n", encoding="utf-8")
+        print(json.dumps({name: found[name]}, indent=1), flush=True)
+
+
+if __name__ == "__main__":
+    main()
