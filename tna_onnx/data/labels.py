@@ -76,7 +76,9 @@ def label_indices(
 
     Args:
         values: what `check_labels` takes, or names: str, or bytes in UTF-8, of shape (N,) or (N, 1); or `NO_LABELS`.
-        n_samples, n_classes, where: as in `check_labels`.
+        n_samples: as in `check_labels`.
+        n_classes: likewise.
+        where: likewise.
         class_names: the model's class names, in model order.
 
     Raises:
@@ -85,8 +87,7 @@ def label_indices(
     >>> label_indices(np.array(["dog", "cat"]), 2, 3, "labels", class_names=["cat", "cow", "dog"])
     array([2, 0])
     """
-    values = np.asarray(values)
-    if values is NO_LABELS:
+    if (values := np.asarray(values)) is NO_LABELS:
         return np.full(n_samples, -1, np.int64)
     if class_names is not None and _are_own_numbers(values, n_classes, where, class_names):
         values = values.astype(np.int64).astype(str)
@@ -119,8 +120,7 @@ def folder_labels(
         raise DataError(f"{where}: no class folders; put the images of each class in a folder of its own")
     index_of = name_indices(names, n_classes, where, "class folders", class_names)
     folders_of = Counter(index_of.values())
-    repeated = [name for name, index in index_of.items() if folders_of[index] > 1]
-    if repeated:  # "7" and "07"
+    if repeated := [name for name, index in index_of.items() if folders_of[index] > 1]:  # "7" and "07"
         raise DataError(
             f"{where}: several class folders have the same number ({listed(repeated)}); merge or rename them"
         )

@@ -20,6 +20,7 @@ Varadhan & Roland (2008), scheme S3 (extrapolation). The bound on L is the one o
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,7 +63,7 @@ class EmFit:
 def fit_em(
     probabilities: NDArray[np.floating],
     source: FloatArray,
-    counts: NDArray[np.floating] | None = None,
+    counts: NDArray[np.number[Any]] | None = None,
     *,
     start: FloatArray | None = None,
     tolerance: float = _TOLERANCE,
@@ -143,7 +144,8 @@ def conditional(joint: FloatArray) -> FloatArray:
     totals = joint.sum(axis=0)
     if not np.all(totals > 0):
         raise DataError(f"class {int(np.argmin(totals))} has no sample, so nothing tells how it is predicted")
-    return joint / totals
+    shares: FloatArray = joint / totals
+    return shares
 
 
 def black_box(matrix: FloatArray, shares: FloatArray) -> FloatArray:

@@ -127,7 +127,7 @@ def _redrawn(observed: Observed, counts: NDArray[np.integer]) -> FloatArray:
     """Return K of a draw; a class that it lost keeps its column."""
     classes = observed.n_classes
     cells = observed.old_predicted * classes + observed.labels
-    joint = np.bincount(cells, counts, classes**2).reshape(classes, classes)
+    joint = np.bincount(cells, counts, classes**2).reshape(classes, classes).astype(np.float64)
     lost = joint.sum(axis=0) == 0
     joint[:, lost] = observed.joint[:, lost]
     return conditional(joint)
