@@ -67,6 +67,7 @@ def fit_em(
     *,
     start: FloatArray | None = None,
     tolerance: float = _TOLERANCE,
+    max_cycles: int = _MAX_CYCLES,
 ) -> EmFit:
     """Fit class frequencies by EM.
 
@@ -76,6 +77,7 @@ def fit_em(
         counts: (B, N) how often each sample counts; None is once.
         start: (C,) or (B, C) positive frequencies to begin with; None begins with `source`.
         tolerance: bound on what is missing from L, nats a sample.
+        max_cycles: most cycles of three steps; then the result says how much may be missing.
 
     Source: Saerens et al. (2002), equation 2.9.
 
@@ -89,7 +91,7 @@ def fit_em(
     old = np.broadcast_to(source, shape)
     q = np.array(np.broadcast_to(source if start is None else start, shape), np.float64)
     slopes, gain = _slopes(p, weights, old, q)
-    for _ in range(_MAX_CYCLES):
+    for _ in range(max_cycles):
         open_rows = np.flatnonzero(slopes.max(axis=1) - 1 > tolerance)
         if not len(open_rows):
             break

@@ -38,6 +38,7 @@ _NOISE_DRAWS = 20
 
 # Of L, nats a sample: intervals need no more digits, as L is flat around its maximum.
 _DRAWN_TOLERANCE = 1e-6
+_DRAWN_CYCLES = 100
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +113,14 @@ def redraw(observed: Observed, em: FloatArray, count: int, seed: int, *, with_bl
         old_counts = rng.multinomial(m, np.full(m, 1 / m), size=size)
         by_class = np.stack([np.bincount(observed.labels, row, classes) for row in old_counts])
         source = smoothed(by_class / m, m) if observed.counted else observed.source
-        fitted = fit_em(observed.probabilities, source, counts, start=start, tolerance=_DRAWN_TOLERANCE).priors
+        fitted = fit_em(
+            observed.probabilities,
+            source,
+            counts,
+            start=start,
+            tolerance=_DRAWN_TOLERANCE,
+            max_cycles=_DRAWN_CYCLES,
+        ).priors
         found_em.append(fitted)
         for row, old_row, q in zip(counts, old_counts, fitted, strict=True):
             found_surprise.append(float(row @ confidence) / n - _expected(observed, old_row, q))
