@@ -78,7 +78,7 @@ class Draws:
 
     Attributes:
         em: (B, C) frequencies.
-        black_box: (B, C) frequencies; None where K cannot be inverted.
+        black_box: (B, C) frequencies; None where K, or that of a draw, cannot be inverted.
         surprise: (B,) differences of confidence, fractions.
     """
 
@@ -125,10 +125,17 @@ def redraw(observed: Observed, em: FloatArray, count: int, seed: int, *, with_bl
         for row, old_row, q in zip(counts, old_counts, fitted, strict=True):
             found_surprise.append(float(row @ confidence) / n - _expected(observed, old_row, q))
             if with_black_box:
-                shares = np.bincount(predicted, row, classes) / n
-                found_box.append(black_box(_redrawn(observed, old_row), shares))
-    boxes = np.stack(found_box) if found_box else None
-    return Draws(np.concatenate(found_em), boxes, np.array(found_surprise))
+                found_box.append(_box(_redrawn(observed, old_row), np.bincount(predicted, row, classes) / n))
+    boxes = [each for each in found_box if each is not None]
+    return Draws(np.concatenate(found_em), np.stack(boxes) if len(boxes) == count else None, np.array(found_surprise))
+
+
+def _box(matrix: FloatArray, shares: FloatArray) -> FloatArray | None:
+    """Return the estimate of the black box; None where a draw has made K singular."""
+    try:
+        return black_box(matrix, shares)
+    except DataError:
+        return None
 
 
 def _redrawn(observed: Observed, counts: NDArray[np.integer]) -> FloatArray:
@@ -198,9 +205,10 @@ def invertible(observed: Observed, seed: int) -> str:
         return str(error)
     smallest = float(np.linalg.svd(matrix, compute_uv=False)[-1])
     rng = np.random.default_rng(seed)
-    m = len(observed.labels)
-    drawn = rng.multinomial(m, np.full(m, 1 / m), size=_NOISE_DRAWS)
-    noise = float(np.mean([np.linalg.norm(_redrawn(observed, row) - matrix, 2) for row in drawn]))
+    # columns from their posterior, with Perks' prior: one sample drawn again would always be the same
+    prior = observed.joint + 1 / observed.n_classes
+    drawn = (rng.standard_gamma(prior) for _ in range(_NOISE_DRAWS))
+    noise = float(np.mean([np.linalg.norm(each / each.sum(axis=0) - matrix, 2) for each in drawn]))
     if smallest > noise:
         return ""
     return (

@@ -36,7 +36,7 @@ class ShiftEvidence:
         other: the other estimate, by class, fractions; null where it cannot be made.
         disagreement: total variation between the two estimates, a fraction; null where there is one only.
         disagreement_p: how often noise alone makes it as large, a fraction; null likewise.
-        surprise: mean confidence less what the classes explain, a difference of fractions, no unit.
+        surprise: mean confidence less what the classes explain, from -1 to 1, no unit.
         surprise_p: how often noise alone makes it as large, a fraction.
         trusted: whether the result was to be written whatever these say.
     """

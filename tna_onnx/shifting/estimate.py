@@ -96,6 +96,10 @@ def estimate(observed: Observed, settings: ShiftSettings, where: str) -> Estimat
     fit = fit_em(observed.probabilities, observed.source)
     em = fit.priors[0]
     drawn = redraw(observed, em, settings.draws, settings.seed, with_black_box=not against)
+    if drawn.black_box is None and not against:
+        against = "the confusion matrix is singular in some of the bootstrap samples; give more --calib"
+    if against and settings.estimator == "bbse":
+        raise DataError(f"{where}: --estimator bbse cannot be used: {against}")
     box = None if against else _black_box(observed)
     evidence = _evidence(observed, float(fit.gain[0]), em, box, drawn, settings)
     notes = [f"whether EM and the black box agree is not known: {against}"] if against else []
