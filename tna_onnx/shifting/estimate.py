@@ -72,13 +72,14 @@ def source_counts(labels: NDArray[np.int64], names: Sequence[str], where: str) -
     return smoothed(counts / len(labels), len(labels))
 
 
-def estimate(observed: Observed, settings: ShiftSettings, where: str) -> Estimated:
+def estimate(observed: Observed, settings: ShiftSettings, where: str, off: str = "") -> Estimated:
     """Estimate the frequencies, and test what the estimate assumes.
 
     Args:
         observed: what the model says of both sets of samples.
         settings: how.
         where: what the samples without labels are, for messages.
+        off: what speaks against the calibration of the model, in a sentence; empty for nothing.
 
     Raises:
         DataError: too few samples, or a confusion matrix that cannot be inverted where it must be.
@@ -103,7 +104,7 @@ def estimate(observed: Observed, settings: ShiftSettings, where: str) -> Estimat
     box = None if against else _black_box(observed)
     evidence = _evidence(observed, float(fit.gain[0]), em, box, drawn, settings)
     notes = [f"whether EM and the black box agree is not known: {against}"] if against else []
-    notes += _judged(evidence, where)
+    notes += _judged(evidence, where, off)
     chosen = em
     spread = drawn.em
     if settings.estimator == "bbse" and box is not None and drawn.black_box is not None:
@@ -144,7 +145,7 @@ def _evidence(
     )
 
 
-def _judged(evidence: ShiftEvidence, where: str) -> list[str]:
+def _judged(evidence: ShiftEvidence, where: str, off: str) -> list[str]:
     """Say what speaks against a change of frequencies alone.
 
     Raises:
@@ -160,10 +161,11 @@ def _judged(evidence: ShiftEvidence, where: str) -> list[str]:
         text = f"the mean confidence is {100 * evidence.surprise:+.1f} points off what the classes explain"
         (large if abs(evidence.surprise) > _LARGE_SURPRISE else small).append(text)
     if large and not evidence.trusted:
+        # a model that is off before any shift is the likelier reason
+        advice = off or "calibrate with --map bias, or on labelled samples of the target"
         raise CheckFailed(
             f"{where}: more than class frequencies has changed since --calib, or the model is not calibrated: "
-            f"{'; '.join([*large, *small])}; calibrate with --map bias, or on labelled samples of the target; "
-            "--trust-shift writes the result all the same"
+            f"{'; '.join([*large, *small])}; {advice}; --trust-shift writes the result all the same"
         )
     notes = [f"{text}, which label shift does not explain" for text in [*large, *small]]
     if evidence.changed_p > 0.05:

@@ -153,7 +153,7 @@ def _frequencies(job: ShiftJob, opened: Opened, progress: Progress) -> _Found:
     new = probabilities_of(opened.session, opened.output, opened.unlabelled, opened.batch_size, "target", progress)
     sure = old.max(axis=1).astype(np.float64)
     observed = Observed(labels, old.argmax(axis=1), sure, new, source, counted="source" not in given)
-    estimated = estimate(observed, settings, opened.unlabelled.describe())
+    estimated = estimate(observed, settings, opened.unlabelled.describe(), note)
     _log.info("target: %s samples", f"{len(new):,}")
     return _Found(source, estimated.prior, old, estimated, (*notes, *estimated.notes))
 
