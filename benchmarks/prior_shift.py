@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.data.images.preprocess import PRESETS
+from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.options import Data
 from tna_onnx.errors import CheckFailed
 from tna_onnx.extraction.sessions import input_specs, open_model
@@ -29,12 +29,14 @@ from tna_onnx.shifting.settings import ShiftSettings
 from tna_onnx.shifting.writing import shifted
 
 
-def _seen(model: Path, path: Path, preset: str | None, noise: float) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+def _seen(
+    model: Path, path: Path, recipe: Recipe | None, noise: float
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Probabilities and labels."""
     loaded = load_model(model)
     output = class_output(loaded)
     session = open_model(loaded, parse_device("cpu"))
-    data = Data(path, preprocessing=PRESETS[preset] if preset else None)
+    data = Data(path, preprocessing=recipe)
     names = data.class_names(loaded.metadata, output.labels, output.n_classes)
     source = data.open(input_specs(session), output.n_classes, names)
     rng = np.random.default_rng(0)
@@ -51,14 +53,18 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("calib", type=Path)
     parser.add_argument("pool", type=Path)
-    parser.add_argument("--preset", choices=sorted(PRESETS))
+    parser.add_argument("--mean", type=float, nargs="+", help="of images, 0 to 1")
+    parser.add_argument("--std", type=float, nargs="+")
     parser.add_argument("--draws", type=int, default=10)
     parser.add_argument("--samples", type=int, default=1000, help="without labels, and as many that judge")
     parser.add_argument("--estimator", choices=("em", "bbse"), default="em")
     parser.add_argument("--noise", type=float, default=0.0, help="standard deviation, in units of the inputs")
     arguments = parser.parse_args()
-    old, old_labels = _seen(arguments.model, arguments.calib, arguments.preset, 0)
-    pool, labels = _seen(arguments.model, arguments.pool, arguments.preset, arguments.noise)
+    recipe = None
+    if arguments.mean:
+        recipe = Recipe(mean=tuple(arguments.mean), std=tuple(arguments.std))
+    old, old_labels = _seen(arguments.model, arguments.calib, recipe, 0)
+    pool, labels = _seen(arguments.model, arguments.pool, recipe, arguments.noise)
     classes = pool.shape[1]
     source = source_counts(old_labels, [str(k) for k in range(classes)], "calib")
     results = []
