@@ -63,7 +63,7 @@ _shift_options = together(
     ),
     click.option(
         "--draws",
-        type=click.IntRange(100),
+        type=click.IntRange(1),
         default=ShiftSettings.draws,
         show_default=True,
         help="Bootstrap samples behind intervals and tests.",
