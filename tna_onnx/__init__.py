@@ -1,7 +1,7 @@
 """Recalibrate a trained ONNX classifier: a drop-in file with confidences that can be trusted.
 
-The functions mirror the command line: `calibrate`, `compare`, `evaluate`, `features`, `guard`, `inspect`, `study`,
-`verify`. They load on first use, so that importing the package stays light.
+The functions mirror the command line: `calibrate`, `compare`, `evaluate`, `features`, `guard`, `inspect`, `shift`,
+`study`, `verify`. They load on first use, so that importing the package stays light.
 
 >>> import tna_onnx
 >>> sorted(tna_onnx.__all__)[:3]
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tna_onnx.api.features import features
     from tna_onnx.api.guard import guard
     from tna_onnx.api.inspect import inspect
+    from tna_onnx.api.shift import shift
     from tna_onnx.api.study import study
     from tna_onnx.api.verify import verify
     from tna_onnx.calibration.settings import PAPER, Settings
@@ -41,7 +42,9 @@ if TYPE_CHECKING:
     from tna_onnx.results.guarding import Guard
     from tna_onnx.results.inspection import Inspection
     from tna_onnx.results.report import Report
+    from tna_onnx.results.shifting import Shift
     from tna_onnx.results.study import Studies, Study
+    from tna_onnx.shifting.settings import ShiftSettings
 
 __all__ = [
     "PAPER",
@@ -65,6 +68,8 @@ __all__ = [
     "Recipe",
     "Report",
     "Settings",
+    "Shift",
+    "ShiftSettings",
     "Studies",
     "Study",
     "TnaError",
@@ -77,6 +82,7 @@ __all__ = [
     "guard",
     "inspect",
     "json_schema",
+    "shift",
     "study",
     "verify",
 ]
@@ -99,6 +105,8 @@ _HOMES = {
     "GuardSettings": "guarding.settings",
     "guard": "api.guard",
     "Report": "results.report",
+    "Shift": "results.shifting",
+    "ShiftSettings": "shifting.settings",
     "Studies": "results.study",
     "Study": "results.study",
     "Inspection": "results.inspection",
@@ -109,6 +117,7 @@ _HOMES = {
     "evaluate": "api.evaluate",
     "inspect": "api.inspect",
     "json_schema": "results.as_json",
+    "shift": "api.shift",
     "study": "api.study",
     "verify": "api.verify",
 }

@@ -26,6 +26,7 @@ REQUIRED = {
     "evaluate": ["m.onnx", "--data", "a.npz"],
     "features": ["m.onnx", "--data", "a.npz", "--cache", "c"],
     "guard": ["m.onnx", "--calib", "a.npz"],
+    "shift": ["m.onnx", "--calib", "a.npz"],
     "study": ["m.onnx", "--calib", "a.npz", "--eval", "b.npz", "--out", "study"],
     "verify": ["m.onnx", "n.onnx"],
 }

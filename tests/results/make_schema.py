@@ -47,6 +47,7 @@ from tna_onnx.results.gates import Gates
 from tna_onnx.results.guarding import Guard
 from tna_onnx.results.inspection import HeadInfo, Inspection
 from tna_onnx.results.report import Comparison, CurvePoint, Report
+from tna_onnx.results.shifting import Shift
 from tna_onnx.results.study import Studies, Study
 from tna_onnx.search.settings import SearchSettings
 from tna_onnx.studies.settings import StudySettings
@@ -55,7 +56,7 @@ __all__ = ["FILE", "attributes", "make_schema", "text_of"]
 
 FILE = Path(tna_onnx.__file__).parent / "results/schema.json"
 
-KINDS = (Report, Evaluation, Collection, Inspection, ModelDifference, ModelComparison, Guard, Studies, Study)
+KINDS = (Report, Evaluation, Collection, Inspection, ModelDifference, ModelComparison, Guard, Shift, Studies, Study)
 """Whatever `--json` writes."""
 
 DESCRIPTION = (

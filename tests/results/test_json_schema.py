@@ -36,6 +36,7 @@ from tna_onnx.results.gates import Gates
 from tna_onnx.results.guarding import Decisions, Guard, GuardOutput
 from tna_onnx.results.inspection import HeadInfo, Inspection
 from tna_onnx.results.report import Changes, Comparison, CurvePoint, MethodScores, Report
+from tna_onnx.results.shifting import ClassFrequency, Shift, ShiftEffect, ShiftEvidence
 from tna_onnx.results.study import Chart, Column, Line, Studies, Study
 from tna_onnx.results.verification import Verification
 from tna_onnx.search.settings import SearchSettings
@@ -46,7 +47,7 @@ jsonschema = pytest.importorskip("jsonschema")
 FAST = [*words_of(PLAIN), "--quiet"]
 SEARCHED = [*words_of(TILTED), "--quiet"]
 KINDS = [
-    "report", "evaluation", "collection", "inspection", "modeldifference", "modelcomparison", "guard",
+    "report", "evaluation", "collection", "inspection", "modeldifference", "modelcomparison", "guard", "shift",
     "studies", "study",
 ]  # fmt: skip
 
@@ -128,6 +129,10 @@ CLASSES = {
     "modelcomparison": fields(ModelComparison) | HEAD,
     "guard": fields(Guard) | HEAD,
     "guard_output": fields(GuardOutput),
+    "shift": fields(Shift) | HEAD,
+    "class_frequency": fields(ClassFrequency),
+    "shift_evidence": fields(ShiftEvidence),
+    "shift_effect": fields(ShiftEffect),
     "decisions": fields(Decisions),
     "compared_model": fields(ComparedModel),
     "metrics": fields(Metrics),

@@ -32,6 +32,7 @@ from tna_onnx.guarding.settings import GuardSettings, OodScore, SetScoreName
 from tna_onnx.numerics.checks import check_numbers
 from tna_onnx.numerics.metric import Objective
 from tna_onnx.results.gates import Gates
+from tna_onnx.shifting.settings import Estimator, Frequencies, ShiftSettings
 
 if sys.version_info >= (3, 11):
     from typing import Unpack
@@ -48,6 +49,7 @@ __all__ = [
     "EvaluateWords",
     "GuardWords",
     "ModelWords",
+    "ShiftWords",
     "StudyWords",
     "Unpack",
     "data_of",
@@ -58,6 +60,7 @@ __all__ = [
     "model_options_of",
     "refuse_unknown",
     "settings_of",
+    "shift_settings_of",
 ]
 
 
@@ -140,6 +143,19 @@ class CalibrateWords(DataModelWords, total=False):
     fail_if_worse: bool
 
 
+class ShiftWords(DataModelWords, total=False):
+    """Fields of `ShiftSettings` too, and the labels of the held-out data."""
+
+    eval_labels: Any
+    target_prior: Frequencies | None
+    source_prior: Frequencies | None
+    estimator: Estimator
+    draws: int
+    trust_shift: bool
+    seed: int
+    confidence_level: float
+
+
 class GuardWords(DataModelWords, total=False):
     """Fields of `GuardSettings` too, and the labels of the held-out data."""
 
@@ -177,6 +193,15 @@ def guard_settings_of(words: Mapping[str, Any], given: GuardSettings | None = No
     """
     settings = _with(given or GuardSettings(), words)
     return dataclasses.replace(settings, add=tuple(settings.add))
+
+
+def shift_settings_of(words: Mapping[str, Any], given: ShiftSettings | None = None) -> ShiftSettings:
+    """Make the settings of `shift`.
+
+    Raises:
+        UsageError: a value of the wrong type or out of its range.
+    """
+    return _with(given or ShiftSettings(), words)
 
 
 def limits_of(words: Mapping[str, Any]) -> Gates:

@@ -12,12 +12,13 @@ from tna_onnx.cli.evaluate import evaluate
 from tna_onnx.cli.features import features
 from tna_onnx.cli.guard import guard
 from tna_onnx.cli.inspect import inspect
+from tna_onnx.cli.shift import shift
 from tna_onnx.cli.study import study
 from tna_onnx.cli.verify import verify
 
 __all__ = ["group"]
 
-COMMANDS = (calibrate, compare, evaluate, features, guard, inspect, study, verify)
+COMMANDS = (calibrate, compare, evaluate, features, guard, inspect, shift, study, verify)
 
 
 @click.group(

@@ -25,6 +25,7 @@ SECTIONS = {
     "Decisions": (
         "add", "coverage", "set_score", "per_class", "risk", "delta", "ood_score", "false_alarm", "prefix",
     ),
+    "Class frequencies": ("target", "target_prior", "source_prior", "estimator", "draws", "trust_shift"),
     "What is fitted": (
         "protocol", "only", "repeats",
         "method", "search", "map", "predictions", "objective", "max_accuracy_drop", "anchor", "fold", "ets_loss",
@@ -41,7 +42,7 @@ SECTIONS = {
 
 _COMMON = {
     "calib", "data", "eval", "labels", "label_column", "classes", "preset", "output", "details", "page", "json_file",
-    "device", "add", "coverage", "risk", "out", "only",
+    "device", "add", "coverage", "risk", "out", "only", "target", "target_prior",
 }  # fmt: skip
 
 _ALL = "tna_onnx.help_all"

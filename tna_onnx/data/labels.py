@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tna_onnx.data.unlabelled import NO_LABELS
 from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def label_indices(
     """Return stored labels, numbers or names, as class indices, a new int64 array (N,).
 
     Args:
-        values: what `check_labels` takes, or names: str, or bytes in UTF-8, of shape (N,) or (N, 1).
+        values: what `check_labels` takes, or names: str, or bytes in UTF-8, of shape (N,) or (N, 1); or `NO_LABELS`.
         n_samples: as in `check_labels`.
         n_classes: likewise.
         where: likewise.
@@ -86,13 +87,13 @@ def label_indices(
     >>> label_indices(np.array(["dog", "cat"]), 2, 3, "labels", class_names=["cat", "cow", "dog"])
     array([2, 0])
     """
-    values = np.asarray(values)
+    if (values := np.asarray(values)) is NO_LABELS:
+        return np.full(n_samples, -1, np.int64)
     if class_names is not None and _are_own_numbers(values, n_classes, where, class_names):
         values = values.astype(np.int64).astype(str)
     if values.dtype.kind in "biufc" or values.size == 0:  # no values have no type: `check_labels` says what is wrong
         return check_labels(values, n_samples, n_classes, where)
-    flat = _one_axis(values, where)
-    names, inverse = np.unique(_as_text(flat, where), return_inverse=True)
+    names, inverse = np.unique(_as_text(_one_axis(values, where), where), return_inverse=True)
     index_of = name_indices(names.tolist(), n_classes, where, "labels", class_names)
     indices = np.array([index_of[name] for name in names.tolist()], np.int64)[inverse]
     return check_labels(indices, n_samples, n_classes, where)
@@ -119,8 +120,7 @@ def folder_labels(
         raise DataError(f"{where}: no class folders; put the images of each class in a folder of its own")
     index_of = name_indices(names, n_classes, where, "class folders", class_names)
     folders_of = Counter(index_of.values())
-    repeated = [name for name, index in index_of.items() if folders_of[index] > 1]
-    if repeated:  # "7" and "07"
+    if repeated := [name for name, index in index_of.items() if folders_of[index] > 1]:  # "7" and "07"
         raise DataError(
             f"{where}: several class folders have the same number ({listed(repeated)}); merge or rename them"
         )

@@ -10,6 +10,7 @@ from tna_onnx.data.images.decode import require_pillow
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.labels import listed
 from tna_onnx.data.limits import DEFAULT_LIMITS, Limits
+from tna_onnx.data.unlabelled import NO_LABELS
 from tna_onnx.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from tna_onnx.data.images.transform import ResolvedRecipe
-    from tna_onnx.data.source import InputSpec
+    from tna_onnx.data.source import AnyArray, InputSpec
 
 __all__ = ["Request"]
 
@@ -107,11 +108,15 @@ class Request:
             return str(self.labels)
         return stored
 
+    def labels_read(self, stored: AnyArray) -> AnyArray:
+        """Return labels that samples bring; `NO_LABELS` where they are not to be read."""
+        return NO_LABELS if self.labels is NO_LABELS else stored
+
     def no_labels_apart(self, where: str) -> None:
         """Check that no labels are given apart from samples that bring their own.
 
         Raises:
             UsageError: labels are given.
         """
-        if self.labels is not None:
+        if self.labels is not None and self.labels is not NO_LABELS:
             raise UsageError(f"{where}: brings its own labels; leave --labels out")

@@ -68,16 +68,18 @@ class NodeOps:
         dtype: NumPy name of the logits' dtype.
         opset: the model's opset; Clip takes its bounds as attributes before 11, reductions their axes before 18.
         ir_version: of the model; before 4 an initializer has to be an input too, so constants become nodes.
+        prefix: how names begin.
 
     Raises:
         UnsupportedModel: the opset is too old.
     """
 
-    def __init__(self, dtype: str, opset: int, ir_version: int = MIN_IR_OF_INITIALIZERS) -> None:
+    def __init__(self, dtype: str, opset: int, ir_version: int = MIN_IR_OF_INITIALIZERS, prefix: str = PREFIX) -> None:
         if not can_append(dtype, opset):
             raise UnsupportedModel(too_old(dtype, opset))
         self._dtype = np.dtype(dtype)
         self._opset = opset
+        self._prefix = prefix
         self._as_nodes = ir_version < MIN_IR_OF_INITIALIZERS
         self._stored = 0
         self._axes = ""
@@ -153,7 +155,7 @@ class NodeOps:
         return self._node(op_type, [a, self._axes], keepdims=1)
 
     def _store(self, value: NDArray[Any], name: str) -> str:
-        tensor = numpy_helper.from_array(value, f"{PREFIX}/{name}")
+        tensor = numpy_helper.from_array(value, f"{self._prefix}/{name}")
         self._stored += 1
         if self._as_nodes:
             self.nodes.append(constant_node(tensor))
@@ -162,6 +164,6 @@ class NodeOps:
         return str(tensor.name)
 
     def _node(self, op_type: str, inputs: list[str], **attributes: Any) -> str:
-        name = f"{PREFIX}/{op_type.lower()}_{len(self.nodes)}"
+        name = f"{self._prefix}/{op_type.lower()}_{len(self.nodes)}"
         self.nodes.append(helper.make_node(op_type, inputs, [f"{name}_out"], name=name, **attributes))
         return f"{name}_out"

@@ -78,6 +78,7 @@ def rewrite(
     write_map: WriteMap | None = None,
     keeps_order: bool = True,
     logits_shape: tuple[int, ...] = (0,),
+    block: str = PREFIX,
     metadata: Mapping[str, str],
 ) -> Rewritten:
     """Write a new weight, bias and map into a copy of the model.
@@ -85,13 +86,14 @@ def rewrite(
     Args:
         model: the source; not modified.
         readout: its head, or the tensor of logits or probabilities of a model without one.
-        weight: (C, n) class vectors in the scale of `head.weight`; None leaves the head as it is.
+        weight: (C, n) class vectors in the scale of `head.weight`; None leaves the stored one.
         bias: (C,) new bias in the scale of `head.bias`, where the head holds one a class; None keeps the stored one.
         bias_factor: what the stored bias is multiplied by.
         write_map: writes the map's nodes: (ops, logits, features) -> result, all by name. The block goes behind the
             logits, in front of everyone who reads them, and ends in their old name, so every reader sees the new ones.
         keeps_order: the map never changes which class comes first, so labels from in front of it stay right.
         logits_shape: of one sample: (C,); () or (1,) for a binary head; (C, 1, 1) for some convolutions.
+        block: how the names of the map's nodes begin.
         metadata: provenance, written into metadata_props under `tna_onnx.`.
 
     Raises:
@@ -100,13 +102,13 @@ def rewrite(
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
     result = Rewritten(proto, readout)
-    if weight is not None and isinstance(readout, Head):
+    if isinstance(readout, Head) and not (weight is None and bias is None):
         _write_weight_and_bias(model, readout, weight, _as_read(readout, bias, bias_factor), result)
     if write_map is not None:
         hidden = hides_scores(model, readout)
         if hidden:
             show_scores(result.touch(model.producers[readout.logits], f"attribute:{TRANSFORM}"))
-        _insert(model, adapted(write_map, readout, logits_shape, hidden=hidden), keeps_order, result)
+        _insert(model, adapted(write_map, readout, logits_shape, hidden=hidden), keeps_order, block, result)
     _prepend(result)
     _annotate(proto, metadata)  # always: the file says what it is, changed or not
     return result
@@ -134,9 +136,9 @@ def _as_read(head: Head, bias: NDArray[Any] | None, factor: float) -> NDArray[np
 
 
 def _write_weight_and_bias(
-    model: Model, head: Head, weight: NDArray[Any], bias: NDArray[np.float64] | None, result: Rewritten
+    model: Model, head: Head, weight: NDArray[Any] | None, bias: NDArray[np.float64] | None, result: Rewritten
 ) -> None:
-    scale = _write(model, head.stored_weight, head.as_read(weight), "weight", result)
+    scale = None if weight is None else _write(model, head.stored_weight, head.as_read(weight), "weight", result)
     place = head.stored_bias
     if place is None:
         return
@@ -247,7 +249,7 @@ def _add(result: Rewritten, tensor: onnx.TensorProto) -> str:
     return str(tensor.name)
 
 
-def _insert(model: Model, write_map: WriteMap, keeps_order: bool, result: Rewritten) -> None:
+def _insert(model: Model, write_map: WriteMap, keeps_order: bool, block: str, result: Rewritten) -> None:
     """Put the nodes of a map between the node that makes the logits and everyone who reads them.
 
     Raises:
@@ -256,14 +258,15 @@ def _insert(model: Model, write_map: WriteMap, keeps_order: bool, result: Rewrit
     proto = result.proto
     readout = result.readout
     require_no_other_readers(model, readout, keeps_order=keeps_order)
-    ops = NodeOps(readout.logits_type, map_opset(model), proto.ir_version)
+    ops = NodeOps(readout.logits_type, map_opset(model), proto.ir_version, block)
+    raw = RAW_LOGITS.replace(PREFIX, block, 1)
     features = readout.features if isinstance(readout, Head) else ""
-    last = write_map(ops, RAW_LOGITS, features)
-    _refuse_taken_names(model, ops)
+    last = write_map(ops, raw, features)
+    _refuse_taken_names(model, {raw, *ops.names})
     # The logits change their name, and the block's result takes it: every reader sees the new ones.
     at = model.producers[readout.logits]
     producer = result.touch(at, "output")
-    producer.output[list(producer.output).index(readout.logits)] = RAW_LOGITS
+    producer.output[list(producer.output).index(readout.logits)] = raw
     ops.nodes[-1].output[list(ops.nodes[-1].output).index(last)] = readout.logits
     insert_nodes(proto.graph, at + 1, ops.nodes)
     proto.graph.initializer.extend(ops.initializers)
@@ -281,10 +284,9 @@ def _prepend(result: Rewritten) -> None:
         result.nodes.update(node.name for node in result.constants)
 
 
-def _refuse_taken_names(model: Model, ops: NodeOps) -> None:
+def _refuse_taken_names(model: Model, names: set[str]) -> None:
     taken = {*model.producers, *model.initializers, *(node.name for node in model.proto.graph.node)}
-    again = taken & {RAW_LOGITS, *ops.names}
-    if again:
+    if again := taken & names:
         raise UnsupportedModel(
             f"{model.name}: already holds a map that tna-onnx wrote ('{min(again)}'); start from the original model"
         )

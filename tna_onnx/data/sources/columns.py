@@ -17,6 +17,7 @@ from tna_onnx.data.ahead import read_ahead
 from tna_onnx.data.digest import row_digests
 from tna_onnx.data.labels import label_indices, listed
 from tna_onnx.data.source import AnyArray, Batch, InputSpec, IntArray, shape_text, split_rows
+from tna_onnx.data.unlabelled import classes_text
 from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class ArraySource:
 
     def describe(self) -> str:
         """Return one line for reports."""
-        return f"{self.title} ({len(self):,} samples, {len(np.unique(self.labels)):,} classes)"
+        return f"{self.title} ({len(self):,} samples, {classes_text(self.labels)})"
 
     def recipe(self) -> dict[str, object] | None:
         """Return None: stored values are used as they are."""

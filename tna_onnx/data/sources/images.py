@@ -15,6 +15,7 @@ from tna_onnx.data.images.decode import open_image_file, read_image
 from tna_onnx.data.labels import check_labels
 from tna_onnx.data.limits import DEFAULT_LIMITS
 from tna_onnx.data.source import split_rows
+from tna_onnx.data.unlabelled import NO_LABELS, classes_text
 from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class ImageSource:
 
     def describe(self) -> str:
         """Return one line for reports."""
-        text = f"{self.title} ({len(self):,} images, {len(np.unique(self.labels)):,} classes)"
+        text = f"{self.title} ({len(self):,} images, {classes_text(self.labels)})"
         if not self.skipped:
             return text
         text += f", {len(self.skipped):,} unreadable skipped: {', '.join(self.skipped[:_MAX_SKIPPED])}"
@@ -200,8 +201,9 @@ def open_image_files(
         rows = rows[~bad]
         labels = labels[~bad]
     # Checked again: the images left out may have been all of one class, or all but one.
-    checked = check_labels(labels, len(rows), request.n_classes, where)
-    return ImageSource(title, files, rows, checked, *image_input, skipped, request.limits)
+    if request.labels is not NO_LABELS:
+        labels = check_labels(labels, len(rows), request.n_classes, where)
+    return ImageSource(title, files, rows, labels, *image_input, skipped, request.limits)
 
 
 def _unreadable(files: ImageFiles, limits: Limits) -> AnyArray:

@@ -37,7 +37,9 @@ def open_manifest(path: Path, request: Request) -> ImageSource:
             f"{path}: no column holds the paths of the images (found {', '.join(map(repr, table.others)) or 'labels'} "
             "only); call it 'path'"
         )
-    labels = label_indices(table.labels, len(table.paths), request.n_classes, str(path), request.class_names)
+    labels = label_indices(
+        request.labels_read(table.labels), len(table.paths), request.n_classes, str(path), request.class_names
+    )
     if not request.skip_bad:  # else a missing file is one that cannot be read: it is left out and counted
         require_files(path.parent, table.paths, str(path))
     check_inside(path.parent, table.paths, str(path), request.data_root)

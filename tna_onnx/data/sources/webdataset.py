@@ -121,7 +121,9 @@ def open_webdataset(path: Path, request: Request, shards: Sequence[Path] = ()) -
             column.append(label)
     if not keys:
         raise DataError(f"{path}: no samples in {len(files)} tar files; expected members such as 0001.jpg and 0001.cls")
-    labels = label_indices(_labels(column), len(keys), request.n_classes, str(path), request.class_names)
+    labels = label_indices(
+        request.labels_read(_labels(column)), len(keys), request.n_classes, str(path), request.class_names
+    )
     images = TarImages(files, np.array(shard), np.array(starts), np.array(sizes), tuple(keys))
     return open_image_files(f"webdataset {path.name}", str(path), images, labels, request, image_input)
 

@@ -1,0 +1,328 @@
+"""`shift` from the command line and Python: better files where frequencies have changed, refusals where more has."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+
+import tna_onnx
+from tests.builders import small_model, tensor_info
+from tests.conftest import Demo
+from tests.results.test_json_schema import valid
+from tests.support import cli
+
+Q = np.array([0.55, 0.25, 0.15, 0.05])
+
+
+def loaded(path: Path) -> dict[str, np.ndarray]:
+    with np.load(path) as stored:
+        return dict(stored)
+
+
+def probabilities(path: Path, x: np.ndarray) -> np.ndarray:
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    scores = np.asarray(session.run(None, {session.get_inputs()[0].name: x})[0], np.float64)
+    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+    found: np.ndarray = weights / weights.sum(axis=1, keepdims=True)
+    return found
+
+
+def save(path: Path, data: dict[str, np.ndarray], rows: Any) -> None:
+    np.savez(path, **{name: values[rows] for name, values in data.items()})
+
+
+@pytest.fixture(scope="module")
+def calibrated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A linear model of four classes that was overconfident, and its data.
+
+    `source` has logits that are twice those that the labels were drawn with; `m` is calibrated on `fit`. `fresh` comes
+    from the same distribution, `target` and `eval` have the class frequencies Q, `later` those of `fit`.
+    """
+    folder = tmp_path_factory.mktemp("shift")
+    rng = np.random.default_rng(3)
+    weight = np.concatenate([2.5 * np.eye(4), np.zeros((2, 4))]).astype(np.float32)
+    bias = np.array([0.0, 0.4, -0.2, 0.1], np.float32)
+    model = small_model(
+        [helper.make_node("Gemm", ["x", "weight", "bias"], ["logits"], name="head")],
+        inputs=[tensor_info("x", ["N", 6])],
+        outputs=[tensor_info("logits", ["N", 4])],
+        tensors={"weight": 2 * weight, "bias": 2 * bias},
+    )
+    onnx.save(model, folder / "source.onnx")
+    x = rng.standard_normal((8000, 6)).astype(np.float32)
+    data = {"x": x, "labels": np.argmax(x @ weight + bias + rng.gumbel(size=(8000, 4)), axis=1)}
+    save(folder / "fit.npz", data, np.arange(1000))
+    save(folder / "fresh.npz", data, np.arange(1000, 2500))
+    save(folder / "later.npz", data, np.arange(2500, 3500))
+    labels = data["labels"][3500:]
+    own = [3500 + np.flatnonzero(labels == k)[: round(share * 1200)] for k, share in enumerate(Q)]
+    chosen = rng.permutation(np.concatenate(own))
+    np.savez(folder / "target.npz", x=x[chosen[:600]])
+    save(folder / "eval.npz", data, chosen[600:])
+    words = ["--search", "none", "--map", "bias", "-o", folder / "m.onnx", "-q"]
+    assert cli("calibrate", folder / "source.onnx", "--calib", folder / "fit.npz", *words).exit_code == 0
+    return {path.stem: path for path in folder.iterdir()}
+
+
+def run(given: dict[str, Path], tmp_path: Path, *words: object) -> tuple[Any, Path]:
+    out = tmp_path / "s.onnx"
+    return cli("shift", given["m"], "--calib", given["fresh"], "-o", out, "--device", "cpu", *words), out
+
+
+def test_estimated_frequencies_make_the_model_better(calibrated: dict[str, Path], tmp_path: Path) -> None:
+    words = ["--target-data", calibrated["target"], "--eval", calibrated["eval"], "--json", tmp_path / "r.json"]
+    done, out = run(calibrated, tmp_path, *words)
+    assert done.exit_code == 0, done.output
+    assert "which must come from the target" in done.output
+    report = valid((tmp_path / "r.json").read_text())
+    found = np.array([each["target"] for each in report["classes"]])
+    before = np.array([each["source"] for each in report["classes"]])
+    assert np.abs(found - Q).sum() < np.abs(before - Q).sum() / 2
+    assert report["method"] == "em"
+    assert report["placed"] == "bias"
+    assert report["nodes"] == 0
+    effect = report["effect"]
+    assert effect["nll"]["high"] < 0
+    held_out = loaded(calibrated["eval"])
+    own = probabilities(out, held_out["x"])[np.arange(len(held_out["labels"])), held_out["labels"]]
+    assert effect["after"]["nll"] == pytest.approx(-np.mean(np.log(own)), rel=1e-5)
+    # Bayes: the formula on the probabilities of the source
+    old = probabilities(calibrated["m"], held_out["x"]) * found / before
+    new = probabilities(out, held_out["x"])
+    np.testing.assert_allclose(new, old / old.sum(axis=1, keepdims=True), atol=1e-6)
+
+
+@pytest.mark.parametrize("estimator", ["em", "bbse"])
+def test_python_gives_the_same_file(calibrated: dict[str, Path], tmp_path: Path, estimator: Any) -> None:
+    done, out = run(calibrated, tmp_path, "--target-data", calibrated["target"], "--estimator", estimator)
+    assert done.exit_code == 0, done.output
+    result = tna_onnx.shift(
+        calibrated["m"], calibrated["fresh"], calibrated["target"], output=tmp_path / "p.onnx", estimator=estimator,
+        device="cpu",
+    )  # fmt: skip
+    assert (tmp_path / "p.onnx").read_bytes() == out.read_bytes()
+    assert result.method == estimator
+    told = json.loads(next(e.value for e in onnx.load(out).metadata_props if e.key == "tna_onnx.shift"))
+    assert told["target"] == [each.target for each in result.classes]
+
+
+def test_given_frequencies(calibrated: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "q.json").write_text(json.dumps(Q.tolist()))
+    words = ["--target-prior", tmp_path / "q.json", "--source-prior", "uniform"]
+    done, out = run(calibrated, tmp_path, *words)
+    assert done.exit_code == 0, done.output
+    x = loaded(calibrated["eval"])["x"]
+    expected = probabilities(calibrated["m"], x) * Q
+    np.testing.assert_allclose(probabilities(out, x), expected / expected.sum(axis=1, keepdims=True), atol=1e-6)
+    # and back again, from the model before
+    assert cli("evaluate", out, "--data", calibrated["eval"], "-q").exit_code == 0
+    assert cli("verify", calibrated["m"], out).exit_code == 0
+
+
+@pytest.mark.parametrize("name", ["ets", "irova"])
+def test_behind_an_appended_map(calibrated: dict[str, Path], tmp_path: Path, name: str) -> None:
+    model = tmp_path / "m.onnx"
+    words = ["--calib", calibrated["fit"], "--search", "none", "--map", name, "-o", model, "-q"]
+    assert cli("calibrate", calibrated["source"], *words).exit_code == 0
+    given = {**calibrated, "m": model}
+    done, out = run(
+        given, tmp_path, "--target-data", calibrated["target"], "--json", tmp_path / "r.json", "--trust-shift"
+    )
+    assert done.exit_code == 0, done.output
+    report = valid((tmp_path / "r.json").read_text())
+    assert report["placed"] == "nodes"
+    assert report["nodes"] == 1
+    x = loaded(calibrated["eval"])["x"]
+    ratio = [each["target"] / each["source"] for each in report["classes"]]
+    expected = probabilities(model, x) * ratio
+    np.testing.assert_allclose(probabilities(out, x), expected / expected.sum(axis=1, keepdims=True), atol=1e-6)
+    assert cli("evaluate", out, "--data", calibrated["eval"], "-q").exit_code == 0
+    assert (
+        cli("guard", out, "--calib", calibrated["eval"], "--add", "confidence", "-o", tmp_path / "g.onnx").exit_code
+        == 0
+    )
+
+
+@pytest.mark.parametrize("activation", ["Softmax", "LogSoftmax", "Sigmoid"])
+def test_other_outputs(activation: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    columns = 1 if activation == "Sigmoid" else 3
+    weight = rng.standard_normal((4, columns)).astype(np.float32)
+    options = {} if activation == "Sigmoid" else {"axis": 1}
+    model = small_model(
+        [
+            helper.make_node("MatMul", ["x", "weight"], ["s"], name="head"),
+            helper.make_node(activation, ["s"], ["p"], name="link", **options),
+        ],
+        inputs=[tensor_info("x", ["N", 4])],
+        outputs=[tensor_info("p", ["N", columns])],
+        tensors={"weight": weight},
+    )
+    onnx.save(model, tmp_path / "m.onnx")
+    x = rng.standard_normal((600, 4)).astype(np.float32)
+    scores = x @ weight
+    if columns == 1:
+        scores = np.concatenate([np.zeros_like(scores), scores], axis=1)
+    labels = np.argmax(scores + rng.gumbel(size=scores.shape), axis=1)
+    np.savez(tmp_path / "c.npz", x=x, labels=labels)
+    q = rng.dirichlet(np.full(scores.shape[1], 5.0))
+    result = tna_onnx.shift(
+        tmp_path / "m.onnx", tmp_path / "c.npz", target_prior=q.tolist(), source_prior="uniform", device="cpu"
+    )
+    session = onnxruntime.InferenceSession(result.output, providers=["CPUExecutionProvider"])
+    actual = session.run(None, {"x": x})[0]
+    expected = np.exp(scores) * q
+    expected /= expected.sum(axis=1, keepdims=True)
+    if activation == "LogSoftmax":
+        actual = np.exp(actual)
+    np.testing.assert_allclose(actual, expected[:, 1:] if columns == 1 else expected, atol=1e-5)
+
+
+def test_a_float16_model(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    weight = rng.standard_normal((4, 3)).astype(np.float16)
+    model = small_model(
+        [helper.make_node("Gemm", ["x", "weight", "bias"], ["logits"], name="head")],
+        inputs=[tensor_info("x", ["N", 4], np.float16)],
+        outputs=[tensor_info("logits", ["N", 3], np.float16)],
+        tensors={"weight": weight, "bias": np.zeros(3, np.float16)},
+    )
+    onnx.save(model, tmp_path / "m.onnx")
+    x = rng.standard_normal((300, 4)).astype(np.float16)
+    labels = np.argmax((x @ weight).astype(np.float64) + rng.gumbel(size=(300, 3)), axis=1)
+    result = tna_onnx.shift(
+        tmp_path / "m.onnx", {"x": x, "labels": labels}, target_prior=[0.8, 0.15, 0.05], device="cpu"
+    )
+    bias = next(t for t in onnx.load(result.output).graph.initializer if t.name == "bias")
+    assert bias.data_type == TensorProto.FLOAT16
+    assert result.placed == "bias"
+
+
+# Where it must refuse
+
+
+def test_samples_that_look_different_are_refused(calibrated: dict[str, Path], tmp_path: Path) -> None:
+    """Inputs pushed together: every class looks unsure, which no class frequencies explain."""
+    test = loaded(calibrated["later"])
+    np.savez(tmp_path / "t.npz", x=test["x"] * np.float32(0.5))
+    done, out = run(calibrated, tmp_path, "--target-data", tmp_path / "t.npz")
+    assert done.exit_code == 1
+    assert "more than class frequencies has changed" in done.output
+    assert "--trust-shift" in done.output
+    assert not out.exists()
+    done, out = run(calibrated, tmp_path, "--target-data", tmp_path / "t.npz", "--trust-shift")
+    assert done.exit_code == 0
+    assert "which label shift does not explain" in done.output
+    assert out.exists()
+
+
+def test_held_out_data_that_get_worse_are_refused(calibrated: dict[str, Path], tmp_path: Path) -> None:
+    """They come from the source, and not from the target."""
+    done, out = run(calibrated, tmp_path, "--target-data", calibrated["target"], "--eval", calibrated["later"])
+    assert done.exit_code == 1
+    assert "the NLL rises" in done.output
+    assert not out.exists()
+
+
+def test_a_confusion_matrix_that_cannot_be_inverted(calibrated: dict[str, Path], tmp_path: Path) -> None:
+    """Of one class there is one sample, which tells little of how it is predicted."""
+    few = loaded(calibrated["fresh"])
+    rows = np.concatenate([np.flatnonzero(few["labels"] < 3), np.flatnonzero(few["labels"] == 3)[:1]])
+    save(tmp_path / "few.npz", few, rows)
+    given = {**calibrated, "fresh": tmp_path / "few.npz"}
+    words = ["--target-data", calibrated["target"], "--source-prior", "uniform"]
+    done, _ = run(given, tmp_path, *words, "--estimator", "bbse")
+    assert done.exit_code == 4
+    assert "the confusion matrix may be singular" in done.output
+    # EM needs none, and says that one check is missing
+    done, _ = run(given, tmp_path, *words)
+    assert done.exit_code == 0, done.output
+    assert "whether EM and the black box agree is not known" in done.output
+
+
+def test_a_class_without_a_sample(calibrated: dict[str, Path], tmp_path: Path) -> None:
+    data = loaded(calibrated["fresh"])
+    np.savez(tmp_path / "c.npz", **{key: values[data["labels"] != 3] for key, values in data.items()})
+    given = {**calibrated, "fresh": tmp_path / "c.npz"}
+    done, _ = run(given, tmp_path, "--target-data", calibrated["target"])
+    assert done.exit_code == 4
+    assert "no sample of the classes '3'" in done.output
+    words = ["--target-data", calibrated["target"], "--source-prior", "uniform"]
+    done, _ = run(given, tmp_path, *words, "--estimator", "bbse")
+    assert done.exit_code == 4
+    assert "class 3 has no sample" in done.output
+
+
+def test_too_few_samples(calibrated: dict[str, Path], tmp_path: Path) -> None:
+    np.savez(tmp_path / "t.npz", x=loaded(calibrated["target"])["x"][:39])
+    done, _ = run(calibrated, tmp_path, "--target-data", tmp_path / "t.npz")
+    assert done.exit_code == 4
+    assert "39 samples for 4 classes; expected at least 40" in done.output
+
+
+def test_samples_that_serve_two_purposes(calibrated: dict[str, Path], tmp_path: Path) -> None:
+    done, _ = run(calibrated, tmp_path, "--target-data", calibrated["fresh"])
+    assert done.exit_code == 4
+    assert "are labelled samples of --calib" in done.output
+    done, _ = run(calibrated, tmp_path, "--target-data", calibrated["fit"])
+    assert done.exit_code == 4
+    assert "was recalibrated on these samples" in done.output
+    done, _ = run(calibrated, tmp_path, "--target-prior", "uniform", "--eval", calibrated["fresh"])
+    assert done.exit_code == 4
+    assert "--eval must come from the target" in done.output
+
+
+def test_the_samples_that_the_model_was_calibrated_on(calibrated: dict[str, Path], tmp_path: Path) -> None:
+    """One number a class is fitted hardly too well; a matrix is."""
+    given = {**calibrated, "fresh": calibrated["fit"]}
+    done, _ = run(given, tmp_path, "--target-data", calibrated["target"], "--trust-shift")
+    assert done.exit_code == 0, done.output
+    assert "by one number a class at most" in done.output
+    words = ["--search", "none", "--map", "sms", "-o", tmp_path / "m.onnx", "-q"]
+    assert cli("calibrate", calibrated["source"], "--calib", calibrated["fit"], *words).exit_code == 0
+    done, _ = run({**given, "m": tmp_path / "m.onnx"}, tmp_path, "--target-data", calibrated["target"])
+    assert done.exit_code == 4
+    assert "looks better on them than it is" in done.output
+
+
+@pytest.mark.parametrize("words", [[], ["--target-data", "target", "--target-prior", "uniform"]])
+def test_frequencies_are_given_or_estimated(calibrated: dict[str, Path], tmp_path: Path, words: list[str]) -> None:
+    done, _ = run(calibrated, tmp_path, *[calibrated.get(word, word) for word in words])
+    assert done.exit_code == 2
+    assert "expected either class frequencies" in done.output
+
+
+def test_a_model_is_shifted_once_and_before_it_is_guarded(calibrated: dict[str, Path], tmp_path: Path) -> None:
+    _, out = run(calibrated, tmp_path, "--target-prior", "uniform")
+    done, _ = run({**calibrated, "m": out}, tmp_path / "..", "--target-prior", "uniform", "--dry-run")
+    assert done.exit_code == 3
+    assert "has been shifted already" in done.output
+    guarded = tmp_path / "g.onnx"
+    words = ["--calib", calibrated["fresh"], "--add", "confidence", "-o", guarded]
+    assert cli("guard", calibrated["m"], *words).exit_code == 0
+    done, _ = run({**calibrated, "m": guarded}, tmp_path, "--target-prior", "uniform", "--overwrite")
+    assert done.exit_code == 3
+    assert "has been guarded already" in done.output
+
+
+def test_a_model_that_is_not_calibrated_is_told(calibrated: dict[str, Path], tmp_path: Path) -> None:
+    """With class frequencies that its probabilities do not have."""
+    (tmp_path / "p.json").write_text(json.dumps([0.05, 0.15, 0.2, 0.6]))
+    words = ["--target-prior", "uniform", "--source-prior", tmp_path / "p.json"]
+    done, _ = run(calibrated, tmp_path, *words)
+    assert done.exit_code == 0
+    assert "calibrate with --map bias first" in done.output
+
+
+def test_the_demo(demo: Demo, tmp_path: Path) -> None:
+    """Uniform classes that are uniform already: nothing changes, and the report says so."""
+    done = cli("shift", demo.model, demo.calib, "--target-data", demo.test, "-o", tmp_path / "s.onnx")
+    assert done.exit_code in (0, 1), done.output
+    assert "class" in done.output

@@ -1,0 +1,110 @@
+"""`tna-onnx shift`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from tna_onnx.cli.command import Command
+from tna_onnx.cli.config import config_options
+from tna_onnx.cli.options import confidence_option, data_options, model_argument, model_options, run_options, together
+from tna_onnx.cli.paths import check_result_file, default_output
+from tna_onnx.cli.positional import DataOption, data_argument
+from tna_onnx.cli.preprocessing import preprocessing_options, take_recipe
+from tna_onnx.cli.types import choice
+from tna_onnx.cli.written import watch
+from tna_onnx.shifting.settings import ESTIMATORS, ShiftSettings
+
+__all__ = ["shift"]
+
+_shift_options = together(
+    click.option(
+        "--calib",
+        "--data",
+        "calib",
+        cls=DataOption,
+        required=True,
+        type=click.Path(),
+        help="Labelled data of the kind that MODEL was made for: file, folder or URL; the word behind MODEL says the "
+        "same.",
+    ),
+    click.option("--labels", type=click.Path(), help="File with the labels of --calib, if they are stored separately."),
+    click.option(
+        "--target-data",
+        "target",
+        type=click.Path(),
+        help="Data that the model will see, to estimate class frequencies on; labels in them are not read.",
+    ),
+    click.option(
+        "--target-prior", metavar="FILE|uniform", help="Class frequencies of the data that the model will see."
+    ),
+    click.option(
+        "--source-prior",
+        metavar="FILE|uniform",
+        help="Class frequencies of the data that MODEL was calibrated on.  [default: those of --calib]",
+    ),
+    click.option("--eval", type=click.Path(), help="Labelled data of the kind that the model will see, to measure on."),
+    click.option("--eval-labels", type=click.Path(), help="File with the labels of --eval, likewise."),
+    click.option("-o", "--output", type=click.Path(), help="File to write.  [default: MODEL.shift.onnx]"),
+    click.option("--overwrite", is_flag=True, help="Allow the output to replace the input model."),
+    click.option("--dry-run", is_flag=True, help="Do everything, but write no model."),
+    click.option(
+        "--estimator",
+        type=choice(ESTIMATORS),
+        default=ShiftSettings.estimator,
+        show_default=True,
+        help="em needs calibrated probabilities; bbse only a confusion matrix, and is less sure.",
+    ),
+    click.option(
+        "--trust-shift",
+        is_flag=True,
+        help="Write also where the data look as if more than class frequencies had changed.",
+    ),
+    click.option(
+        "--draws",
+        type=click.IntRange(1),
+        default=ShiftSettings.draws,
+        show_default=True,
+        help="Bootstrap samples behind intervals and tests.",
+    ),
+    click.option(
+        "--seed", type=click.IntRange(0), default=ShiftSettings.seed, show_default=True, help="Of the bootstrap."
+    ),
+    confidence_option,
+)
+
+
+@click.command(cls=Command)
+@model_argument
+@data_argument
+@_shift_options
+@data_options
+@preprocessing_options
+@model_options
+@run_options
+@config_options
+def shift(preset: str | None, json_file: str | None, quiet: bool, **arguments: Any) -> None:
+    """Write a copy of MODEL for data in which classes are more or less frequent than before.
+
+    The frequencies are given, or estimated on data without labels. Both assume that samples of a class look as they
+    did; with data this is tested.
+
+    \b
+    Example:
+      tna-onnx shift model.tna.onnx --calib calib/ --target-data unlabelled/
+    """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
+    from tna_onnx.api.shift import shift as run  # noqa: PLC0415 - NumPy loads only when a command runs
+    from tna_onnx.cli.show import finish, json_step, ready  # noqa: PLC0415
+    from tna_onnx.render.progress import progress_shown  # noqa: PLC0415
+    from tna_onnx.render.shift_text import shift_text  # noqa: PLC0415
+
+    # before the work: a mistyped path must not cost a run
+    check_result_file(json_file, *(arguments[name] for name in ("model", "calib", "target", "eval", "output")))
+    recipe = take_recipe(preset, arguments)
+    ready()
+    output = arguments["output"] or default_output(arguments["model"], ".shift.onnx")
+    watch([output, json_file])
+    with progress_shown(not quiet) as progress:
+        result = run(preprocessing=recipe, progress=progress, **arguments)
+    finish(shift_text(result), [json_step(json_file, result)], quiet or json_file == "-", result.output)

@@ -1,0 +1,1 @@
+"""What happens inside `shift`: which class frequencies, and how they get into a model."""

@@ -1,0 +1,173 @@
+"""From probabilities on samples without labels to class frequencies, and whether nothing but those has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from tna_onnx.data.labels import listed
+from tna_onnx.errors import CheckFailed, DataError
+from tna_onnx.numerics.prior_shift import black_box, conditional, fit_em, smoothed
+from tna_onnx.numerics.shift_evidence import (
+    Draws,
+    Observed,
+    disagreement,
+    invertible,
+    p_of_distance,
+    p_of_normal,
+    redraw,
+    surprise,
+)
+from tna_onnx.results.shifting import ShiftEvidence
+from tna_onnx.shifting.settings import ShiftSettings
+
+__all__ = ["Estimated", "estimate", "source_counts"]
+
+FloatArray = NDArray[np.float64]
+
+# Below this, frequencies are mostly noise: a class of average frequency is known to a third of itself.
+_MIN_A_CLASS = 10
+
+# A difference counts if noise alone makes it once in a hundred times, and if it is large enough to matter:
+# frequencies that differ by 5 points in all, confidence by 2.
+_LEVEL = 0.01
+_LARGE_DISAGREEMENT = 0.05
+_LARGE_SURPRISE = 0.02
+
+
+@dataclass(frozen=True, eq=False)
+class Estimated:
+    """Class frequencies of samples without labels.
+
+    Attributes:
+        prior: (C,) what is written: the estimate with half a sample more in each class.
+        interval: (C, 2) bootstrap interval.
+        evidence: what else the samples say.
+        notes: what the user should know, in sentences.
+    """
+
+    prior: FloatArray
+    interval: FloatArray
+    evidence: ShiftEvidence
+    notes: tuple[str, ...]
+
+
+def source_counts(labels: NDArray[np.int64], names: Sequence[str], where: str) -> FloatArray:
+    """Return the (C,) frequencies of labels, with half a sample more in each class.
+
+    Raises:
+        DataError: a class without a sample.
+    """
+    counts = np.bincount(labels, minlength=len(names))
+    absent = [names[k] for k in np.flatnonzero(counts == 0).tolist()]
+    if absent:
+        raise DataError(
+            f"{where}: no sample of the classes {listed(absent)}, so their frequency is not known; give samples of "
+            "them, or say the frequencies with --source-prior"
+        )
+    return smoothed(counts / len(labels), len(labels))
+
+
+def estimate(observed: Observed, settings: ShiftSettings, where: str, off: str = "") -> Estimated:
+    """Estimate the frequencies, and test what the estimate assumes.
+
+    Args:
+        observed: what the model says of both sets of samples.
+        settings: how.
+        where: what the samples without labels are, for messages.
+        off: what speaks against the calibration of the model, in a sentence; empty for nothing.
+
+    Raises:
+        DataError: too few samples, or a confusion matrix that cannot be inverted where it must be.
+        CheckFailed: more than the frequencies has changed, and that is not to be ignored.
+    """
+    n, classes = observed.probabilities.shape
+    if n < _MIN_A_CLASS * classes:
+        raise DataError(
+            f"{where}: {n:,} samples for {classes:,} classes; expected at least {_MIN_A_CLASS * classes:,}, as "
+            "frequencies of fewer are mostly noise; give more, or say the frequencies with --target-prior"
+        )
+    against = invertible(observed, settings.seed)
+    if against and settings.estimator == "bbse":
+        raise DataError(f"{where}: --estimator bbse cannot be used: {against}; use em, or give more --calib")
+    fit = fit_em(observed.probabilities, observed.source)
+    em = fit.priors[0]
+    drawn = redraw(observed, em, settings.draws, settings.seed, with_black_box=not against)
+    if drawn.black_box is None and not against:
+        against = "the confusion matrix is singular in some of the bootstrap samples; give more --calib"
+    if against and settings.estimator == "bbse":
+        raise DataError(f"{where}: --estimator bbse cannot be used: {against}")
+    box = None if against else _black_box(observed)
+    evidence = _evidence(observed, float(fit.gain[0]), em, box, drawn, settings)
+    notes = [f"whether EM and the black box agree is not known: {against}"] if against else []
+    notes += _judged(evidence, where, off)
+    chosen = em
+    spread = drawn.em
+    if settings.estimator == "bbse" and box is not None and drawn.black_box is not None:
+        chosen = box
+        spread = drawn.black_box
+    tail = (1 - settings.confidence_level / 100) / 2
+    interval = np.quantile(spread, [tail, 1 - tail], axis=0).T
+    return Estimated(smoothed(chosen, n), interval, evidence, tuple(notes))
+
+
+def _black_box(observed: Observed) -> FloatArray:
+    predicted = observed.probabilities.argmax(axis=1)
+    shares = np.bincount(predicted, minlength=observed.n_classes) / len(predicted)
+    return black_box(conditional(observed.joint), shares)
+
+
+def _evidence(
+    observed: Observed, gain: float, em: FloatArray, box: FloatArray | None, drawn: Draws, settings: ShiftSettings
+) -> ShiftEvidence:
+    n, classes = observed.probabilities.shape
+    other = box if settings.estimator == "em" else em
+    apart = None
+    apart_p = None
+    if box is not None and drawn.black_box is not None:
+        apart = disagreement(em, box)
+        apart_p = p_of_distance(em - box, drawn.em - drawn.black_box)
+    found = surprise(observed, em)
+    return ShiftEvidence(
+        # twice the log-likelihood ratio has a chi-squared distribution
+        changed_p=float(stats.chi2.sf(2 * n * max(gain, 0.0), classes - 1)),
+        gain=max(gain, 0.0),
+        other=None if other is None else tuple(other.tolist()),
+        disagreement=apart,
+        disagreement_p=apart_p,
+        surprise=found,
+        surprise_p=p_of_normal(found, drawn.surprise),
+        trusted=settings.trust_shift,
+    )
+
+
+def _judged(evidence: ShiftEvidence, where: str, off: str) -> list[str]:
+    """Say what speaks against a change of frequencies alone.
+
+    Raises:
+        CheckFailed: something does, it is large, and it is not to be ignored.
+    """
+    small: list[str] = []
+    large: list[str] = []
+    apart = evidence.disagreement
+    if apart is not None and evidence.disagreement_p is not None and evidence.disagreement_p < _LEVEL:
+        text = f"EM and the black box differ by {100 * apart:.1f} points in all"
+        (large if apart > _LARGE_DISAGREEMENT else small).append(text)
+    if evidence.surprise_p < _LEVEL:
+        text = f"the mean confidence is {100 * evidence.surprise:+.1f} points off what the classes explain"
+        (large if abs(evidence.surprise) > _LARGE_SURPRISE else small).append(text)
+    if large and not evidence.trusted:
+        # a model that is off before any shift is the likelier reason
+        advice = off or "calibrate with --map bias, or on labelled samples of the target"
+        raise CheckFailed(
+            f"{where}: more than class frequencies has changed since --calib, or the model is not calibrated: "
+            f"{'; '.join([*large, *small])}; {advice}; --trust-shift writes the result all the same"
+        )
+    notes = [f"{text}, which label shift does not explain" for text in [*large, *small]]
+    if evidence.changed_p > 0.05:
+        notes.append(f"noise alone explains the change of frequencies (p = {evidence.changed_p:.2g})")
+    return notes

@@ -1,0 +1,117 @@
+"""Class frequencies as a user states them: `uniform`, numbers, or a file.
+
+A file is JSON, a list of C numbers in the model's order or an object {class: number}; or text, one number a line in
+that order, or `class,number` a line. A class is called by its name, where the model's are known, or by its index.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tna_onnx.data.files import read_text
+from tna_onnx.data.labels import listed
+from tna_onnx.data.limits import Limits
+from tna_onnx.data.parsing import parse_json
+from tna_onnx.errors import DataError, UsageError
+
+__all__ = ["UNIFORM", "read_prior"]
+
+UNIFORM = "uniform"
+
+# Figures rounded to three digits add up to 1 within this.
+_SUM_TOLERANCE = 2e-3
+
+_ADVICE = "give one positive number for each class, which add up to 1"
+
+
+def read_prior(given: Any, names: Sequence[str] | None, n_classes: int, what: str, limits: Limits) -> NDArray[Any]:
+    """Return (C,) frequencies, float64, which add up to 1.
+
+    Args:
+        given: see `ShiftSettings`.
+        names: of the classes, if known.
+        n_classes: number of classes C.
+        what: what messages call the option.
+        limits: how large a file may be.
+
+    Raises:
+        UsageError: there is no such file.
+        DataError: the file cannot be read; a wrong number of numbers, an unknown class, or a number that is no
+            frequency.
+    """
+    where = what
+    if isinstance(given, str) and given == UNIFORM:
+        return np.full(n_classes, 1 / n_classes)
+    if isinstance(given, (str, Path)):
+        where = f"{given}"
+        given = _from_file(Path(given), what, limits)
+    if isinstance(given, Mapping):
+        given = _by_class(given, names, n_classes, where)
+    return _checked(given, n_classes, where)
+
+
+def _from_file(path: Path, what: str, limits: Limits) -> Any:
+    if not path.is_file():
+        raise UsageError(f"{path}: no such file; {what} takes '{UNIFORM}' or a file of class frequencies")
+    text = read_text(path, limits)
+    if path.suffix.lower() == ".json":
+        return parse_json(text, str(path), "write a list of numbers")
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    cells = [[cell.strip() for cell in line.rsplit(",", 1)] for line in lines]
+    if cells and all(len(row) == 2 for row in cells):
+        twice = [name for name, _ in cells if sum(name == other for other, _ in cells) > 1]
+        if twice:
+            raise DataError(f"{path}: class {twice[0]!r} has several lines; {_ADVICE}")
+        return {name: _number(value, str(path)) for name, value in cells}
+    return [_number(line, str(path)) for line in lines]
+
+
+def _number(text: str, where: str) -> float:
+    try:
+        return float(text)
+    except ValueError as error:
+        raise DataError(f"{where}: expected a number, found {text[:80]!r}; {_ADVICE}") from error
+
+
+def _by_class(given: Mapping[Any, Any], names: Sequence[str] | None, n_classes: int, where: str) -> list[Any]:
+    indices = [str(k) for k in range(n_classes)]
+    keys = [str(key) for key in given]
+    known = indices
+    if names is not None and not set(keys) <= set(indices):
+        known = list(names)
+    unknown = [key for key in keys if key not in known]
+    if unknown:
+        raise DataError(f"{where}: unknown classes {listed(unknown)}; the model's classes are {listed(known)}")
+    missing = [name for name in known if name not in keys]
+    if missing:
+        raise DataError(f"{where}: no number for the classes {listed(missing)}; {_ADVICE}")
+    values = dict(zip(keys, given.values(), strict=True))
+    return [values[name] for name in known]
+
+
+def _checked(given: Any, n_classes: int, where: str) -> NDArray[Any]:
+    values = list(given) if isinstance(given, (Sequence, np.ndarray)) else None
+    if values is None or any(isinstance(v, bool) or not isinstance(v, (int, float, np.number)) for v in values):
+        raise DataError(f"{where}: expected numbers, found {str(given)[:80]!r}; {_ADVICE}")
+    if len(values) != n_classes:
+        raise DataError(f"{where}: {len(values)} numbers for a model with {n_classes} classes; {_ADVICE}")
+    prior = np.array([float(value) for value in values])
+    if not np.all(np.isfinite(prior)) or np.any(prior < 0):
+        wrong = int(np.argmin(np.where(np.isfinite(prior), prior, -math.inf)))
+        raise DataError(f"{where}: class {wrong} has the frequency {prior[wrong]:g}; {_ADVICE}")
+    if np.any(prior == 0):
+        raise DataError(
+            f"{where}: class {int(np.argmin(prior))} has the frequency 0, which would rule it out whatever the model "
+            "sees; give a small number in its place"
+        )
+    total = float(prior.sum())
+    if abs(total - 1) > _SUM_TOLERANCE:
+        hint = "; if these are counts, divide them by their sum" if total > 1 + _SUM_TOLERANCE else ""
+        raise DataError(f"{where}: the numbers add up to {total:.6g}; expected 1{hint}")
+    return prior / total
