@@ -326,3 +326,14 @@ def test_the_demo(demo: Demo, tmp_path: Path) -> None:
     done = cli("shift", demo.model, demo.calib, "--target-data", demo.test, "-o", tmp_path / "s.onnx")
     assert done.exit_code in (0, 1), done.output
     assert "class" in done.output
+
+
+def test_a_file_shifted_behind_a_map_is_sound(demo: Demo, tmp_path: Path) -> None:
+    mapped = tmp_path / "mapped.onnx"
+    shifted = tmp_path / "shifted.onnx"
+    tna_onnx.calibrate(demo.model, demo.calib, search="none", map="ets", output=mapped)
+    assert cli("shift", mapped, "--calib", demo.test, "--target-prior", "uniform", "-o", shifted).returncode == 0
+    for original in (demo.model, mapped):
+        done = cli("verify", original, shifted)
+        assert done.returncode == 0, done.stderr
+        assert "DIFFERS" not in done.stdout

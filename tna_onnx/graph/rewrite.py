@@ -28,13 +28,25 @@ from tna_onnx.graph.readers import require_no_other_readers
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.stored import Stored
 
-__all__ = ["METADATA_PREFIX", "RAW_LOGITS", "Rewritten", "provenance", "rewrite", "unchanged"]
+__all__ = [
+    "METADATA_PREFIX",
+    "PRIOR_BLOCK",
+    "RAW_LOGITS",
+    "Rewritten",
+    "provenance",
+    "raw_logits",
+    "rewrite",
+    "unchanged",
+]
 
 METADATA_PREFIX = f"{PREFIX}."
 """How the keys of this tool's metadata begin."""
 
 RAW_LOGITS = f"{PREFIX}/logits"
 """What the logits in front of an appended map are called."""
+
+PRIOR_BLOCK = f"{PREFIX}/prior"
+"""How names of the nodes begin that shift the class prior, behind a map that was appended before."""
 
 
 @dataclass(eq=False)
@@ -124,6 +136,11 @@ def unchanged(model: Model, readout: Readout) -> Rewritten:
 def provenance(model: Model) -> dict[str, str]:
     """What this tool wrote into a model's metadata_props, without the prefix; empty for any other model."""
     return {k.removeprefix(METADATA_PREFIX): v for k, v in model.metadata.items() if k.startswith(METADATA_PREFIX)}
+
+
+def raw_logits(block: str = PREFIX) -> str:
+    """Return what the logits are called in front of an appended block."""
+    return RAW_LOGITS.replace(PREFIX, block, 1)
 
 
 def _as_read(head: Head, bias: NDArray[Any] | None, factor: float) -> NDArray[np.float64] | None:
@@ -259,7 +276,7 @@ def _insert(model: Model, write_map: WriteMap, keeps_order: bool, block: str, re
     readout = result.readout
     require_no_other_readers(model, readout, keeps_order=keeps_order)
     ops = NodeOps(readout.logits_type, map_opset(model), proto.ir_version, block)
-    raw = RAW_LOGITS.replace(PREFIX, block, 1)
+    raw = raw_logits(block)
     features = readout.features if isinstance(readout, Head) else ""
     last = write_map(ops, raw, features)
     _refuse_taken_names(model, {raw, *ops.names})

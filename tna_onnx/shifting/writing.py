@@ -24,14 +24,11 @@ from tna_onnx.graph.nodes import PREFIX, NodeOps
 from tna_onnx.graph.outputs import ClassOutput
 from tna_onnx.graph.readers import can_scale
 from tna_onnx.graph.readout import Head
-from tna_onnx.graph.rewrite import Rewritten, rewrite
+from tna_onnx.graph.rewrite import PRIOR_BLOCK, Rewritten, rewrite
 
 __all__ = ["check_result", "shifted", "write"]
 
 FloatArray = NDArray[np.float64]
-
-_BLOCK = f"{PREFIX}/prior"
-"""How names of the nodes begin behind a map that is there already."""
 
 # Roundings of a probability by the runtime: of the logits, their sum with d, and the softmax. A ratio of frequencies
 # multiplies those of the smallest probabilities.
@@ -70,7 +67,7 @@ def write(model: Model, probed: Probed, change: FloatArray, metadata: dict[str, 
             write_map=functools.partial(_add, change),
             keeps_order=False,
             logits_shape=probed.logits_shape,
-            block=_BLOCK if _has_map(model) else PREFIX,
+            block=PRIOR_BLOCK if _has_map(model) else PREFIX,
             metadata=metadata,
         )
     except UnsupportedModel as error:

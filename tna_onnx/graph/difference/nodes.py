@@ -16,7 +16,7 @@ from tna_onnx.graph.difference.texts import arrow
 from tna_onnx.graph.difference.values import Difference, Pair
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.places import is_external
-from tna_onnx.graph.rewrite import RAW_LOGITS
+from tna_onnx.graph.rewrite import PRIOR_BLOCK, RAW_LOGITS, raw_logits
 from tna_onnx.graph.traverse import all_tensors_of, subgraph_inputs
 
 __all__ = ["nodes_differences"]
@@ -26,7 +26,8 @@ def nodes_differences(pair: Pair) -> Iterator[Difference]:
     """Compare the nodes of two models."""
     old = pair.old.proto.graph.node
     new = pair.new.proto.graph.node
-    pairs = _matched(old, new, pair.explained)
+    raw = _raw_logits(pair)
+    pairs = _matched(old, new, pair.explained, raw)
     for k, node in enumerate(old):
         if k in pairs:
             yield from _node_differences(pair, k, pairs[k])
@@ -34,7 +35,7 @@ def nodes_differences(pair: Pair) -> Iterator[Difference]:
             yield Difference("node", pair.old.labels[k], "removed", node.op_type)
     added = sorted({*range(len(new))} - {*pairs.values()})
     constants = _new_constants(pair, added)
-    block = _block(pair.new, sorted({*added} - constants), pairs.get(pair.explained.producer, -1), pair.explained)
+    block = _block(pair.new, sorted({*added} - constants), pairs.get(pair.explained.producer, -1), pair.explained, raw)
     for m in added:
         role = "appended block" if m in block else ""
         if m in constants:
@@ -48,7 +49,15 @@ def nodes_differences(pair: Pair) -> Iterator[Difference]:
 # --- which nodes belong together
 
 
-def _matched(old: Sequence[onnx.NodeProto], new: Sequence[onnx.NodeProto], explained: Explained) -> dict[int, int]:
+def _raw_logits(pair: Pair) -> str:
+    """Return what the logits in front of the new block are called: a block may stand behind one that was there."""
+    names = (RAW_LOGITS, raw_logits(PRIOR_BLOCK))
+    return next((name for name in names if name in pair.new.producers and name not in pair.old.producers), RAW_LOGITS)
+
+
+def _matched(
+    old: Sequence[onnx.NodeProto], new: Sequence[onnx.NodeProto], explained: Explained, raw: str
+) -> dict[int, int]:
     """Return index in old -> index in new: nodes of the same name, then of the same outputs, that are unique."""
     pairs: dict[int, int] = {}
     names = {node.name for node in old}
@@ -59,7 +68,7 @@ def _matched(old: Sequence[onnx.NodeProto], new: Sequence[onnx.NodeProto], expla
     def outputs_of(node: onnx.NodeProto) -> tuple[str, ...]:
         if node.name.startswith(OWN) and node.name not in names:
             return ()  # of the block; its last node has taken the name of the logits
-        return tuple(explained.logits if name == RAW_LOGITS else name for name in node.output)
+        return tuple(explained.logits if name == raw else name for name in node.output)
 
     # Names first: a rewrite keeps them, where outputs may be renamed. Many exporters give none.
     keys: tuple[Callable[[onnx.NodeProto], Any], ...] = (name_of, outputs_of)
@@ -88,11 +97,11 @@ def _new_constants(pair: Pair, added: list[int]) -> set[int]:
     return {*range(front)}
 
 
-def _block(new: Model, added: list[int], front: int, explained: Explained) -> set[int]:
+def _block(new: Model, added: list[int], front: int, explained: Explained, raw: str) -> set[int]:
     """Return which of the added nodes are a whole block as rule 4 has it: all that have its names, or none."""
     nodes = new.proto.graph.node
     ours = [k for k in added if nodes[k].name.startswith(OWN)]
-    known = {"", RAW_LOGITS, explained.features, *(name for name in new.initializers if name.startswith(OWN))}
+    known = {"", raw, explained.features, *(name for name in new.initializers if name.startswith(OWN))}
     for k in ours:  # in their order, so that each reads what stands in front of it
         if not known.issuperset((*nodes[k].input, *subgraph_inputs(nodes[k]))):
             return set()
@@ -158,7 +167,7 @@ def _output_difference(pair: Pair, k: int, after: onnx.NodeProto) -> Difference:
     """Compare the outputs; the logits in front of an appended block are explained (rule 5)."""
     before = pair.old.proto.graph.node[k]
     logits = pair.explained.logits
-    renamed = [RAW_LOGITS if name == logits else name for name in before.output]
+    renamed = [_raw_logits(pair) if name == logits else name for name in before.output]
     maker = pair.new.producer(logits)
     behind_block = maker is not None and maker.name.startswith(OWN)
     explained = ""
