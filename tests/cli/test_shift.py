@@ -332,8 +332,8 @@ def test_a_file_shifted_behind_a_map_is_sound(demo: Demo, tmp_path: Path) -> Non
     mapped = tmp_path / "mapped.onnx"
     shifted = tmp_path / "shifted.onnx"
     tna_onnx.calibrate(demo.model, demo.calib, search="none", map="ets", output=mapped)
-    assert cli("shift", mapped, "--calib", demo.test, "--target-prior", "uniform", "-o", shifted).returncode == 0
+    assert cli("shift", mapped, "--calib", demo.test, "--target-prior", "uniform", "-o", shifted).exit_code == 0
     for original in (demo.model, mapped):
         done = cli("verify", original, shifted)
-        assert done.returncode == 0, done.stderr
+        assert done.exit_code == 0, done.stderr
         assert "DIFFERS" not in done.stdout
