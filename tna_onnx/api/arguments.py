@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 from tna_onnx.calibration.settings import (
     Anchor,
     EtsLoss,
+    MapObjective,
     MapChoice,
     Method,
     Predictions,
@@ -116,6 +117,7 @@ class CalibrateWords(DataModelWords, total=False):
     predictions: Predictions
     fold: bool
     ets_loss: EtsLoss
+    map_objective: MapObjective
     objective: Objective
     max_accuracy_drop: float
     ensemble_size: int | Literal["auto", "inf"]

@@ -39,6 +39,9 @@ __all__ = ["Turns", "tilted_means"]
 # Bytes of class vectors that are turned side by side: half of a core's second cache, the other half is for the sum.
 _TOGETHER = 2**20
 
+# Rotations whose steps are held at once, where several blocks of classes take them: about 50 MB.
+_HELD = 2**20
+
 # Classes below which rows are too short to be worth a step of their own.
 _NARROW = 64
 
@@ -124,20 +127,47 @@ def tilted_means(
     size = n * start.vectors.itemsize
     width = min(classes, max(_NARROW, _TOGETHER // size))
     together = max(1, _TOGETHER // (size * width))
-    numbers = [np.arange(k, min(k + together, len(stops))) for k in range(0, len(stops), together)]
-    legs = [_Legs(rotations, stops[paths], paths, int(np.sum(paths < paired))) for paths in numbers]
     members = len(stops) + paired
     rounding = _rounding(start, members)
     means = [np.empty_like(start.vectors) for _ in range(stops.shape[1])]
     # with the stops known, classes have nothing to do with each other: a block of them stays in the cache
-    for begin in range(0, classes, width):
-        block = np.ascontiguousarray(start.vectors[:, begin : begin + width])
-        sums = _Sums(block, len(means), rounding)
-        for leg in legs:
-            leg.walk(block, sums)
-        for mean, total in zip(means, sums.totals(), strict=True):
-            mean[:, begin : begin + width] = total / members
+    blocks = [slice(begin, begin + width) for begin in range(0, classes, width)]
+    sums: dict[int, _Sums] = {}
+    groups = _groups(stops, together, alone=len(blocks) == 1)
+    for group, numbers in enumerate(groups):
+        legs = [_Legs(rotations, stops[paths], paths, int(np.sum(paths < paired))) for paths in numbers]
+        for k, columns in enumerate(blocks):
+            block = np.ascontiguousarray(start.vectors[:, columns])
+            own = sums.pop(k, None) or _Sums(block, len(means), rounding)
+            for leg in legs:
+                leg.walk(block, own)
+            if group + 1 < len(groups):
+                sums[k] = own
+                continue
+            for mean, total in zip(means, own.totals(), strict=True):
+                mean[:, columns] = total / members
     return [mean.T for mean in means]
+
+
+def _groups(stops: NDArray[np.int64], together: int, *, alone: bool) -> list[list[NDArray[np.int64]]]:
+    """Cut paths into those that are walked side by side, and these into groups whose steps are held at once.
+
+    Args:
+        stops: (P, A) ascending numbers of rotations.
+        together: paths that are walked side by side.
+        alone: whether one block of classes takes all steps, so that none needs to be held for another.
+    """
+    groups: list[list[NDArray[np.int64]]] = [[]]
+    held = 0
+    for begin in range(0, len(stops), together):
+        paths = np.arange(begin, min(begin + together, len(stops)))
+        made = int(stops[paths].max(axis=1, initial=0).sum())
+        if groups[-1] and (alone or held + made > _HELD):
+            groups.append([])
+            held = 0
+        groups[-1].append(paths)
+        held += made
+    return groups
 
 
 def _rounding(start: ClassVectors, members: int) -> float:
