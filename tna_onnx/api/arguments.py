@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 from tna_onnx.calibration.settings import (
     Anchor,
     EtsLoss,
-    MapObjective,
     MapChoice,
+    MapObjective,
     Method,
     Predictions,
     QuantizedHead,

@@ -50,7 +50,7 @@ def study(data: StudyData, settings: StudySettings, progress: Callable[[int, int
         angles |= own
         expected = {}
         # the theorem is about one rotation, and the same samples before and after: right and wrong ones change
-        if 0 < average.angle and "members" not in name:
+        if average.angle > 0 and "members" not in name:
             kinds = {"own class": table.labels, "other class": others}
             expected = {kind: _expected(data.weight, average.weight, table, kinds[kind]) for kind in kinds}
         rows += [_row(key, average.reached, found, expected.get(key[1])) for key, found in own.items() if len(found)]
