@@ -85,6 +85,7 @@ class Settings(SearchSettings):
     """What the run was asked for, and what the search used.
 
     Attributes:
+        max_accuracy_drop: accuracy that a candidate may lose on the calibration data, percentage points.
         method: what `search` and `map` are where they say `auto`.
         search: search that was asked for.
         map: map that was asked for.
@@ -104,6 +105,7 @@ class Settings(SearchSettings):
         gates: limits on the result.
     """
 
+    max_accuracy_drop: float = 0.3
     method: str = "auto"
     search: str = "auto"
     map: str = "auto"

@@ -216,6 +216,8 @@ class Settings:
         """What reports keep: the search's part with its units, and the words that were asked for."""
         return {
             **asdict(self.for_search),
+            # points, as it was asked for
+            "max_accuracy_drop": self.max_accuracy_drop,
             "method": self.method,
             "search": self.search,
             "map": self.map,
