@@ -182,6 +182,19 @@ def test_features_are_narrowed_and_the_head_is_overconfident() -> None:
     assert accuracy > 1.2 / 4
 
 
+def test_a_feature_that_is_hardly_ever_active_does_not_take_over() -> None:
+    base = problem(n=30, samples=1500)
+    tables = []
+    for table in (base.calibration, base.held_out):
+        features = table.features.copy()
+        features[5:, 7] = 0
+        features[:, 7] *= 1e-3
+        tables.append(FeatureTable(features, table.labels))
+    data = narrowed(replace(base, calibration=tables[0], held_out=tables[1]), 30, np.random.default_rng(0))
+    lengths = np.linalg.norm(data.weight, axis=0)
+    assert lengths[7] < np.median(lengths)
+
+
 def test_overshoot_grows_with_the_rotations_between_looks(studies: dict[str, Study]) -> None:
     over = [row(studies["parameters"], parameter="n_t", value=value)["angle"] for value in ("1", "50")]
     assert 30 < over[0] < 45 < over[1]

@@ -46,7 +46,7 @@ def study(data: StudyData, settings: StudySettings, progress: Callable[[int, int
         Column("rotations", "Rotations n_r", 1, 0),
         *metrics,
     )
-    charts = tuple(_chart(parameter, rows) for parameter in dict.fromkeys(str(row[0]) for row in rows))
+    charts = (*(_chart(parameter, rows) for parameter in ("theta_s", "Beta", "bins")), _past(rows))
     notes = (
         f"For n_t, Algorithm 1 stops past {TARGET:g} degrees; elsewhere the angle is searched, with {MEMBERS} members.",
         f"`bins` are those that choose the angle; every ECE shown has {settings.bins} bins.",
@@ -88,16 +88,31 @@ def _cells(repeats: list[Repeat]) -> list[Cell]:
 
 
 def _chart(parameter: str, rows: list[tuple[Cell, ...]]) -> Chart:
-    """ECE against the values of a parameter; those of Beta are numbered."""
-    own = [row for row in rows if row[0] == parameter and row[7] is not None]
-    x = tuple(float(k + 1) if parameter == "Beta" else float(str(row[1])) for k, row in enumerate(own))
+    """ECE against the values of a parameter; those of Beta have no scale."""
+    own = [row for row in rows if row[0] == parameter]
+    names = tuple(str(row[1]) for row in own) if parameter == "Beta" else ()
+    x = tuple(float(k + 1) if names else float(str(row[1])) for k, row in enumerate(own))
     metric = METRICS["ece"]
     y = tuple(metric.factor * float(row[7] or 0) for row in own)
     spread = [metric.factor * float(row[8] or 0) for row in own]
     low = tuple(a - b for a, b in zip(y, spread, strict=True))
     high = tuple(a + b for a, b in zip(y, spread, strict=True))
-    label = f"Beta: {', '.join(str(row[1]) for row in own)}" if parameter == "Beta" else parameter
-    return Chart(f"ECE against {parameter}", label, metric.title, (Line("held-out", x, y, low, high, 2),))
+    label = {"theta_s": "theta_s, radians", "Beta": "alpha and beta", "bins": "bins that choose"}[parameter]
+    line = Line("held-out", x, y, low, high, 2)
+    return Chart(f"ECE against {parameter}", label, metric.title, (line,), x_names=names)
+
+
+def _past(rows: list[tuple[Cell, ...]]) -> Chart:
+    """Where Algorithm 1 stops, against n_t."""
+    own = [row for row in rows if row[0] == "n_t" and row[2] is not None]
+    x = tuple(float(str(row[1])) for row in own)
+    y = tuple(float(row[2] or 0) for row in own)
+    spread = [float(row[3] or 0) for row in own]
+    low = tuple(a - b for a, b in zip(y, spread, strict=True))
+    high = tuple(a + b for a, b in zip(y, spread, strict=True))
+    target = Line("asked for", (x[0], x[-1]), (TARGET, TARGET), rank=5, dashed=True, marked=False)
+    lines = (Line("reached", x, y, low, high, 2), target)
+    return Chart("mRC where Algorithm 1 stops", "rotations n_t between two looks", "mRC, degrees", lines, log_x=True)
 
 
 def _sentence(rows: list[tuple[Cell, ...]]) -> str:

@@ -130,7 +130,7 @@ def _deviation_chart(rows: list[tuple[Cell, ...]]) -> Chart:
     for rank, (name, own) in enumerate(_by_shape(rows).items()):
         x = tuple(row[3] for row in own)
         lines.append(Line(name, x, tuple(row[6] for row in own), rank=rank))
-    return Chart("Deviation over classes", "rotations n_r", "SD of the angles of classes, degrees", tuple(lines))
+    return Chart("Deviation over classes", "rotations n_r", "SD over classes, degrees", tuple(lines))
 
 
 def _sentence(rows: list[tuple[Cell, ...]], n: int) -> str:
