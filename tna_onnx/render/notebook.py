@@ -28,7 +28,7 @@ __all__ = ["figure", "fragment", "save_page"]
 # Inches of one diagram with its strip, and of the legend below all of them.
 _WIDTH = 3.3
 _HEIGHT = 2.9
-_LEGEND = 0.3
+_LEGEND = 0.4
 
 
 def fragment(result: Any) -> str:
@@ -61,8 +61,7 @@ def _reliability(panels: Sequence[Panel]) -> Any:
     matplotlib = optional("matplotlib", "plot", "drawing figures")
     make = optional("matplotlib.figure", "plot", "drawing figures").Figure  # no pyplot: global state
     abreast = min(MOST_ABREAST, len(panels))
-    # a legend of three columns needs the width of two diagrams
-    width = _WIDTH * max(2, abreast) if len(panels) > 1 else 1.5 * _WIDTH
+    width = _WIDTH * abreast if abreast > 1 else 1.5 * _WIDTH
     with matplotlib.rc_context(STYLE):
         drawn = make(figsize=(width, _HEIGHT * -(-len(panels) // abreast) + _LEGEND))
         draw_reliability(drawn, panels)

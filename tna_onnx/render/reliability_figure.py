@@ -51,7 +51,9 @@ def draw_reliability(figure: Any, panels: Sequence[Panel]) -> None:
         if k % abreast == 0:
             diagram.set_ylabel("accuracy")
             strip.set_ylabel("samples")
-    figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    # three columns are as wide as two diagrams
+    columns = 3 if abreast > 1 else 2
+    figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=columns)
 
 
 def _panel(diagram: Any, strip: Any, panel: Panel) -> None:

@@ -21,9 +21,10 @@ __all__ = ["evaluation_page", "report_page"]
 
 @dataclass(frozen=True)
 class Measured:
-    """Metrics of one model; `missed` has a line for each gate that was missed."""
+    """Metrics of one model on some data; `missed` has a line for each gate that was missed."""
 
     missed: tuple[str, ...]
+    data: str
     metrics: Table
     notes: tuple[str, ...]
 
@@ -43,10 +44,9 @@ def evaluation_page(evaluation: Evaluation) -> str:
     """Write an evaluation as a page."""
     metrics = evaluation.metrics
     rows = [(metric_title(name), METRICS[name].number(getattr(metrics, name))) for name in METRICS]
-    caption = f"{evaluation.data}: N = {metrics.n:,}, {metrics.bins} bins"
-    measured = Measured(
-        tuple(map(capital, evaluation.missed)), table(("", "value"), rows, caption, "metrics"), evaluation.notes
-    )
+    data = f"{evaluation.data}: N = {metrics.n:,}, {metrics.bins} bins"
+    numbers = table(("", "value"), rows, "Metrics", "metrics")
+    measured = Measured(tuple(map(capital, evaluation.missed)), data, numbers, evaluation.notes)
     terms = (
         Term("Model", evaluation.model),
         Term("SHA-256", evaluation.model_sha256, code=True),
