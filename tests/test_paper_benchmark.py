@@ -53,7 +53,7 @@ def lay_out(dataset: str, folder: Path, values: NDArray[np.uint8], labels: NDArr
     elif dataset == "cifar100":
         cifar(folder, "cifar-100-python/test", "fine_labels", values, labels)
     elif dataset == "svhn":
-        from scipy.io import savemat  # noqa: PLC0415
+        from scipy.io import savemat
 
         digits = np.where(labels == 0, 10, labels)[:, None].astype(np.uint8)
         savemat(folder / "test_32x32.mat", {"X": values.transpose(2, 3, 1, 0), "y": digits})
@@ -148,7 +148,11 @@ def test_printed_figures_are_those_of_the_paper(script: Any) -> None:
             assert rows["TS"][0] == rows["None"][0]
     assert numbers.printed("cifar10", "resnet20") == {}
     # looked up by hand
-    assert numbers.printed("imagenet", "ViT-H/14")["ETS +TNA (comp.)"] == (("85.43", ".12"), ("0.6", ".05"), ("0.84", ".07"))
+    assert numbers.printed("imagenet", "ViT-H/14")["ETS +TNA (comp.)"] == (
+        ("85.43", ".12"),
+        ("0.6", ".05"),
+        ("0.84", ".07"),
+    )
     assert numbers.printed("svhn", "MobileNetV2")["None"] == (("95.74", ".03"), ("0.54", ".02"), ("0.52", ".02"))
     assert numbers.printed("cifar100", "GoogleNet")["AAR"] == (("79.28", ".3"), ("4.46", ".31"), ("4.28", ".3"))
 
@@ -163,12 +167,26 @@ def test_printed_figures_are_those_of_the_paper(script: Any) -> None:
     ],
 )
 def test_the_table_stands_beside_the_printed_one(
-    script: Any, dataset: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    script: Any,
+    dataset: str,
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     values, labels = images(160, 10)
     lay_out(dataset, tmp_path, values, labels)
     network(tmp_path / "m.onnx", 10, 224 if dataset == "imagenet" else 32)
-    words = [dataset, str(tmp_path), "--model", f"{name}={tmp_path / 'm.onnx'}", "--calibration", "80", "--repeats", "2"]
+    words = [
+        dataset,
+        str(tmp_path),
+        "--model",
+        f"{name}={tmp_path / 'm.onnx'}",
+        "--calibration",
+        "80",
+        "--repeats",
+        "2",
+    ]
     monkeypatch.setattr(sys, "argv", ["table.py", *words, "--device", "cpu", "--output", str(tmp_path / "page.md")])
     script("table").main()
     page = (tmp_path / "page.md").read_text()

@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 from layouts import Files, Pixels, read
-from printed_numbers import METHODS, NETWORKS, printed
 from numpy.typing import NDArray
+from printed_numbers import METHODS, NETWORKS, printed
 
 import tna_onnx
 
@@ -82,7 +82,11 @@ def _split(labels: NDArray[np.int64], count: int, seed: int) -> tuple[NDArray[np
 
 def _normalised(values: NDArray[np.uint8], asked: Asked) -> NDArray[np.float32]:
     mean, std = (np.array(each, np.float32)[:, None, None] for each in (asked.mean, asked.std))
-    return (values.astype(np.float32) / 255 - mean) / std
+    pixels: NDArray[np.float32] = values.astype(np.float32)
+    pixels /= 255
+    pixels -= mean
+    pixels /= std
+    return pixels
 
 
 def _listed(images: Files, rows: NDArray[np.intp], path: Path) -> Path:

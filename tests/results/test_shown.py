@@ -160,7 +160,9 @@ def test_a_page_without_details_says_what_the_long_one_says(results: dict[str, A
     assert ['id="samples"' in page for page in pages] == [False, True]
 
 
-@pytest.mark.parametrize(("kind", "panels"), [("report", 2), ("detailed", 2), ("evaluation", 1), ("modelcomparison", 2)])
+@pytest.mark.parametrize(
+    ("kind", "panels"), [("report", 2), ("detailed", 2), ("evaluation", 1), ("modelcomparison", 2)]
+)
 def test_figures_are_reliability_diagrams(results: dict[str, Any], kind: str, panels: int, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     figure = results[kind].plot()

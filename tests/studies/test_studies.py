@@ -185,11 +185,11 @@ def test_features_are_narrowed_and_the_head_is_overconfident() -> None:
 def test_a_feature_that_is_hardly_ever_active_does_not_take_over() -> None:
     base = problem(n=30, samples=1500)
     tables = []
-    for table in (base.calibration, base.held_out):
-        features = table.features.copy()
+    for part in (base.calibration, base.held_out):
+        features = part.features.copy()
         features[5:, 7] = 0
         features[:, 7] *= 1e-3
-        tables.append(FeatureTable(features, table.labels))
+        tables.append(FeatureTable(features, part.labels))
     data = narrowed(replace(base, calibration=tables[0], held_out=tables[1]), 30, np.random.default_rng(0))
     lengths = np.linalg.norm(data.weight, axis=0)
     assert lengths[7] < np.median(lengths)

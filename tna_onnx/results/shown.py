@@ -30,7 +30,7 @@ class Shown(ABC):
 
     @abstractmethod
     def records(self) -> list[Record]:
-        """Return the rows of `to_pandas` as plain values, in the units of arguments: per cent, points, nats, degrees."""
+        """Return the rows of `to_pandas` as plain values in the units of arguments: per cent, points, nats, degrees."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return what `--json` writes, as plain values: shares are fractions there, as in the fields of a result."""

@@ -12,12 +12,21 @@ from tna_onnx.render.html.blocks import Figure, Key, Table, Term, table
 from tna_onnx.render.html.diagrams import reliability_diagram
 from tna_onnx.render.html.page import Section, render_page
 from tna_onnx.render.html.sections.result import result
-from tna_onnx.render.html.words import CURVE_KEYS, GAP_KEYS, bins_table, capital, metric_title, recipe_text, versions_text
+from tna_onnx.render.html.words import (
+    CURVE_KEYS,
+    GAP_KEYS,
+    bins_table,
+    capital,
+    metric_title,
+    recipe_text,
+    versions_text,
+)
 from tna_onnx.results.bin_free import BinFree
 from tna_onnx.results.evaluation import Evaluation
 from tna_onnx.results.report import Report
 
 __all__ = ["evaluation_page", "report_page"]
+
 
 @dataclass(frozen=True)
 class Measured:
