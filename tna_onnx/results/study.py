@@ -153,7 +153,7 @@ class Study(Shown):
         return tuple(row[k] for row in self.rows)
 
     def records(self) -> list[Record]:
-        """Return the rows by the names of their columns, in the units of the columns' titles; `rows` has stored ones."""
+        """Return the rows by the names of their columns, in the units of these; `rows` has stored units."""
         names = [column.name for column in self.columns]
         shown = [[column.shown(value) for column, value in zip(self.columns, row, strict=True)] for row in self.rows]
         return [dict(zip(names, row, strict=True)) for row in shown]
