@@ -154,7 +154,7 @@ def test_the_protocol_of_the_paper_sets_what_nobody_gave(small: Small, tmp_path:
         "adaptive": False,
         "ets_loss": "squared",
     }
-    assert settings["max_accuracy_drop"] == 1.0
+    assert settings["max_accuracy_drop"] == 100.0
     assert (settings["map_objective"], settings["tilt"]["n_t"]) == ("nll", 50)
     # ten members, each of which can stop after every 50 rotations
     rotations = [point["rotations"] for point in report["curve"]]
