@@ -72,8 +72,7 @@ class Settings:
         fold: put TS into weight and bias, so that the graph stays as it is.
         ets_loss: what the weights of ETS minimise: `squared` error or `nll`; `auto` is `nll` where that is the
             objective.
-        map_objective: metric that the temperature of `ts` minimises; `auto` is the objective. The source of TS has
-            `nll`.
+        map_objective: metric that the temperature of `ts` minimises; `auto` is the objective, its source has `nll`.
         objective: metric that angle and method are chosen by: `nll`, `ece`, `adaece` or `brier`.
         max_accuracy_drop: percentage points of accuracy that the new weight may lose on the calibration data; also a
             gate on the result, missed if the whole interval of the loss lies beyond it.
@@ -88,8 +87,7 @@ class Settings:
         alpha: first shape of the Beta distribution of the rotation angles.
         beta: second shape.
         theta_s: largest angle of one rotation, radians.
-        n_t: a tilted weight can stop after every so many rotations, where mRC is looked at, from 1 to 10,000 (paper:
-            50).
+        n_t: rotations between two looks at mRC, where a tilted weight can stop, from 1 to 10,000 (paper: 50).
         bins: bins of ECE and AdaECE.
         seed: of all random draws.
         trust_labels: calibrate although labels look wrong beside the predictions, and let maps move classes against
@@ -213,10 +211,9 @@ class Settings:
 
     @property
     def recorded(self) -> dict[str, Any]:
-        """What reports keep: the search's part with its units, and the words that were asked for."""
+        """What reports keep: the search's part, and the words that were asked for, in their units."""
         return {
             **asdict(self.for_search),
-            # points, as it was asked for
             "max_accuracy_drop": self.max_accuracy_drop,
             "method": self.method,
             "search": self.search,
@@ -290,7 +287,6 @@ class Settings:
 PAPER: dict[str, Any] = {
     "method": "tna",
     "objective": "ece",
-    # the maps are fitted by their sources' losses, whatever the angle is chosen by
     "map_objective": "nll",
     "ets_loss": "squared",
     # the paper reports what the accuracy loses, and bounds nothing
@@ -300,7 +296,4 @@ PAPER: dict[str, Any] = {
     "tilt_bias": False,
     "adaptive": False,
 }
-"""Fields of `Settings` as the paper prints them; docs/explanation/paper.md says where `calibrate` differs.
-
-Source: Cho & Youn (2024), sections "Hyperparameters" and "Methods".
-"""
+"""Fields of `Settings` as the paper prints them, in "Hyperparameters" and "Methods"; see docs/explanation/paper.md."""
