@@ -40,6 +40,7 @@ from tna_onnx.calibration.outcome import Outcome
 from tna_onnx.calibration.strategy import Strategy
 from tna_onnx.engine.logits import HeadLogits
 from tna_onnx.engine.placement import Host, OnDevice, Placement
+from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.runtime import Device, open_session
 from tna_onnx.search.settings import SearchSettings
 
@@ -131,7 +132,7 @@ def typed_head(element: int, a: argparse.Namespace) -> dict[str, Any]:
 
 def calibrate(a: argparse.Namespace) -> dict[str, Any]:
     """The demo from end to end on the device and on the CPU."""
-    found = {}
+    found: dict[str, Any] = {}
     weights = []
     for device in (a.device, "cpu"):
         with tempfile.TemporaryDirectory() as folder:
@@ -158,10 +159,10 @@ def memory(a: argparse.Namespace) -> dict[str, Any]:
             return super().put(array)
 
     found = {}
-    before = opening.placement_of
+    before = vars(opening)["placement_of"]
     try:
         for name, placement in (("no room for features", _without_room(a)), ("out of memory", Full(torch, a.device))):
-            opening.placement_of = lambda *_, placement=placement: placement  # type: ignore[assignment]
+            vars(opening)["placement_of"] = functools.partial(_always, placement)
             with tempfile.TemporaryDirectory() as folder:
                 report = tna_onnx.calibrate(
                     DEMO / "model.onnx",
@@ -172,8 +173,12 @@ def memory(a: argparse.Namespace) -> dict[str, Any]:
                 )
             found[name] = {"verdict": report.verdict, "notes": list(report.notes)}
     finally:
-        opening.placement_of = before  # type: ignore[assignment]
+        vars(opening)["placement_of"] = before
     return found
+
+
+def _always(placement: Placement, *_: object) -> Placement:
+    return placement
 
 
 def _without_room(a: argparse.Namespace) -> OnDevice:
@@ -191,6 +196,10 @@ def batch(a: argparse.Namespace) -> dict[str, Any]:
     return {"notes": list(report.notes)}
 
 
+def _logits(table: FeatureTable, bias: np.ndarray, placement: Placement, weight: np.ndarray) -> HeadLogits:
+    return HeadLogits(table, weight, bias, placement)
+
+
 def search(a: argparse.Namespace) -> dict[str, Any]:
     """Seconds of sparse and complete searches on the device and on the host; a first turn of each is not counted."""
     table, weight, bias = make(a.samples, a.features, a.classes, lean=0.125, sharpness=0.15)
@@ -198,10 +207,8 @@ def search(a: argparse.Namespace) -> dict[str, Any]:
     places: dict[str, Placement] = {a.device: OnDevice(torch, a.device), "host": Host()}
     for kind, name in (("sparse", "none"), ("complete", "ts")):
         for where, placement in places.items():
-            strategy = Strategy(
-                lambda w, placement=placement: HeadLogits(table, w, bias, placement), weight, kind, name,
-                replace(SearchSettings(), angle_step=2.0),
-            )  # fmt: skip
+            logits_of = functools.partial(_logits, table, bias, placement)
+            strategy = Strategy(logits_of, weight, kind, name, replace(SearchSettings(), angle_step=2.0))
             outcomes: list[Outcome] = []
 
             def run(strategy: Strategy = strategy, outcomes: list[Outcome] = outcomes) -> None:

@@ -19,9 +19,9 @@ import pytest
 from scipy.stats import binomtest
 
 FOLDER = Path(__file__).resolve().parent.parent / "benchmarks"
-SCRIPTS = sorted(path for path in FOLDER.glob("*.py") if 'if __name__ == "__main__"' in path.read_text("utf-8"))
+SCRIPTS = sorted(path for path in FOLDER.rglob("*.py") if 'if __name__ == "__main__"' in path.read_text("utf-8"))
 # A name that is missing in these is a mistake; any other one is a library that is not installed.
-OWN = {"tna_onnx", "tests", *(path.stem for path in FOLDER.glob("*.py"))}
+OWN = {"tna_onnx", "tests", *(path.stem for path in FOLDER.rglob("*.py"))}
 
 pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason="the source archive has no benchmarks")
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason="the source archive 
 def test_script_shows_its_help(
     script: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.syspath_prepend(FOLDER)  # as Python does for a script
+    monkeypatch.syspath_prepend(script.parent)  # as Python does for a script
     monkeypatch.setattr(sys, "argv", [str(script), "--help"])
     try:
         with pytest.raises(SystemExit) as ended:

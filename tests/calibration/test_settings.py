@@ -11,7 +11,7 @@ from typing import Any, get_args, get_type_hints
 import pytest
 
 from tna_onnx.calibration import settings as module
-from tna_onnx.calibration.settings import MAP_CHOICES, Settings
+from tna_onnx.calibration.settings import MAP_CHOICES, PAPER, Settings
 from tna_onnx.errors import UsageError
 from tna_onnx.maps import MAPS
 from tna_onnx.numerics.averages import LIMIT
@@ -109,6 +109,15 @@ def test_the_method_fills_in_what_is_not_said(words: dict[str, Any], search: str
 def test_maps_are_fitted_by_the_objective(objective: Any, asked: Any, loss: str) -> None:
     expected = {"ets_loss": loss, "objective": objective, "bins": 15}
     assert Settings(objective=objective, ets_loss=asked).fit_options == expected
+
+
+def test_a_map_may_have_a_loss_of_its_own() -> None:
+    assert Settings(objective="ece", map_objective="nll").fit_options["objective"] == "nll"
+    # the paper's TS is that of its source, though angles are chosen by the ECE
+    printed = Settings(**PAPER)
+    assert (printed.objective, printed.fit_options["objective"]) == ("ece", "nll")
+    with pytest.raises(UsageError, match="map_objective 'mse' is not known"):
+        Settings(map_objective="mse")  # type: ignore[arg-type]
 
 
 def test_defaults_and_choices_load_without_numpy() -> None:

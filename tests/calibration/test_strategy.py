@@ -205,3 +205,11 @@ def test_one_class_cannot_be_fitted() -> None:
     strategy = Strategy(lambda w: HeadLogits(table, w, np.zeros(1, np.float32)), weight, "none", "ts", SETTINGS)
     with pytest.raises(DataError):
         run(strategy)
+
+
+@pytest.mark.parametrize("search", ["auto", "sparse"])
+def test_the_logits_that_a_search_kept_are_given_back(search: str) -> None:
+    strategy = toy(search, "auto" if search == "auto" else "ts")
+    outcome = run(strategy)
+    strategy.cross_fitted(outcome)
+    assert strategy._original._kept is None

@@ -154,7 +154,12 @@ def test_the_protocol_of_the_paper_sets_what_nobody_gave(small: Small, tmp_path:
         "adaptive": False,
         "ets_loss": "squared",
     }
-    assert settings["max_accuracy_drop"] == 1.0
+    assert settings["max_accuracy_drop"] == 100.0
+    assert (settings["map_objective"], settings["tilt"]["n_t"]) == ("nll", 50)
+    # ten members, each of which can stop after every 50 rotations
+    rotations = [point["rotations"] for point in report["curve"]]
+    assert max(rotations) > 0
+    assert all(round(10 * each) % 50 == 0 for each in rotations)
     words = {**PAPER, "map": "ets", "angle_step": 30.0, "objective": "brier", "seed": 4}
     same = tna_onnx.calibrate(small.model, small.calib, eval=small.test, dry_run=True, device="cpu", **words)
     assert same.settings == settings | {"tilt": same.settings["tilt"], "gates": same.settings["gates"]}

@@ -155,10 +155,13 @@ def test_no_rotation_past_the_target_is_missed(
     """Class vectors along the axes turn by anything between 0 and 180 degrees while their mean is still small."""
     weight = np.eye(n) if sparse else gaussian(5, n, seed=seed)
     parameters = Stopping(theta_s=theta_s, stop=24, n_t=n_t)
-    mrc = [mrc_as_printed(weight, r) for r in matrices_of_algorithm_1(n, draws_of(seed, 0, n, parameters, 24))]
+    # a path ends where mRC is looked at
+    end = -(-24 // n_t) * n_t
+    mrc = [mrc_as_printed(weight, r) for r in matrices_of_algorithm_1(n, draws_of(seed, 0, n, parameters, end))]
     found = stops_of(weight, seed, sorted(targets), parameters)
     for stop, target in zip(found.rotations[0], sorted(targets), strict=True):
-        expected = next((k for k, angle in enumerate(mrc) if angle > target), 0)
+        # Algorithm 1 with n_t rotations a turn of its loop
+        expected = next((k for k in range(0, end + 1, n_t) if mrc[k] > target), 0)
         # both round mRC to about 1e-8 near 0 and 180 degrees
         assert stop == expected or min(abs(angle - target) for angle in mrc) < 1e-7
 
@@ -285,25 +288,38 @@ def test_mrc_of_a_rotation_is_that_of_its_transpose(shape: tuple[int, int], seed
     paths=st.integers(1, 20),
 )
 @settings(max_examples=100, deadline=None)
-def test_neither_n_t_nor_other_angles_nor_other_paths_change_a_bit(
+def test_neither_other_angles_nor_other_paths_change_a_bit(
     shape: tuple[int, int], seed: int, n_t: int, others: list[float], target: float, dtype: Any, paths: int
 ) -> None:
     weight = gaussian(*shape, seed=seed, dtype=dtype)
-    alone = stops_of(weight, seed, [target])
+    parameters = TiltParameters(n_t=n_t)
+    alone = stops_of(weight, seed, [target], parameters)
     angles = sorted({*others, target})
-    among = stops_of(weight, seed, angles, TiltParameters(n_t=n_t), paths)
+    among = stops_of(weight, seed, angles, parameters, paths)
     at = angles.index(target)
     assert among.rotations[0, at] == alone.rotations[0, 0]
     assert among.reached[0, at] == alone.reached[0, 0]
 
 
 @pytest.mark.parametrize("classes", [1, 2, 8, 9, 33, 1000])
-def test_the_number_of_classes_does_not_make_the_angle_depend_on_n_t(classes: int) -> None:
+def test_the_number_of_classes_does_not_make_the_angle_depend_on_the_window(
+    classes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """NumPy adds what is contiguous pairwise and the rest in order: angles of a rotation, rotations of a lone class."""
     weight = gaussian(classes, 200)
     for seed in range(4):
-        found = [stops_of(weight, seed, [1.0], TiltParameters(n_t=n_t)) for n_t in (1, 2, 7, 50, 200)]
+        found = []
+        for window in (1, 2, 7, 50, 200):
+            monkeypatch.setattr(stops_module, "_WINDOW", window)
+            found.append(stops_of(weight, seed, [1.0]))
         assert len({(one.rotations[0, 0], one.reached[0, 0]) for one in found}) == 1
+
+
+def test_n_t_has_a_largest_value() -> None:
+    assert TiltParameters(n_t=10_000).n_t == 10_000
+    for n_t in (0, 10_001, 10**18):
+        with pytest.raises(ValueError, match="n_t must lie in 1 to 10,000"):
+            TiltParameters(n_t=n_t)
 
 
 @given(
@@ -320,6 +336,7 @@ def test_memory_does_not_change_a_bit(
     plenty = list(averages(weight, [10, 30, 50], members, draws))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tilt_module, "_NARROW", 1)
+        patch.setattr(tilt_module, "_HELD", 2**bits)
         for module in (tilt_module, stops_module, averages_module):
             patch.setattr(module, "_TOGETHER", 2**bits)
         patch.setattr(stops_module, "_LOSSES", 2**bits)

@@ -74,7 +74,7 @@ HEAD = {
 # What the command line and the API take.
 _asked = get_type_hints(CalibrateWords) | get_type_hints(tna_onnx.calibrate)
 
-_WORDS = ("method", "search", "map", "anchor", "predictions", "ets_loss", "quantized_head")
+_WORDS = ("method", "search", "map", "anchor", "predictions", "ets_loss", "map_objective", "quantized_head")
 
 _Map = Literal[("none", *MAPS)]
 _OutputKind = Literal["logits", "probabilities", "log_probabilities", "positive_probability", "positive_logit"]
@@ -86,6 +86,7 @@ class Settings(SearchSettings):
     """What the run was asked for, and what the search used.
 
     Attributes:
+        max_accuracy_drop: accuracy that a candidate may lose on the calibration data, percentage points.
         method: what `search` and `map` are where they say `auto`.
         search: search that was asked for.
         map: map that was asked for.
@@ -93,6 +94,7 @@ class Settings(SearchSettings):
         predictions: whether `auto` may take what changes predictions.
         fold: whether linear maps may go into weight and bias.
         ets_loss: what the weights of ETS minimise.
+        map_objective: what the temperature of `ts` minimises; `auto` is the objective.
         quantized_head: what becomes of a weight that is stored quantised.
         trust_labels: whether labels were taken as right although they look wrong or miss classes.
         ensemble_size_asked: tilted weights averaged, as asked for: a number, at least 1, `auto`, or `inf` for the limit
@@ -104,6 +106,7 @@ class Settings(SearchSettings):
         gates: limits on the result.
     """
 
+    max_accuracy_drop: float = 0.3
     method: str = "auto"
     search: str = "auto"
     map: str = "auto"
@@ -111,6 +114,7 @@ class Settings(SearchSettings):
     predictions: str = "free"
     fold: bool = True
     ets_loss: str = "auto"
+    map_objective: str = "auto"
     quantized_head: str = "requantize"
     trust_labels: bool = False
     ensemble_size_asked: int | Literal["auto", "inf"] = "auto"

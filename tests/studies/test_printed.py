@@ -19,8 +19,8 @@ from tna_onnx.studies.rotations import expected_angle
 
 def test_a_walk_is_a_product_of_rotation_matrices() -> None:
     weight = np.random.default_rng(0).standard_normal((3, 6))
-    tilt = TiltParameters(n_t=4)
-    stops = [(s.rotations, s.tilted.copy(), s.angles) for s in walk(weight, 2, tilt, np.random.default_rng(7), 12)]
+    walked = walk(weight, 2, TiltParameters(), np.random.default_rng(7), 12, every=4)
+    stops = [(s.rotations, s.tilted.copy(), s.angles) for s in walked]
     assert [rotations for rotations, _, _ in stops] == [4, 8, 12]
     rng = np.random.default_rng(7)
     matrices = [np.eye(6), np.eye(6)]
@@ -60,13 +60,13 @@ def test_the_search_takes_the_least_ece_of_all_stops_and_the_original() -> None:
         # one that cannot be scored is never taken
         return None if len(seen) == 3 else scores
 
-    settings = SearchSettings(seed=3)
+    settings = SearchSettings(seed=3, tilt=TiltParameters(n_t=50))
     found = search_printed(data.weight, score, settings)
     assert found.candidates == len(seen) == 1 + settings.tilt.max_rotations(40) // 50
     seen[2] = math.inf
     assert seen[found.index] == min(seen)
     # the average of the members at that stop, made again
-    stops = walk(data.weight, MEMBERS, settings.tilt, np.random.default_rng(3), 50 * found.index)
+    stops = walk(data.weight, MEMBERS, settings.tilt, np.random.default_rng(3), 50 * found.index, 50)
     last = [stop.tilted.copy() for stop in stops][-1]
     assert np.allclose(found.weight, last.mean(axis=0).T, atol=1e-5)
 
@@ -74,6 +74,6 @@ def test_the_search_takes_the_least_ece_of_all_stops_and_the_original() -> None:
 def test_zero_vectors_have_no_angle() -> None:
     weight = np.zeros((3, 8))
     weight[1:] = np.random.default_rng(0).standard_normal((2, 8))
-    (stop,) = walk(weight, 1, TiltParameters(n_t=5), np.random.default_rng(0), 5)
+    (stop,) = walk(weight, 1, TiltParameters(), np.random.default_rng(0), 5, 5)
     assert np.isnan(stop.angles[0, 0])
     assert 0 < stop.mrc[0] < 90

@@ -17,6 +17,7 @@ from tna_onnx.calibration.settings import (
     Anchor,
     EtsLoss,
     MapChoice,
+    MapObjective,
     Method,
     Predictions,
     QuantizedHead,
@@ -119,6 +120,7 @@ class CalibrateWords(DataModelWords, total=False):
     predictions: Predictions
     fold: bool
     ets_loss: EtsLoss
+    map_objective: MapObjective
     objective: Objective
     max_accuracy_drop: float
     ensemble_size: int | Literal["auto", "inf"]

@@ -49,8 +49,9 @@ def study(
         only: names of studies: `table`, `rotations`, `angles`, `members`, `angle`, `samples`, `dimension`,
             `parameters`, `time`; all of them by default.
         repeats: splits of the samples, draws of rotations and draws of calibration data, at least 2.
-        protocol: `default` searches weights as `calibrate` does; `paper` as the paper prints it.
-        objective: metric that the angle is chosen by.
+        protocol: `default` searches weights in the way of `calibrate`, for `objective`; `paper` as the paper prints it.
+        objective: metric that the angle is chosen by: the paper's ECE by default. `calibrate` has the NLL, and so has
+            the row "Default" of the table.
         bins: bins of ECE and AdaECE.
         seed: of all random draws; the same seed gives the same numbers, times apart.
         device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.

@@ -21,6 +21,7 @@ __all__ = [
     "ANCHORS",
     "ETS_LOSSES",
     "MAP_CHOICES",
+    "MAP_OBJECTIVES",
     "METHODS",
     "PAPER",
     "PREDICTIONS",
@@ -38,6 +39,7 @@ Anchor: TypeAlias = Literal["original", "refit"]
 Predictions: TypeAlias = Literal["free", "keep"]
 QuantizedHead: TypeAlias = Literal["requantize", "float"]
 EtsLoss: TypeAlias = Literal["auto", "squared", "nll"]
+MapObjective: TypeAlias = Literal["auto", Objective]
 
 METHODS: tuple[str, ...] = get_args(Method)
 ANCHORS: tuple[str, ...] = get_args(Anchor)
@@ -46,6 +48,7 @@ SEARCHES: tuple[str, ...] = get_args(Search)
 MAP_CHOICES: tuple[str, ...] = get_args(MapChoice)
 QUANTIZED_HEADS: tuple[str, ...] = get_args(QuantizedHead)
 ETS_LOSSES: tuple[str, ...] = get_args(EtsLoss)
+MAP_OBJECTIVES: tuple[str, ...] = ("auto", *OBJECTIVES)
 
 # The paper's n_e, where `auto` starts.
 _FIRST_MEMBERS = 10
@@ -69,7 +72,8 @@ class Settings:
         fold: put TS into weight and bias, so that the graph stays as it is.
         ets_loss: what the weights of ETS minimise: `squared` error or `nll`; `auto` is `nll` where that is the
             objective.
-        objective: metric that angle, temperature and method are chosen by: `nll`, `ece`, `adaece` or `brier`.
+        map_objective: metric that the temperature of `ts` minimises; `auto` is the objective, its source has `nll`.
+        objective: metric that angle and method are chosen by: `nll`, `ece`, `adaece` or `brier`.
         max_accuracy_drop: percentage points of accuracy that the new weight may lose on the calibration data; also a
             gate on the result, missed if the whole interval of the loss lies beyond it.
         ensemble_size: tilted weights averaged, n_e. `auto` starts at the paper's 10 and takes more if accuracy asks for
@@ -83,7 +87,7 @@ class Settings:
         alpha: first shape of the Beta distribution of the rotation angles.
         beta: second shape.
         theta_s: largest angle of one rotation, radians.
-        n_t: rotations drawn at a time; speed only.
+        n_t: rotations between two looks at mRC, where a tilted weight can stop, from 1 to 10,000 (paper: 50).
         bins: bins of ECE and AdaECE.
         seed: of all random draws.
         trust_labels: calibrate although labels look wrong beside the predictions, and let maps move classes against
@@ -103,6 +107,7 @@ class Settings:
     predictions: Predictions = "free"
     fold: bool = True
     ets_loss: EtsLoss = "auto"
+    map_objective: MapObjective = "auto"
     objective: Objective = "nll"
     max_accuracy_drop: float = 0.3
     ensemble_size: int | Literal["auto", "inf"] = "auto"
@@ -114,7 +119,7 @@ class Settings:
     alpha: float = 5.0
     beta: float = 1.0
     theta_s: float = 0.9
-    n_t: int = 50
+    n_t: int = 1
     bins: int = 15
     seed: int = 0
     trust_labels: bool = False
@@ -129,6 +134,7 @@ class Settings:
         check_choice("anchor", self.anchor, ANCHORS)
         check_choice("objective", self.objective, OBJECTIVES)
         check_choice("ets_loss", self.ets_loss, ETS_LOSSES)
+        check_choice("map_objective", self.map_objective, MAP_OBJECTIVES)
         check_choice("quantized_head", self.quantized_head, QUANTIZED_HEADS)
         # an exact copy of the input would be written
         if self.search == "none" and self.map == "none":
@@ -165,7 +171,8 @@ class Settings:
         loss = self.ets_loss
         if loss == "auto":
             loss = "nll" if self.objective == "nll" else "squared"
-        return {"ets_loss": loss, "objective": self.objective, "bins": self.bins}
+        objective = self.objective if self.map_objective == "auto" else self.map_objective
+        return {"ets_loss": loss, "objective": objective, "bins": self.bins}
 
     @property
     def level(self) -> float:
@@ -204,9 +211,10 @@ class Settings:
 
     @property
     def recorded(self) -> dict[str, Any]:
-        """What reports keep: the search's part with its units, and the words that were asked for."""
+        """What reports keep: the search's part, and the words that were asked for, in their units."""
         return {
             **asdict(self.for_search),
+            "max_accuracy_drop": self.max_accuracy_drop,
             "method": self.method,
             "search": self.search,
             "map": self.map,
@@ -214,6 +222,7 @@ class Settings:
             "predictions": self.predictions,
             "fold": self.fold,
             "ets_loss": self.ets_loss,
+            "map_objective": self.map_objective,
             "quantized_head": self.quantized_head,
             "trust_labels": self.trust_labels,
             # `ensemble_size` of the search is the number that `auto` starts with
@@ -278,14 +287,13 @@ class Settings:
 PAPER: dict[str, Any] = {
     "method": "tna",
     "objective": "ece",
+    "map_objective": "nll",
     "ets_loss": "squared",
     # the paper reports what the accuracy loses, and bounds nothing
     "max_accuracy_drop": 100.0,
     "ensemble_size": 10,
+    "n_t": 50,
     "tilt_bias": False,
     "adaptive": False,
 }
-"""Fields of `Settings` as the paper prints them; docs/explanation/paper.md says where `calibrate` differs.
-
-Source: Cho & Youn (2024), sections "Hyperparameters" and "Methods".
-"""
+"""Fields of `Settings` as the paper prints them, in "Hyperparameters" and "Methods"; see docs/explanation/paper.md."""

@@ -94,6 +94,7 @@ class Strategy:
         # what may not change a prediction is not tilted: there is nothing to search then
         if any(method.tilted for method in self._methods):
             candidates = self._search(None, progress)
+            self._original.forget()
         found = candidates[choose(candidates, self.settings)]
         failed: dict[Method, str] = {}
         scores = self._compared(found, before, failed)
@@ -201,11 +202,18 @@ class Strategy:
     def _scored(self) -> Scored:
         """Candidates with the scores of all samples: searches without a fold use those of the first."""
         assert self.weight is not None  # noqa: S101 - `_tilts`
-        original = self.logits_of(self.weight)
         scaled = None
-        if isinstance(original, HeadLogits):
-            scaled = functools.partial(original.scaled_scores, with_bias=self.settings.tilt_bias)
+        if isinstance(self._original, HeadLogits):
+            scaled = functools.partial(self._original.scaled_scores, with_bias=self.settings.tilt_bias)
         return Scored(self.settings.ensemble(self.weight), self._score_all, scaled)
+
+    @functools.cached_property
+    def _original(self) -> Logits:
+        """Logits under the original weight, from which a search has those of the limit of many members.
+
+        They are kept for that, up to 1 GiB, and given back when the search is over: fits keep others.
+        """
+        return self.logits_of(self.weight)
 
     @property
     def _pairs(self) -> bool:
@@ -228,6 +236,7 @@ class Strategy:
             if key not in made:
                 made[key] = self._weight_of(chosen)
             weights.append(made[key])
+        self._original.forget()
         return weights
 
     def _weight_of(self, candidate: Candidate) -> NDArray[Any] | None:

@@ -29,7 +29,7 @@ SECTIONS = {
     "What is fitted": (
         "protocol", "only", "repeats",
         "method", "search", "map", "predictions", "objective", "max_accuracy_drop", "anchor", "fold", "ets_loss",
-        "quantized_head",
+        "map_objective", "quantized_head",
     ),
     "The search": (
         "ensemble_size", "max_ensemble_size", "antithetic", "tilt_bias", "angle_step", "adaptive", "alpha", "beta",

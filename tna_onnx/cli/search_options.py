@@ -11,6 +11,7 @@ from tna_onnx.calibration.settings import (
     ANCHORS,
     ETS_LOSSES,
     MAP_CHOICES,
+    MAP_OBJECTIVES,
     METHODS,
     PAPER,
     PREDICTIONS,
@@ -20,6 +21,7 @@ from tna_onnx.calibration.settings import (
 )
 from tna_onnx.cli.options import together
 from tna_onnx.cli.types import Number, choice, members
+from tna_onnx.numerics.checks import MAX_N_T
 from tna_onnx.numerics.metric import OBJECTIVES
 
 __all__ = ["search_options", "take_protocol"]
@@ -33,7 +35,8 @@ _what_options = together(
         default="default",
         show_default=True,
         help="paper: where the options below are not given, the settings that the paper prints: --method tna, 10 "
-        "members, the ECE as objective, the whole grid, the bias as it is, no limit on the accuracy.",
+        "members, mRC looked at every 50 rotations, the ECE as objective, maps fitted as their sources do, the whole "
+        "grid, the bias as it is, no limit on the accuracy.",
     ),
     click.option(
         "--method",
@@ -91,11 +94,18 @@ _what_options = together(
         help="Loss that the weights of ETS minimise.",
     ),
     click.option(
+        "--map-objective",
+        type=choice(MAP_OBJECTIVES),
+        default=Settings.map_objective,
+        show_default=True,
+        help="Metric that the temperature of ts minimises. auto: as --objective says.",
+    ),
+    click.option(
         "--objective",
         type=choice(OBJECTIVES),
         default=Settings.objective,
         show_default=True,
-        help="Metric that the angle, the temperature and the method are chosen by.",
+        help="Metric that the angle and the method are chosen by, and the temperature of ts.",
     ),
     click.option(
         "--max-accuracy-drop",
@@ -174,10 +184,10 @@ _weight_options = together(
     ),
     click.option(
         "--n-t",
-        type=click.IntRange(1),
+        type=click.IntRange(1, MAX_N_T),
         default=Settings.n_t,
         show_default=True,
-        help="Rotations drawn at a time; affects speed only.",
+        help="A tilted weight can stop after every so many rotations, where the angle is looked at. The paper has 50.",
     ),
     click.option(
         "--quantized-head",

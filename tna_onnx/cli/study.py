@@ -69,7 +69,7 @@ _study_options = together(
         type=click.Choice(PROTOCOLS),
         default=StudySettings.protocol,
         show_default=True,
-        help="default: weights are searched as `calibrate` does; paper: as the paper prints it.",
+        help="default: weights are searched in the way of `calibrate`, for --objective; paper: as the paper prints it.",
     ),
     click.option(
         "--objective",
@@ -77,7 +77,8 @@ _study_options = together(
         type=click.Choice(OBJECTIVES, case_sensitive=False),
         default=StudySettings.objective,
         show_default=True,
-        help="Metric that the angle is chosen by.",
+        help="Metric that the angle is chosen by: the paper's by default. The row Default of the table has nll, as "
+        "`calibrate` has.",
     ),
     click.option(
         "--seed",

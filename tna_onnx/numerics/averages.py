@@ -68,7 +68,7 @@ class Average:
         angle: target of mRC in degrees.
         weight: (C, n), in the dtype of the original.
         rotations: mean number of rotations of a member.
-        reached: mean mRC of the members in degrees, past the target by a part of one rotation.
+        reached: mean mRC of the members in degrees, past the target by a part of n_t rotations.
     """
 
     angle: float

@@ -9,7 +9,10 @@ from typing import Literal
 
 from tna_onnx.errors import UsageError
 
-__all__ = ["MAX_LEVEL", "check_choice", "check_level", "check_limits", "check_numbers"]
+__all__ = ["MAX_LEVEL", "MAX_N_T", "check_choice", "check_level", "check_limits", "check_numbers"]
+
+MAX_N_T = 10_000
+"""Most rotations between two looks at mRC: with fewer than 1,000 features, so many turn a weight past any angle."""
 
 MAX_LEVEL = 99.9
 """Largest confidence level, per cent: a normal distribution does not tell what lies further out."""

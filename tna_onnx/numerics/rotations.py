@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tna_onnx.numerics.checks import MAX_N_T
+
 __all__ = ["Rotations", "TiltParameters", "levels"]
 
 # A path ends when the expected cosine has fallen to this: 89.4 degrees, where nothing but noise is left.
@@ -37,21 +39,21 @@ class TiltParameters:
         alpha: first shape of the Beta distribution, above 0 (paper: 5); no unit.
         beta: second shape of the Beta distribution, above 0 (paper: 1); no unit.
         theta_s: largest angle of one rotation, radians (paper: 0.9).
-        n_t: rotations made between two looks at mRC, at least 1 (paper: 50). Speed only: mRC is exact after every one.
+        n_t: a path can stop after every so many rotations, where mRC is looked at, from 1 to 10,000 (paper: 50).
     """
 
     alpha: float = 5.0
     beta: float = 1.0
     theta_s: float = 0.9
-    n_t: int = 50
+    n_t: int = 1
 
     def __post_init__(self) -> None:
         if not (0 < self.alpha < math.inf and 0 < self.beta < math.inf):
             raise ValueError(f"alpha and beta must be positive and finite, got {self.alpha} and {self.beta}")
         if not 0 < self.theta_s <= math.pi:
             raise ValueError(f"theta_s must lie in (0, pi] radians, got {self.theta_s}")
-        if self.n_t < 1:
-            raise ValueError(f"n_t must be at least 1, got {self.n_t}")
+        if not 1 <= self.n_t <= MAX_N_T:
+            raise ValueError(f"n_t must lie in 1 to {MAX_N_T:,}, got {self.n_t}")
 
     def max_rotations(self, n: int) -> int:
         """Rotations after which the expected cosine E<w, R w> = (1 - 2/n (1 - E cos t))^k is below 0.01."""
@@ -85,7 +87,8 @@ class Rotations:
     def __init__(self, n: int, seed: int, parameters: TiltParameters) -> None:
         self.n = n
         self.parameters = parameters
-        self.last = parameters.max_rotations(n)
+        # a path ends where mRC is looked at
+        self.last = -(-parameters.max_rotations(n) // parameters.n_t) * parameters.n_t
         self._key = np.random.SeedSequence(seed).generate_state(2, np.uint64)
         self._blocks: dict[tuple[int, int], tuple[NDArray[np.int64], NDArray[np.float64]]] = {}
 

@@ -1,9 +1,9 @@
-"""Where paths of rotations stop: the first rotation after which mRC lies past an angle, the loop of Algorithm 1.
+"""Where paths of rotations stop: the first look at mRC, every n_t rotations, that finds it past an angle: Algorithm 1.
 
 For each class a path follows the deficit e_c = <w_c, w_c - V_c> from the two coordinates that a rotation turns. The
 angle of class c is 2 asin(sqrt(e_c / 2) / |w_c|), which is acos(1 - e_c / |w_c|^2) written so that small angles keep
 their digits; mRC is its mean over classes. What rotations lose has the dtype of the weight, sums over rotations are
-float64, added in the order of the path: stops do not depend on `n_t`, on other angles or on other paths.
+float64, added in the order of the path: stops do not depend on other angles or on other paths.
 """
 
 from __future__ import annotations
@@ -20,11 +20,14 @@ from tna_onnx.numerics.angles import envelope_reaches
 from tna_onnx.numerics.class_vectors import ClassVectors, FloatArray
 from tna_onnx.numerics.compiled import Kernels, compiled
 from tna_onnx.numerics.rotations import Rotations
-from tna_onnx.numerics.tilt import Step, Turns
+from tna_onnx.numerics.turns import Step, Turns
 
 __all__ = ["Stops", "find_stops"]
 
-# Elements of what rotations lose between two looks at mRC, and bytes of class vectors, of paths walked side by side.
+# Rotations that are made at a time: few enough to stay in the cache, many enough for a call of NumPy.
+_WINDOW = 50
+
+# Elements of what rotations lose in a window, and bytes of class vectors, of paths walked side by side.
 _LOSSES = 2**18
 _TOGETHER = 2**25
 
@@ -41,7 +44,7 @@ class Stops:
 
     Attributes:
         rotations: (P, A) rotations made; 0 for angles that a path does not reach before it ends.
-        reached: (P, A) mRC there, radians, past the angle by a part of one rotation.
+        reached: (P, A) mRC there, radians, past the angle by a part of n_t rotations.
     """
 
     rotations: NDArray[np.int64]
@@ -60,7 +63,7 @@ def find_stops(
         angles: (A,) ascending mRC targets in radians, at least 0.
     """
     n, classes = start.vectors.shape
-    together = min(_LOSSES // (rotations.parameters.n_t * classes), _TOGETHER // (n * classes * start.vectors.itemsize))
+    together = min(_LOSSES // (_WINDOW * classes), _TOGETHER // (n * classes * start.vectors.itemsize))
     kernels = compiled(len(paths) * rotations.last * classes, start.vectors.dtype)
     found = [
         _Walk(start, rotations, paths[k : k + max(1, together)], angles, kernels).run()
@@ -149,7 +152,7 @@ def _followed(
 
 
 class _Walk:
-    """Paths walked side by side, in windows of `n_t` rotations."""
+    """Paths walked side by side, in windows of rotations."""
 
     def __init__(
         self,
@@ -163,7 +166,7 @@ class _Walk:
         self._rotations = rotations
         self._paths = paths
         self._angles = angles
-        self._blocks = _blocks(start, len(paths), rotations.parameters.n_t)
+        self._blocks = _blocks(start, len(paths), _WINDOW)
         self._deficit = np.zeros((len(paths), len(start.half)))
         self._kernels = kernels
         # what the mean of x (see `_candidates`) must exceed for mRC to exceed an angle: in general, and while no class
@@ -181,7 +184,7 @@ class _Walk:
         # positions of the paths that have not passed all angles
         going = np.arange(len(self._paths))
         while going.size and done < self._rotations.last:
-            stop = min(done + self._rotations.parameters.n_t, self._rotations.last)
+            stop = min(done + _WINDOW, self._rotations.last)
             pairs, turn = self._rotations.of(self._paths[going], done, stop)
             window = self._turn(going, pairs, turn)
             self._look(going, window, done)
@@ -230,6 +233,10 @@ class _Walk:
     def _look(self, going: NDArray[np.int64], window: _Window, done: int) -> None:
         """Find which angles are passed, after which rotations of a window."""
         path, angle, may = self._candidates(going, window)
+        # Algorithm 1 with n_t: between two looks nothing stops
+        may &= np.arange(done + 1, done + may.shape[1] + 1) % self._rotations.parameters.n_t == 0
+        seen = may.any(axis=1)
+        path, angle, may = path[seen], angle[seen], may[seen]
         # one rotation after the other of those that may pass an angle, for all paths and angles together
         while path.size:
             first = np.argmax(may, axis=1)

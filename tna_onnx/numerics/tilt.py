@@ -26,85 +26,25 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.numerics.class_vectors import ClassVectors, FloatArray
 from tna_onnx.numerics.compiled import Kernels, compiled
-from tna_onnx.numerics.rotations import Rotations, levels
+from tna_onnx.numerics.rotations import Rotations
+from tna_onnx.numerics.turns import Step, Turns
 
-__all__ = ["Step", "Turns", "tilted_means"]
+__all__ = ["tilted_means"]
 
 # Bytes of class vectors that are turned side by side: half of a core's second cache, the other half is for the sum.
 _TOGETHER = 2**20
 
+# Rotations whose steps are held at once, where several blocks of classes take them: about 50 MB.
+_HELD = 2**20
+
 # Classes below which rows are too short to be worth a step of their own.
 _NARROW = 64
-
-
-@dataclass(frozen=True, eq=False)
-class Turns:
-    """Rotations of several paths, in the order of each path.
-
-    Attributes:
-        path: (K,) position of the path of each rotation among those walked together.
-        pairs: (K, 2) coordinates.
-        turn: (K,) angles in radians.
-    """
-
-    path: NDArray[np.int64]
-    pairs: NDArray[np.int64]
-    turn: NDArray[np.float64]
-
-    def reversed(self) -> Turns:
-        """Return the rotations that undo these."""
-        return Turns(self.path[::-1], self.pairs[::-1], -self.turn[::-1])
-
-    def steps(self, n: int) -> Iterator[Step]:
-        """Yield what can be turned together, for (P, n, C) class vectors as P n rows."""
-        if not len(self.path):
-            return
-        rows = self.path[:, None] * n + self.pairs
-        cos = np.cos(self.turn)[:, None]
-        sin = np.sin(self.turn)[:, None]
-        for k in levels(rows, int(rows.max()) + 1):
-            yield Step(k, rows[k, 0], rows[k, 1], cos[k], sin[k])
-
-
-@dataclass(frozen=True, eq=False)
-class Step:
-    """Rotations of disjoint rows.
-
-    Attributes:
-        number: (k,) which rotations of the `Turns` these are.
-        i: (k,) first row of each.
-        j: (k,) second row.
-        cos: (k, 1) cosines, float64.
-        sin: (k, 1) sines.
-    """
-
-    number: NDArray[np.int64]
-    i: NDArray[np.int64]
-    j: NDArray[np.int64]
-    cos: FloatArray
-    sin: FloatArray
-
-    def apply(self, flat: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-        """Turn rows of (rows, C) class vectors in place; return (k, C) rows i and j before, and after."""
-        cos = self.cos.astype(flat.dtype)
-        sin = self.sin.astype(flat.dtype)
-        # G^T (v_i, v_j) = (cos v_i + sin v_j, cos v_j - sin v_i)
-        old_i = flat.take(self.i, axis=0)
-        old_j = flat.take(self.j, axis=0)
-        new_i = cos * old_i
-        new_i += sin * old_j
-        new_j = cos * old_j
-        new_j -= sin * old_i
-        flat[self.i] = new_i
-        flat[self.j] = new_j
-        return old_i, old_j, new_i, new_j
 
 
 def tilted_means(
@@ -125,25 +65,48 @@ def tilted_means(
     size = n * start.vectors.itemsize
     width = min(classes, max(_NARROW, _TOGETHER // size))
     together = max(1, _TOGETHER // (size * width))
-    numbers = [np.arange(k, min(k + together, len(stops))) for k in range(0, len(stops), together)]
     kernels = compiled(float(np.sum(stops[:, -1])) * classes, start.vectors.dtype)
-    legs: list[_Legs | _CompiledLegs]
-    if kernels and not paired:
-        legs = [_CompiledLegs(kernels, rotations, stops[paths], paths) for paths in numbers]
-    else:
-        legs = [_Legs(rotations, stops[paths], paths, int(np.sum(paths < paired))) for paths in numbers]
     members = len(stops) + paired
     rounding = _rounding(start, members)
     means = [np.empty_like(start.vectors) for _ in range(stops.shape[1])]
     # with the stops known, classes have nothing to do with each other: a block of them stays in the cache
-    for begin in range(0, classes, width):
-        block = np.ascontiguousarray(start.vectors[:, begin : begin + width])
-        sums = _Sums(block, len(means), rounding)
-        for leg in legs:
-            leg.walk(block, sums)
-        for mean, total in zip(means, sums.totals(), strict=True):
-            mean[:, begin : begin + width] = total / members
+    blocks = [slice(begin, begin + width) for begin in range(0, classes, width)]
+    sums: dict[int, _Sums] = {}
+    groups = _groups(stops, together, alone=len(blocks) == 1)
+    for group, numbers in enumerate(groups):
+        legs = [_legs(rotations, stops[paths], paths, paired, kernels) for paths in numbers]
+        for k, columns in enumerate(blocks):
+            block = np.ascontiguousarray(start.vectors[:, columns])
+            own = sums.pop(k, None) or _Sums(block, len(means), rounding)
+            for leg in legs:
+                leg.walk(block, own)
+            if group + 1 < len(groups):
+                sums[k] = own
+                continue
+            for mean, total in zip(means, own.totals(), strict=True):
+                mean[:, columns] = total / members
     return [mean.T for mean in means]
+
+
+def _groups(stops: NDArray[np.int64], together: int, *, alone: bool) -> list[list[NDArray[np.int64]]]:
+    """Cut paths into those that are walked side by side, and these into groups whose steps are held at once.
+
+    Args:
+        stops: (P, A) ascending numbers of rotations.
+        together: paths that are walked side by side.
+        alone: whether one block of classes takes all steps, so that none needs to be held for another.
+    """
+    groups: list[list[NDArray[np.int64]]] = [[]]
+    held = 0
+    for begin in range(0, len(stops), together):
+        paths = np.arange(begin, min(begin + together, len(stops)))
+        made = int(stops[paths].max(axis=1, initial=0).sum())
+        if groups[-1] and (alone or held + made > _HELD):
+            groups.append([])
+            held = 0
+        groups[-1].append(paths)
+        held += made
+    return groups
 
 
 def _rounding(start: ClassVectors, members: int) -> float:
@@ -250,6 +213,15 @@ class _Legs:
         for first, last in itertools.pairwise(cuts.tolist()):
             part = slice(first, last)
             sums.change(stop, rows[part] % self._n, before[part], after[part])
+
+
+def _legs(
+    rotations: Rotations, stops: NDArray[np.int64], paths: NDArray[np.int64], paired: int, kernels: Kernels | None
+) -> _Legs | _CompiledLegs:
+    """Return what walks some paths, of which those below `paired` have a counterpart."""
+    if kernels and not paired:
+        return _CompiledLegs(kernels, rotations, stops, paths)
+    return _Legs(rotations, stops, paths, int(np.sum(paths < paired)))
 
 
 class _CompiledLegs:

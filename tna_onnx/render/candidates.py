@@ -59,7 +59,7 @@ def highest(details: Details, value: Callable[[Scored], float]) -> float:
 
 def allowed_accuracy(details: Details, settings: dict[str, object]) -> float:
     """Return the lowest accuracy on the calibration data that the search allowed, in per cent."""
-    return 100 * (details.steps[0].calibration.accuracy - float(str(settings["max_accuracy_drop"])))
+    return 100 * details.steps[0].calibration.accuracy - float(str(settings["max_accuracy_drop"]))
 
 
 def looks(details: Details, max_looks: int) -> dict[int, int]:

@@ -17,7 +17,7 @@ from tna_onnx.numerics.metric import METRICS
 from tna_onnx.render import candidates
 from tna_onnx.render.figure_files import STYLE, save_figure
 from tna_onnx.render.reliability import bars
-from tna_onnx.render.reliability_figure import BAR, OVER, draw_reliability
+from tna_onnx.render.reliability_figure import BAR, OVER, Panel, draw_reliability
 from tna_onnx.results.details import Details, Scored
 from tna_onnx.results.report import Report
 
@@ -83,8 +83,12 @@ def write_figures(report: Report, folder: Path, formats: Sequence[str] = ("svg",
 
 def _figures(report: Report, details: Details) -> dict[str, Callable[[Any], None]]:
     """File name -> what draws on a figure."""
+    panels = (
+        Panel("before", details.before, report.bin_free_before.corp.curve),
+        Panel("after", details.after, report.bin_free_after.corp.curve),
+    )
     drawings: dict[str, Callable[[Any], None]] = {
-        "reliability": lambda figure: draw_reliability(figure, report, details),
+        "reliability": lambda figure: draw_reliability(figure, panels),
         "confidence": lambda figure: _confidence(figure, details),
         "risk-coverage": lambda figure: _risk(figure, details),
     }

@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Sequence
+from pathlib import Path, PurePath
 from typing import Any
 
 from markupsafe import escape
 
+from tna_onnx.data.optional import optional
 from tna_onnx.errors import UsageError
 from tna_onnx.files import write_file
+from tna_onnx.render.figure_files import STYLE
+from tna_onnx.render.html.calibration import to_html
+from tna_onnx.render.html.comparison import comparison_page
+from tna_onnx.render.html.short import evaluation_page, report_page
 from tna_onnx.render.html.study import study_page
+from tna_onnx.render.reliability_figure import MOST_ABREAST, Panel, draw_reliability
 from tna_onnx.render.study_figures import figure_of
+from tna_onnx.results.comparison import ModelComparison
+from tna_onnx.results.evaluation import Evaluation
+from tna_onnx.results.report import Report
+from tna_onnx.results.study import Studies
 
 __all__ = ["figure", "fragment", "save_page"]
+
+# Inches of one diagram with its strip, and of the legend below all of them.
+_WIDTH = 3.3
+_HEIGHT = 2.9
+_LEGEND = 0.4
 
 
 def fragment(result: Any) -> str:
@@ -23,15 +39,43 @@ def fragment(result: Any) -> str:
 
 
 def figure(result: Any) -> Any:
-    """Return a matplotlib figure: of a study, or one for each study by its name."""
-    studies = getattr(result, "studies", None)
-    if studies is None:
-        return figure_of(result)
-    return {study.name: drawn for study in studies if (drawn := figure_of(study)) is not None}
+    """Return a matplotlib figure: of a study, or one for each study by its name; else the reliability diagrams.
+
+    Raises:
+        UsageError: matplotlib is missing.
+    """
+    if isinstance(result, Report):
+        curves = (result.bin_free_before.corp.curve, result.bin_free_after.corp.curve)
+        sides = (result.reliability.before, result.reliability.after)
+        return _reliability([Panel(*each) for each in zip(("before", "after"), sides, curves, strict=True)])
+    if isinstance(result, Evaluation):
+        return _reliability([Panel(PurePath(result.model).name, result.reliability, result.bin_free.corp.curve)])
+    if isinstance(result, ModelComparison):
+        return _reliability([Panel(model.name, model.reliability) for model in result.models])
+    if isinstance(result, Studies):
+        return {study.name: drawn for study in result.studies if (drawn := figure_of(study)) is not None}
+    return figure_of(result)
+
+
+def _reliability(panels: Sequence[Panel]) -> Any:
+    matplotlib = optional("matplotlib", "plot", "drawing figures")
+    make = optional("matplotlib.figure", "plot", "drawing figures").Figure  # no pyplot: global state
+    abreast = min(MOST_ABREAST, len(panels))
+    width = _WIDTH * abreast if abreast > 1 else 1.5 * _WIDTH
+    with matplotlib.rc_context(STYLE):
+        drawn = make(figsize=(width, _HEIGHT * -(-len(panels) // abreast) + _LEGEND))
+        draw_reliability(drawn, panels)
+    return drawn
 
 
 def page(result: Any) -> str:
-    """Return the page of a result."""
+    """Return the page of a result: of a report the long one, if it has the details."""
+    if isinstance(result, Report):
+        return to_html(result) if result.details is not None else report_page(result)
+    if isinstance(result, Evaluation):
+        return evaluation_page(result)
+    if isinstance(result, ModelComparison):
+        return comparison_page(result)
     return study_page(result)
 
 

@@ -1,16 +1,16 @@
-"""The reliability diagrams before and after as a figure of matplotlib; `figures` gives it its style and its file."""
+"""Reliability diagrams as a figure of matplotlib; who asks for it gives it its style and its file."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tna_onnx.numerics.corp import BAND_LEVEL, Curve
+from tna_onnx.numerics.reliability import Bins
 from tna_onnx.render.reliability import Bar, bars
-from tna_onnx.results.details import Details
-from tna_onnx.results.report import Report
 
-__all__ = ["BAR", "OVER", "draw_reliability"]
+__all__ = ["BAR", "MOST_ABREAST", "OVER", "Panel", "draw_reliability"]
 
 BAR = {"color": "#c8d4e6", "edgecolor": "#333333", "linewidth": 0.5}
 OVER = {"facecolor": "#f6c6bd", "edgecolor": "#a02c1c", "hatch": "////", "linewidth": 0.5}
@@ -18,26 +18,52 @@ UNDER = {"facecolor": "#ffffff", "edgecolor": "#1d5c2f", "hatch": "....", "linew
 # More bins are too narrow for their counts.
 _MAX_COUNTED = 20
 
+MOST_ABREAST = 3
+"""Diagrams beside each other."""
 
-def draw_reliability(figure: Any, report: Report, details: Details) -> None:
+
+@dataclass(frozen=True)
+class Panel:
+    """A diagram: its title, its bins, and the fit without bins where there is one."""
+
+    title: str
+    bins: Bins
+    curve: Curve | None = None
+
+
+def draw_reliability(figure: Any, panels: Sequence[Panel]) -> None:
     """Accuracy of each bin and its gap to the confidence, and the fit without bins; below, the samples of each bin."""
-    diagrams, strips = figure.subplots(2, 2, sharex=True, sharey="row", height_ratios=[4, 1.2])
+    abreast = min(MOST_ABREAST, len(panels))
+    rows = -(-len(panels) // abreast)
+    ratios = [4, 1.2] * rows
+    grid = figure.subplots(2 * rows, abreast, sharex=True, sharey="row", height_ratios=ratios, squeeze=False)
     # Room above the highest bar for its count.
-    highest = 1.9 * max(*details.before.count, *details.after.count, 1)
-    sides = (
-        ("before", details.before, report.bin_free_before.corp.curve),
-        ("after", details.after, report.bin_free_after.corp.curve),
-    )
-    for (word, bins, curve), diagram, strip in zip(sides, diagrams, strips, strict=True):
-        drawn = bars(bins)
-        _diagram(diagram, drawn)
-        _without_bins(diagram, curve)
-        diagram.set_title(f"{word}: ECE {100 * bins.ece:.2f} %")
-        _counts(strip, drawn)
-        strip.set(xlabel="confidence", ylim=(0, highest))
-    diagrams[0].set_ylabel("accuracy")
-    strips[0].set_ylabel("samples")
-    figure.legend(*diagrams[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    highest = 1.9 * max(1, *(max(panel.bins.count) for panel in panels))
+    for k in range(rows * abreast):
+        diagram = grid[2 * (k // abreast), k % abreast]
+        strip = grid[2 * (k // abreast) + 1, k % abreast]
+        if k >= len(panels):
+            diagram.set_visible(False)
+            strip.set_visible(False)
+            continue
+        _panel(diagram, strip, panels[k])
+        strip.set(ylim=(0, highest))
+        if k % abreast == 0:
+            diagram.set_ylabel("accuracy")
+            strip.set_ylabel("samples")
+    # three columns are as wide as two diagrams
+    columns = 3 if abreast > 1 else 2
+    figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=columns)
+
+
+def _panel(diagram: Any, strip: Any, panel: Panel) -> None:
+    drawn = bars(panel.bins)
+    _diagram(diagram, drawn)
+    if panel.curve is not None:
+        _without_bins(diagram, panel.curve)
+    diagram.set_title(f"{panel.title}: ECE {100 * panel.bins.ece:.2f} %")
+    _counts(strip, drawn)
+    strip.set(xlabel="confidence")
 
 
 def _diagram(axes: Any, drawn: Sequence[Bar]) -> None:

@@ -69,7 +69,8 @@ def figure_of(study: Study) -> Any:
         return None
     matplotlib = optional("matplotlib", "plot", "drawing figures")
     make = optional("matplotlib.figure", "plot", "drawing figures").Figure  # no pyplot: global state
-    columns = min(3, len(study.charts))
+    # four stand in a square
+    columns = 2 if len(study.charts) == 4 else min(3, len(study.charts))
     rows = -(-len(study.charts) // columns)
     legend = max(len(chart.lines) for chart in study.charts) * _LEGEND_LINE
     with matplotlib.rc_context(STYLE):
@@ -95,11 +96,15 @@ def _draw(axes: Any, chart: Chart) -> None:
         ticks = sorted({value for line in chart.lines for value in line.x})
         axes.set_xticks(_thinned(ticks), [f"{value:g}" for value in _thinned(ticks)])
         axes.minorticks_off()
+    if chart.x_names:
+        axes.set_xticks(range(1, len(chart.x_names) + 1), chart.x_names)
     axes.set(title=chart.title, xlabel=chart.x_label, ylabel=chart.y_label)
     if chart.y_range is None:
         axes.set_ylim(bottom=0)
     else:
         axes.set_ylim(*chart.y_range)
+    if len(chart.lines) == 1:
+        return
     longest = max(len(line.name) for line in chart.lines)
     # below the panel: inside it would hide lines
     axes.legend(loc="upper left", bbox_to_anchor=(-0.1, -0.2), ncols=1 if longest > _LONG_LABEL else 2, fontsize=7)

@@ -9,6 +9,7 @@ from tna_onnx.numerics.checks import MAX_LEVEL
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Interval, Metrics
 from tna_onnx.results.details import Bins
+from tna_onnx.results.shown import Record, Shown, difference_record, metric_record
 from tna_onnx.results.standing import Standing, Word, changed
 
 __all__ = ["ComparedModel", "ModelComparison", "multiplicity_note", "verdict_text"]
@@ -53,7 +54,7 @@ class ComparedModel:
 
 
 @dataclass(frozen=True)
-class ModelComparison:
+class ModelComparison(Shown):
     """What `compare` measured: several models on the same samples.
 
     Attributes:
@@ -71,6 +72,23 @@ class ModelComparison:
     models: tuple[ComparedModel, ...]
     versions: dict[str, str]
     notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        """Say in one line what was compared."""
+        words = "; ".join(f"{model.name}: {model.word}" for model in self.others)
+        return f"<ModelComparison with {self.baseline}: {words}; {self.models[0].metrics.n:,} samples>"
+
+    def records(self) -> list[Record]:
+        """Return a row for each model and metric, with its unit; the baseline has no differences."""
+        return [
+            {
+                "model": model.name,
+                **metric_record(name, value=getattr(model.metrics, name)),
+                **difference_record(name, model.differences),
+            }
+            for model in self.models
+            for name in METRICS
+        ]
 
     @property
     def others(self) -> tuple[ComparedModel, ...]:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import PurePath
 
+from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.results.bin_free import BinFree
+from tna_onnx.results.shown import Record, Shown, metric_record, values_text
 
 __all__ = ["Evaluation"]
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class Evaluation(Shown):
     """What `evaluate` measured.
 
     Attributes:
@@ -42,3 +45,11 @@ class Evaluation:
     provider: str
     notes: tuple[str, ...] = ()
     missed: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        """Say in one line what was measured."""
+        return f"<Evaluation of {PurePath(self.model).name}: {values_text(self.metrics)}; {self.metrics.n:,} samples>"
+
+    def records(self) -> list[Record]:
+        """Return a row for each metric, with its unit."""
+        return [metric_record(name, value=getattr(self.metrics, name)) for name in METRICS]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Any, Literal
 
 from tna_onnx.numerics.crossfitted import CrossFit, corrected_errors
@@ -14,6 +15,7 @@ from tna_onnx.numerics.reliability import Reliability
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.results.bin_free import BinFree
 from tna_onnx.results.details import Details
+from tna_onnx.results.shown import Record, Shown, difference_record, metric_record, values_text
 from tna_onnx.results.standing import Standing
 from tna_onnx.results.verification import Verification
 
@@ -126,7 +128,7 @@ class Changes:
 
 
 @dataclass(frozen=True)
-class Report:
+class Report(Shown):
     """What `calibrate` did.
 
     Attributes:
@@ -210,6 +212,24 @@ class Report:
     classes_unseen: tuple[int, ...] = ()
     classes_scarce: tuple[int, ...] = ()
     missed: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        """Say in one line what was done, and what it changed."""
+        c = self.comparison
+        values = values_text(c.before, c.after)
+        name = PurePath(self.model).name
+        return f"<Report on {name}: {self.method}, {self.standing.word}; {values}; {c.before.n:,} {c.samples} samples>"
+
+    def records(self) -> list[Record]:
+        """Return a row for each metric of `comparison`, before and after, with its unit."""
+        c = self.comparison
+        return [
+            {
+                **metric_record(name, before=getattr(c.before, name), after=getattr(c.after, name)),
+                **difference_record(name, c.differences),
+            }
+            for name in METRICS
+        ]
 
     @property
     def already_calibrated(self) -> bool:

@@ -7,11 +7,10 @@ drawn, in the units of their axes.
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from tna_onnx.results.shown import Shown
+from tna_onnx.results.shown import Record, Shown
 
 __all__ = ["Cell", "Chart", "Column", "Line", "Studies", "Study"]
 
@@ -41,6 +40,15 @@ class Column:
     better: Literal[-1, 0, 1] = 0
     beside: tuple[str, ...] = ()
     hidden: bool = False
+
+    def shown(self, value: Cell) -> Cell:
+        """Return a stored value in the unit of the column.
+
+        >>> Column("ece", "ECE, %", 100, 2).shown(0.5)
+        50.0
+        """
+        # a count stays a whole number
+        return value if isinstance(value, str) or value is None or self.factor == 1 else self.factor * value
 
     def number(self, value: Cell) -> str:
         """Write a value in the unit of the column.
@@ -91,6 +99,7 @@ class Chart:
         y_label: of the vertical axis, with its unit.
         lines: that are drawn.
         log_x: whether the horizontal axis is logarithmic.
+        x_names: what stands at 1, 2, ... on a horizontal axis that has no scale; empty for an axis with one.
         y_range: ends of the vertical axis, in units of the axis, where lines are cut off; from zero to the highest
             value where it is None.
     """
@@ -101,6 +110,7 @@ class Chart:
     lines: tuple[Line, ...]
     log_x: bool = False
     y_range: tuple[float, float] | None = None
+    x_names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -142,15 +152,11 @@ class Study(Shown):
         k = self._index(name)
         return tuple(row[k] for row in self.rows)
 
-    def to_pandas(self) -> Any:
-        """Return the rows as a pandas DataFrame, in stored units.
-
-        Raises:
-            ImportError: pandas is not installed.
-        """
-        # no dependency of this package
-        frame = importlib.import_module("pandas").DataFrame
-        return frame(list(self.rows), columns=[column.name for column in self.columns])
+    def records(self) -> list[Record]:
+        """Return the rows by the names of their columns, in the units of these; `rows` has stored units."""
+        names = [column.name for column in self.columns]
+        shown = [[column.shown(value) for column, value in zip(self.columns, row, strict=True)] for row in self.rows]
+        return [dict(zip(names, row, strict=True)) for row in shown]
 
     def best(self, column: Column) -> tuple[int, ...]:
         """Return the rows with the best value as shown of a column; none where neither side is better."""
@@ -238,6 +244,14 @@ class Studies(Shown):
         """Go through the studies."""
         return iter(self.studies)
 
+    def records(self) -> list[Record]:
+        """Return a row for each study: what it found, in words."""
+        return [{"study": study.name, "title": study.title, "finding": study.sentence} for study in self.studies]
+
     def to_pandas(self) -> dict[str, Any]:
-        """Return a pandas DataFrame for each study, by its name."""
+        """Return a pandas DataFrame for each study, by its name.
+
+        Raises:
+            UsageError: pandas is not installed.
+        """
         return {study.name: study.to_pandas() for study in self.studies}

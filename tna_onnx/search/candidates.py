@@ -39,7 +39,7 @@ class Candidate:
 
     Attributes:
         angle: target of mRC in degrees; 0 is the original weight.
-        reached: mean mRC of the members in degrees, past the target by a part of one rotation.
+        reached: mean mRC of the members in degrees, past the target by a part of n_t rotations.
         ensemble_size: members averaged.
         rotations: mean number of rotations n_r of a member.
         scores: of all calibration samples; in a complete search after the map.

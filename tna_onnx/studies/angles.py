@@ -1,8 +1,8 @@
 """Angles between class vectors and features: as they are, and tilted; of the own class, right or wrong, and of others.
 
 The angle to the own class's vector is shown apart for predictions that are right and wrong; "other class" is a random
-class that is not the label. With psi the angle before, and theta the one by which a vector turns, the theorem on the
-class-wise effect gives the mode of the angle after, arccos(cos psi cos theta).
+class that is not the label. With psi the angle before, and theta the one by which the class's own vector turned, the
+theorem on the class-wise effect gives the mode of the angle after, arccos(cos psi cos theta).
 Source: the paper, Figure "Distribution plot of the data samples" and the theorem before it.
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.extraction.table import FeatureTable
-from tna_onnx.numerics.averages import Draws, averages
+from tna_onnx.numerics.averages import Average, Draws, averages
 from tna_onnx.results.study import Cell, Chart, Column, Line, Study
 from tna_onnx.studies.data import StudyData, rows_of
 from tna_onnx.studies.feature_angles import feature_angles
@@ -44,12 +44,20 @@ def study(data: StudyData, settings: StudySettings, progress: Callable[[int, int
     classes = len(data.weight)
     others = (table.labels + rng.integers(1, classes, len(table))) % classes
     angles: Angles = {}
-    for k, (name, weight) in enumerate(_weights(data.weight, settings.seed).items()):
-        angles |= _of_weight(name, weight, data, table, others)
+    rows: list[tuple[Cell, ...]] = []
+    for k, (name, average) in enumerate(_averages(data.weight, settings.seed).items()):
+        own = _of_weight(name, average.weight, data, table, others)
+        angles |= own
+        expected = {}
+        # the theorem is about one rotation, and the same samples before and after: right and wrong ones change
+        if average.angle > 0 and "members" not in name:
+            kinds = {"own class": table.labels, "other class": others}
+            expected = {kind: _expected(data.weight, average.weight, table, kinds[kind]) for kind in kinds}
+        rows += [_row(key, average.reached, found, expected.get(key[1])) for key, found in own.items() if len(found)]
         progress(k + 1, 1 + 2 * len(_ANGLES))
-    rows = tuple(_row(key, found, angles) for key, found in angles.items() if len(found))
     columns = (
         Column("weight", "Weight"),
+        Column("mrc", "mRC, degrees", 1, 2),
         Column("kind", "Class vector"),
         Column("samples", "Samples"),
         Column("mean", "Mean angle, degrees", 1, 2, beside=("sd",)),
@@ -71,18 +79,18 @@ def study(data: StudyData, settings: StudySettings, progress: Callable[[int, int
         "distribution plots of the angles",
         _sentence(angles),
         columns,
-        rows,
+        tuple(rows),
         charts,
     )
 
 
-def _weights(weight: NDArray[Any], seed: int) -> dict[str, NDArray[Any]]:
+def _averages(weight: NDArray[Any], seed: int) -> dict[str, Average]:
     """The original weight, tilted ones and averages, by name."""
-    weights = {"original": weight}
+    named = {"original": Average(0.0, weight, 0.0, 0.0)}
     for size, ending in ((1, ""), (_MEMBERS, f", {_MEMBERS} members")):
         made = averages(weight, _ANGLES, size, Draws(seed))
-        weights |= {f"{average.angle:g} degrees{ending}": average.weight for average in made}
-    return weights
+        named |= {f"{average.angle:g} degrees{ending}": average for average in made}
+    return named
 
 
 def _of_weight(
@@ -99,15 +107,21 @@ def _of_weight(
     return {(name, kind): found[~np.isnan(found)] for kind, found in kinds.items()}
 
 
-def _row(key: tuple[str, str], found: NDArray[np.float64], angles: Angles) -> tuple[Cell, ...]:
+def _expected(
+    weight: NDArray[Any], tilted: NDArray[Any], table: FeatureTable, classes: NDArray[np.int64]
+) -> float | None:
+    """Mean of the theorem's mode, for class vectors that turned by what they really turned by."""
+    psi = np.radians(feature_angles(weight, table.features, classes))
+    theta = np.radians(feature_angles(weight, tilted, np.arange(len(weight))))[classes]
+    modes = np.degrees(np.arccos(np.cos(psi) * np.cos(theta)))
+    known = modes[~np.isnan(modes)]
+    return float(known.mean()) if len(known) else None
+
+
+def _row(key: tuple[str, str], reached: float, found: NDArray[np.float64], expected: float | None) -> tuple[Cell, ...]:
     weight, kind = key
-    expected = None
-    # the theorem is about one rotation, and the same samples before and after: right and wrong ones change
-    if weight.endswith("degrees") and "predicted" not in kind:
-        psi = np.radians(angles["original", kind])
-        turned = np.radians(float(weight.split()[0]))
-        expected = float(np.degrees(np.arccos(np.cos(psi) * np.cos(turned))).mean())
-    return (weight, kind, len(found), float(found.mean()), float(found.std()), expected, *map(float, _shares(found)))
+    spread = (float(found.mean()), float(found.std()))
+    return (weight, reached, kind, len(found), *spread, expected, *map(float, _shares(found)))
 
 
 def _shares(found: NDArray[np.float64]) -> NDArray[np.float64]:

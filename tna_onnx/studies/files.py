@@ -83,7 +83,7 @@ def _study(values: dict[str, Any]) -> Study:
 def _chart(values: dict[str, Any]) -> Chart:
     lines = tuple(_line(each) for each in values["lines"])
     y_range = None if values["y_range"] is None else tuple(values["y_range"])
-    return Chart(**{**values, "lines": lines, "y_range": y_range})
+    return Chart(**{**values, "lines": lines, "y_range": y_range, "x_names": tuple(values["x_names"])})
 
 
 def _line(values: dict[str, Any]) -> Line:

@@ -22,6 +22,7 @@ from tna_onnx.search.candidates import Candidate, candidate_of, candidate_weight
 from tna_onnx.search.scored import Scored
 from tna_onnx.search.settings import SearchSettings
 from tna_onnx.search.sparse import search_sparse
+from tna_onnx.search.walk import Walk
 from tna_onnx.studies.data import StudyData
 from tna_onnx.studies.printed import MEMBERS, Printed, search_printed
 from tna_onnx.studies.settings import StudySettings
@@ -117,24 +118,28 @@ def complete(data: StudyData, names: Sequence[str], settings: StudySettings, see
     if settings.printed:
         pairs = {name: _complete_printed(data, name, settings, own) for name in names}
         return {name: found for name, found in pairs.items() if found is not None}
-    pools: dict[str, list[Candidate]] = {name: [] for name in names}
+    # of all weights, a walk keeps the best
+    walks: dict[str, Walk] = {}
     members = own.ensemble_size
     original = Average(0.0, data.weight, 0.0, 0.0)
     grid = np.arange(GRID_STEP, 90, GRID_STEP).tolist()
     for average in itertools.chain([original], averages(data.weight, grid, members, own.draws)):
         logits = data.logits(data.calibration, average.weight)
-        for name, pool in pools.items():
+        for name in names if average is original else [*walks]:
             # the map changes little with the angle: the neighbour's is a good start
-            start = pool[-1].fitted if pool else None
+            start = walks[name].pool[-1].fitted if name in walks else None
             try:
                 fitted = fit(name, logits, settings, start)
             except DataError:
                 continue
-            if pool or average is original:
-                pool.append(candidate_of(average, members, logits.mapped_scores(fitted), fitted))
+            candidate = candidate_of(average, members, logits.mapped_scores(fitted), fitted)
+            if name in walks:
+                walks[name].add([candidate])
+            else:
+                walks[name] = Walk(candidate, own)
         logits.forget()
-    best = {name: pool[choose(pool, own)] for name, pool in pools.items() if pool}
-    return {name: _found(each, each.weight, len(pools[name])) for name, each in best.items()}
+    best = {name: walk.pool[choose(walk.pool, own)] for name, walk in walks.items()}
+    return {name: _found(each, each.weight, len(walks[name].pool)) for name, each in best.items()}
 
 
 def _complete_printed(data: StudyData, name: str, settings: StudySettings, own: SearchSettings) -> Found | None:

@@ -43,9 +43,9 @@ def narrowed(data: StudyData, dimension: int, rng: np.random.Generator) -> Study
 def _head(table: FeatureTable, classes: int) -> tuple[Any, Any]:
     """Fit a (C, n) weight and a (C,) bias."""
     features = np.asarray(table.features, np.float32)
-    scale = np.sqrt(np.mean(np.square(features), axis=0, dtype=np.float64)).astype(np.float32)
-    # a feature that is always zero has no say
-    scale[scale == 0] = 1
+    # one for all: scaled by its own, a feature that is hardly ever active would get a weight so large that a tilt,
+    # which carries a part of it to all the others, would leave nothing but that
+    scale = np.float32(np.sqrt(np.mean(np.square(features), dtype=np.float64))) or np.float32(1)
     axes = principal_axes(np.hstack([features / scale, np.ones((len(features), 1), np.float32)]))
     scores = np.zeros((len(features), classes), np.float32)
     solution = list(ridge_path(scores, table.labels, axes, _STRENGTHS))[-1] @ axes.axes.T

@@ -1,12 +1,14 @@
 """Ablations: theta_s, the Beta distribution, n_t and the bins, one at a time, the others as the paper has them.
 
-For theta_s, Beta and bins the search runs with 10 members, and its choice is scored on the held-out samples. n_t says
-how often mRC is looked at: with it, Algorithm 1 stops past 30 degrees, and what it overshoots is measured.
+For theta_s, Beta and bins the search runs with 10 members, and its choice is scored on the held-out samples, always
+over the same bins. n_t says how often mRC is looked at: with it, Algorithm 1 stops past 30 degrees, and what it
+overshoots is measured.
 Source: the paper, sections "Hyperparameters" and "Assumptions".
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
 from tna_onnx.numerics.metric import METRICS
@@ -44,16 +46,17 @@ def study(data: StudyData, settings: StudySettings, progress: Callable[[int, int
         Column("rotations", "Rotations n_r", 1, 0),
         *metrics,
     )
-    charts = tuple(_chart(parameter, rows) for parameter in dict.fromkeys(str(row[0]) for row in rows))
-    note = (
-        f"For n_t, Algorithm 1 stops past {TARGET:g} degrees; elsewhere the angle is searched, with {MEMBERS} members."
+    charts = (*(_chart(parameter, rows) for parameter in ("theta_s", "Beta", "bins")), _past(rows))
+    notes = (
+        f"For n_t, Algorithm 1 stops past {TARGET:g} degrees; elsewhere the angle is searched, with {MEMBERS} members.",
+        f"`bins` are those that choose the angle; every ECE shown has {settings.bins} bins.",
     )
-    return Study("parameters", "Parameters", "hyperparameters", _sentence(rows), columns, tuple(rows), charts, (note,))
+    return Study("parameters", "Parameters", "hyperparameters", _sentence(rows), columns, tuple(rows), charts, notes)
 
 
 def _cases(settings: StudySettings) -> Iterator[tuple[str, str, Callable[[StudyData, int], Repeat]]]:
     """Yield (parameter, value, what measures it with a seed)."""
-    searches = Searches(settings.search(settings.seed))
+    searches = Searches(settings.search(settings.seed), sorted({settings.bins, *_BINS}))
     for theta_s in _THETAS:
         tilt = TiltParameters(theta_s=theta_s)
         yield "theta_s", f"{theta_s:g}", searches.case(tilt, settings.bins)
@@ -73,25 +76,43 @@ def _columns(name: str) -> tuple[Column, Column]:
 
 
 def _cells(repeats: list[Repeat]) -> list[Cell]:
-    angles = [each["angle"] for each in repeats]
-    cells: list[Cell] = [mean(angles), deviation(angles), mean([each["rotations"] for each in repeats])]
+    known = [each for each in repeats if not math.isnan(each["angle"])]
+    if not known:
+        return [None] * (3 + 2 * len(NAMES))
+    angles = [each["angle"] for each in known]
+    cells: list[Cell] = [mean(angles), deviation(angles), mean([each["rotations"] for each in known])]
     for name in NAMES:
-        own = [each[name] for each in repeats]
+        own = [each[name] for each in known]
         cells += [mean(own), deviation(own)]
     return cells
 
 
 def _chart(parameter: str, rows: list[tuple[Cell, ...]]) -> Chart:
-    """ECE against the values of a parameter; those of Beta are numbered."""
+    """ECE against the values of a parameter; those of Beta have no scale."""
     own = [row for row in rows if row[0] == parameter]
-    x = tuple(float(k + 1) if parameter == "Beta" else float(str(row[1])) for k, row in enumerate(own))
+    names = tuple(str(row[1]) for row in own) if parameter == "Beta" else ()
+    x = tuple(float(k + 1) if names else float(str(row[1])) for k, row in enumerate(own))
     metric = METRICS["ece"]
     y = tuple(metric.factor * float(row[7] or 0) for row in own)
     spread = [metric.factor * float(row[8] or 0) for row in own]
     low = tuple(a - b for a, b in zip(y, spread, strict=True))
     high = tuple(a + b for a, b in zip(y, spread, strict=True))
-    label = f"Beta: {', '.join(str(row[1]) for row in own)}" if parameter == "Beta" else parameter
-    return Chart(f"ECE against {parameter}", label, metric.title, (Line("held-out", x, y, low, high, 2),))
+    label = {"theta_s": "theta_s, radians", "Beta": "alpha and beta", "bins": "bins that choose"}[parameter]
+    line = Line("held-out", x, y, low, high, 2)
+    return Chart(f"ECE against {parameter}", label, metric.title, (line,), x_names=names)
+
+
+def _past(rows: list[tuple[Cell, ...]]) -> Chart:
+    """Where Algorithm 1 stops, against n_t."""
+    own = [row for row in rows if row[0] == "n_t" and row[2] is not None]
+    x = tuple(float(str(row[1])) for row in own)
+    y = tuple(float(row[2] or 0) for row in own)
+    spread = [float(row[3] or 0) for row in own]
+    low = tuple(a - b for a, b in zip(y, spread, strict=True))
+    high = tuple(a + b for a, b in zip(y, spread, strict=True))
+    target = Line("asked for", (x[0], x[-1]), (TARGET, TARGET), rank=5, dashed=True, marked=False)
+    lines = (Line("reached", x, y, low, high, 2), target)
+    return Chart("mRC where Algorithm 1 stops", "rotations n_t between two looks", "mRC, degrees", lines, log_x=True)
 
 
 def _sentence(rows: list[tuple[Cell, ...]]) -> str:
@@ -99,6 +120,6 @@ def _sentence(rows: list[tuple[Cell, ...]]) -> str:
     for parameter in ("theta_s", "Beta", "bins"):
         own = [100 * float(row[7] or 0) for row in rows if row[0] == parameter]
         parts.append(f"{parameter} {min(own):.2f} to {max(own):.2f} %")
-    over = {str(row[1]): float(row[2] or 0) - TARGET for row in rows if row[0] == "n_t"}
+    over = {str(row[1]): float(row[2]) - TARGET for row in rows if row[0] == "n_t" and row[2] is not None}
     past = ", ".join(f"{angle:.1f} with {value}" for value, angle in over.items())
     return f"Mean ECE by parameter: {'; '.join(parts)}. Past 30 degrees by n_t, in degrees: {past}."

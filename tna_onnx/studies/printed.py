@@ -64,9 +64,9 @@ class Printed:
 
 
 def walk(
-    weight: NDArray[Any], draws: int, tilt: TiltParameters, rng: np.random.Generator, rotations: int
+    weight: NDArray[Any], draws: int, tilt: TiltParameters, rng: np.random.Generator, rotations: int, every: int
 ) -> Iterator[Stop]:
-    """Yield tilted weights after every `tilt.n_t` rotations, up to so many.
+    """Yield tilted weights after every so many rotations.
 
     Args:
         weight: (C, n) class vectors.
@@ -74,19 +74,20 @@ def walk(
         tilt: how rotations are drawn.
         rng: of the draws.
         rotations: where the walk ends.
+        every: rotations from one to the next.
     """
     start = np.ascontiguousarray(weight.T)
     n = len(start)
     each = np.arange(draws)
     tilted = np.repeat(start[None], draws, axis=0)
-    for stop in range(tilt.n_t, rotations + 1, tilt.n_t):
+    for stop in range(every, rotations + 1, every):
         # an ordered pair of two different coordinates for each draw
-        first = rng.integers(0, n, (tilt.n_t, draws))
-        second = (first + rng.integers(1, n, (tilt.n_t, draws))) % n
-        turn = tilt.theta_s * rng.beta(tilt.alpha, tilt.beta, (tilt.n_t, draws))
+        first = rng.integers(0, n, (every, draws))
+        second = (first + rng.integers(1, n, (every, draws))) % n
+        turn = tilt.theta_s * rng.beta(tilt.alpha, tilt.beta, (every, draws))
         cos = np.cos(turn).astype(weight.dtype)[..., None]
         sin = np.sin(turn).astype(weight.dtype)[..., None]
-        for k in range(tilt.n_t):
+        for k in range(every):
             one = tilted[each, first[k]]
             two = tilted[each, second[k]]
             tilted[each, first[k]] = cos[k] * one - sin[k] * two
@@ -123,7 +124,7 @@ def search_printed(
     count = 1
     rng = np.random.default_rng(settings.seed)
     last = settings.tilt.max_rotations(weight.shape[1])
-    for stop in walk(weight, MEMBERS, settings.tilt, rng, last):
+    for stop in walk(weight, MEMBERS, settings.tilt, rng, last, settings.tilt.n_t):
         average = np.ascontiguousarray(stop.tilted.mean(axis=0, dtype=np.float64).T, weight.dtype)
         value = _value(score(average), settings)
         if value < least:

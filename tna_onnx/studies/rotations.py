@@ -10,15 +10,17 @@ Source: the paper, Figure "Plots of mRC corresponding to the number of rotations
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import special
 
 from tna_onnx.numerics.rotations import TiltParameters
 from tna_onnx.results.study import Cell, Chart, Column, Line, Study
 from tna_onnx.studies.data import StudyData
-from tna_onnx.studies.printed import Stop, walk
+from tna_onnx.studies.printed import walk
 from tna_onnx.studies.settings import StudySettings
 
 __all__ = ["expected_angle", "study"]
@@ -30,22 +32,21 @@ _SHAPES = ((0.5, 5.0, 1.0), (1.0, 5.0, 1.0), (1.5, 5.0, 1.0), (0.9, 1.0, 1.0), (
 _POINTS = 24
 _DRAWS = 4
 
+# Bytes of class vectors that are walked side by side.
+_TOGETHER = 2**26
+
 
 def study(data: StudyData, settings: StudySettings, progress: Callable[[int, int], None]) -> Study:
     """Walk, and measure mRC along the way."""
     rows: list[tuple[Cell, ...]] = []
     n = data.weight.shape[1]
     end = _rotations(n)
-    step = max(1, end // _POINTS)
     draws = _DRAWS * settings.repeats
     for k, (theta_s, alpha, beta) in enumerate(_SHAPES):
-        tilt = TiltParameters(alpha, beta, theta_s, n_t=step)
-        rng = np.random.default_rng([settings.seed, k])
-        for stop in walk(data.weight, draws, tilt, rng, end):
-            rows.append(
-                (theta_s, alpha, beta, stop.rotations, *_measured(stop), expected_angle(n, stop.rotations, tilt))
-            )
-            progress(k * end + stop.rotations, len(_SHAPES) * end)
+        tilt = TiltParameters(alpha, beta, theta_s)
+        for rotations, *measured in _measured(data.weight, tilt, draws, end, (settings.seed, k)):
+            rows.append((theta_s, alpha, beta, rotations, *measured, expected_angle(n, rotations, tilt)))
+        progress(k + 1, len(_SHAPES))
     columns = (
         Column("theta_s", "theta_s, radians", 1, 1),
         Column("alpha", "alpha", 1, 0),
@@ -86,10 +87,19 @@ def _rotations(n: int) -> int:
     return max(_POINTS, math.ceil(math.log(math.cos(math.radians(85))) / math.log1p(-2 / n * slowest)))
 
 
-def _measured(stop: Stop) -> tuple[float, float, float]:
-    """Mean mRC over draws, its deviation, and the mean deviation over classes, in degrees."""
-    over_classes = np.degrees(np.nanstd(stop.angles, axis=1))
-    return float(stop.mrc.mean()), float(stop.mrc.std(ddof=1)), float(over_classes.mean())
+def _measured(
+    weight: NDArray[Any], tilt: TiltParameters, draws: int, end: int, seed: tuple[int, int]
+) -> Iterator[tuple[int, float, float, float]]:
+    """Yield n_r, mean mRC over draws, its deviation, and the mean deviation over classes, in degrees."""
+    found: dict[int, list[tuple[NDArray[np.float64], NDArray[np.float64]]]] = {}
+    together = max(1, _TOGETHER // weight.nbytes)
+    for first in range(0, draws, together):
+        rng = np.random.default_rng([*seed, first])
+        for stop in walk(weight, min(together, draws - first), tilt, rng, end, max(1, end // _POINTS)):
+            found.setdefault(stop.rotations, []).append((stop.mrc, np.degrees(np.nanstd(stop.angles, axis=1))))
+    for rotations, parts in found.items():
+        mrc, deviations = (np.concatenate(each) for each in zip(*parts, strict=True))
+        yield rotations, float(mrc.mean()), float(mrc.std(ddof=1)), float(deviations.mean())
 
 
 def _name(row: tuple[Cell, ...]) -> str:
@@ -120,7 +130,7 @@ def _deviation_chart(rows: list[tuple[Cell, ...]]) -> Chart:
     for rank, (name, own) in enumerate(_by_shape(rows).items()):
         x = tuple(row[3] for row in own)
         lines.append(Line(name, x, tuple(row[6] for row in own), rank=rank))
-    return Chart("Deviation over classes", "rotations n_r", "SD of the angles of classes, degrees", tuple(lines))
+    return Chart("Deviation over classes", "rotations n_r", "SD over classes, degrees", tuple(lines))
 
 
 def _sentence(rows: list[tuple[Cell, ...]], n: int) -> str:

@@ -38,7 +38,7 @@ __all__ = ["StudyJob", "run_studies"]
 _log = logging.getLogger("tna_onnx")
 
 # Raised when a study's numbers or columns change: older files are then not taken for new ones.
-_FORM = 1
+_FORM = 3
 
 
 class MakeStudy(Protocol):

@@ -116,6 +116,7 @@ def _charts(methods: tuple[str, ...], sizes: list[int], values: Values, level: d
     others = [method for method in methods if method not in first]
     groups += [tuple(others[k : k + _LINES]) for k in range(0, len(others), _LINES)]
     for group in groups:
+        word = "the paper's maps" if group is first else "other maps"
         for name in ("ece", "nll"):
             metric = METRICS[name]
             lines = [_line(method, rank, name, sizes, values) for rank, method in enumerate(group)]
@@ -123,7 +124,7 @@ def _charts(methods: tuple[str, ...], sizes: list[int], values: Values, level: d
             plain_level = metric.factor * level[name]
             ends = (float(sizes[0]), float(sizes[-1]))
             drawn += (Line("None", ends, (plain_level, plain_level), rank=5, dashed=True, marked=False),)
-            title = f"{metric.label} against calibration samples"
+            title = f"{metric.label}, {word}"
             reach = shown_range(name, plain_level, drawn)
             yield Chart(title, "calibration samples", metric.title, drawn, log_x=True, y_range=reach)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
-from tna_onnx.calibration.settings import Settings
+from tna_onnx.calibration.settings import PAPER, Settings
 from tna_onnx.errors import UsageError
 from tna_onnx.numerics.checks import check_choice, check_numbers
 from tna_onnx.numerics.metric import OBJECTIVES, Objective
@@ -33,8 +33,10 @@ class StudySettings:
         repeats: repetitions: splits of the samples, draws of rotations or of calibration data.
         seed: of all random draws.
         bins: bins of ECE and AdaECE.
-        objective: metric that the angle is chosen by; the paper's is the ECE.
-        protocol: `default`: weights are searched as `calibrate` does; `paper`: as the paper prints it.
+        objective: metric that the angle is chosen by. The default is the paper's, the ECE, for both protocols;
+            `calibrate` has the NLL, and so has the row "Default" of the table.
+        protocol: `default`: weights are searched in the way of `calibrate`, for this objective; `paper`: as the paper
+            prints it.
 
     Raises:
         UsageError: a value of the wrong type or out of its range.
@@ -74,7 +76,14 @@ class StudySettings:
         """Return what `calibrate` would be asked for, with some words of its own."""
         chosen: dict[str, Any] = {"search": "sparse", "map": "none"}
         own = {"objective": self.objective, "bins": self.bins, "seed": seed, "tilt_bias": self.tilt_bias}
+        if self.printed:
+            own["n_t"] = PAPER["n_t"]
         return Settings(**{**chosen, **own, **words})
+
+    @property
+    def by_default(self) -> StudySettings:
+        """The same without the paper's protocol."""
+        return replace(self, protocol="default")
 
     @property
     def recorded(self) -> dict[str, Any]:

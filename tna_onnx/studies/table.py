@@ -7,6 +7,7 @@ differences are paired.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 from tna_onnx.errors import DataError
 from tna_onnx.results.study import Study
@@ -71,7 +72,9 @@ def _run(
     search, name = row
     try:
         if search == "auto":
-            found = chosen(data, settings, seed)
+            # what `calibrate` does, whatever the protocol of the other rows
+            data = replace(data, tilt_bias=True)
+            found = chosen(data, settings.by_default, seed)
         elif search == "complete":
             if name not in pairs:
                 raise DataError("it cannot be fitted on the original weight")

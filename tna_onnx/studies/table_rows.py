@@ -146,7 +146,12 @@ def sentence(rows: list[Row], runs: Runs, sizes: tuple[int, int]) -> str:
         clear += isinstance(high, float) and high < 0
     best = min(rows, key=lambda row: mean(runs.of(row, "ece")))
     value = METRICS["ece"].number(mean(runs.of(best, "ece")))
+    # without a bound on the accuracy, the least ECE can be that of a model that knows nothing
+    accuracy, input_accuracy = (
+        METRICS["accuracy"].number(mean(runs.of(row, "accuracy"))) for row in (best, ("none", "none"))
+    )
     return (
         f"Tilting lowers the mean ECE on top of a map in {lower} of {len(tilted)} cases, significantly in {clear}. "
-        f"The lowest mean ECE is that of {label(best)}, {value} %."
+        f"The lowest mean ECE is that of {label(best)}, {value} % at an accuracy of {accuracy} %; the input has "
+        f"{input_accuracy} %."
     )

@@ -126,9 +126,11 @@ def _drawn(chart: Chart) -> Drawn:
         chart.y_label,
         x_range=_log_range(chart.lines) if chart.log_x else None,
         y_range=chart.y_range,
-        x_ticks=_log_ticks(chart.lines) if chart.log_x else (),
+        x_ticks=_ticks(chart),
     )
-    keys = (line_key(_look(line), line.name, _marker(line)) for line in chart.lines)
+    # a line alone needs no legend
+    named = chart.lines if len(chart.lines) > 1 else ()
+    keys = (line_key(_look(line), line.name, _marker(line)) for line in named)
     return Drawn(Figure(figure, chart.title), tuple(keys))
 
 
@@ -145,6 +147,12 @@ def _look(line: Line) -> str:
 
 def _marker(line: Line) -> str:
     return MARKERS[line.rank] if line.marked and line.rank < len(MARKERS) else ""
+
+
+def _ticks(chart: Chart) -> Sequence[tuple[float, str]]:
+    if chart.x_names:
+        return [(float(k), name) for k, name in enumerate(chart.x_names, start=1)]
+    return _log_ticks(chart.lines) if chart.log_x else ()
 
 
 def _log_range(lines: Sequence[Line]) -> tuple[float, float]:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tna_onnx.numerics.corp import BAND_LEVEL
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Interval
 from tna_onnx.numerics.reliability import Bins
-from tna_onnx.render.html.blocks import Table, area_key, table
+from tna_onnx.render.html.blocks import Table, area_key, line_key, table
 from tna_onnx.render.html.svg import IntervalBar, interval_bar
 from tna_onnx.render.reliability import bars
 from tna_onnx.results.standing import Word
 
 __all__ = [
+    "CURVE_KEYS",
     "GAP_KEYS",
     "LOOKS",
     "bins_table",
@@ -27,6 +29,12 @@ __all__ = [
 
 GAP_KEYS = (area_key("accuracy", "accuracy"), area_key("over", "confidence too high"), area_key("under", "too low"))
 """Legend of a reliability diagram."""
+
+CURVE_KEYS = (
+    line_key("fit", "accuracy without bins"),
+    area_key("band", f"consistent with calibration ({100 * BAND_LEVEL:g} %)"),
+)
+"""Legend of the fit without bins, and of where it lies if the model is calibrated."""
 
 LOOKS: dict[Word, str] = {"improved": "better", "no significant change": "open", "worse": "worse"}
 """Class of the style sheet for a verdict, by what a result comes to."""

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tna_onnx.numerics.corp import BAND_LEVEL
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.render.bin_free import bin_free_rows
-from tna_onnx.render.html.blocks import Figure, Key, Table, area_key, line_key, table
+from tna_onnx.render.html.blocks import Figure, Key, Table, table
 from tna_onnx.render.html.diagrams import reliability_diagram
 from tna_onnx.render.html.sections.phrases import data_text
-from tna_onnx.render.html.words import GAP_KEYS, bins_table
+from tna_onnx.render.html.words import CURVE_KEYS, GAP_KEYS, bins_table
 from tna_onnx.results.bin_free import BinFree
 from tna_onnx.results.details import ClassBins, Details
 from tna_onnx.results.report import Report
@@ -24,12 +23,6 @@ __all__ = ["Reliability", "reliability"]
 
 # Classes that have drawings without a script; all are in the table.
 _MAX_DRAWN = 10
-
-# The fit without bins, and where it lies if the model is calibrated.
-_CURVE_KEYS = (
-    line_key("fit", "accuracy without bins"),
-    area_key("band", f"consistent with calibration ({100 * BAND_LEVEL:g} %)"),
-)
 
 Pair = tuple[Figure, Figure]
 
@@ -88,7 +81,7 @@ def reliability(report: Report, details: Details) -> Reliability:
     return Reliability(
         report.comparison.data,
         report.comparison.how,
-        (*GAP_KEYS, *_CURVE_KEYS),
+        (*GAP_KEYS, *CURVE_KEYS),
         (
             _top_label(details.before, report.bin_free_before, "before"),
             _top_label(details.after, report.bin_free_after, "after"),

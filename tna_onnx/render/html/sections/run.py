@@ -55,7 +55,7 @@ def run(report: Report, details: Details, command: str, sources: Mapping[str, st
 
 
 def _settings_text(report: Report) -> str:
-    """Write the settings in the words of the command line, accuracy in percentage points as there."""
+    """Write the settings in the words and units of the command line."""
     settings = {name: value for name, value in report.settings.items() if name not in _ELSEWHERE}
     if report.settings["ensemble_size_asked"] == "auto":
         settings["ensemble_size"] = f"auto (from {report.settings['ensemble_size']})"
@@ -67,9 +67,6 @@ def _settings_text(report: Report) -> str:
 
 
 def _setting(name: str, value: object) -> str:
-    # kept as a fraction, asked for in points
-    if name == "max_accuracy_drop" and isinstance(value, float):
-        return plain(100 * value)
     # 0 stands for the limit of many
     if name.endswith("ensemble_size") and value == 0:
         return "inf"

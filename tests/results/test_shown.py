@@ -1,0 +1,192 @@
+"""Results that show themselves: a short repr, plain values, rows with units, figures and pages; all in one way."""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tna_onnx
+from tests.conftest import Small
+from tests.support import PLAIN
+from tna_onnx.numerics.metric import METRICS
+from tna_onnx.results.shown import Shown
+
+KINDS = ("report", "detailed", "evaluation", "modelcomparison", "studies", "study")
+
+
+@pytest.fixture(scope="module")
+def results(small: Small, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("shown")
+    words: dict[str, Any] = {"eval": small.test, "device": "cpu", "search": "none", "map": "ts"}
+    report = tna_onnx.calibrate(small.model, small.calib, output=folder / "o.onnx", **words)
+    studies = tna_onnx.study(small.model, small.calib, eval=small.test, only=["angles"], repeats=2, device="cpu")
+    return {
+        "report": report,
+        "detailed": tna_onnx.calibrate(small.model, small.calib, dry_run=True, details=True, **words),
+        "evaluation": tna_onnx.evaluate(small.model, small.test, device="cpu"),
+        "modelcomparison": tna_onnx.compare([small.model, folder / "o.onnx"], small.test, device="cpu"),
+        "studies": studies,
+        "study": studies["angles"],
+    }
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_repr_is_one_short_line(results: dict[str, Any], kind: str) -> None:
+    text = repr(results[kind])
+    assert re.fullmatch(r"<[A-Z].*>", text)
+    assert len(text) < 300
+
+
+def test_reprs_say_what_counts(results: dict[str, Any]) -> None:
+    report = results["report"]
+    before, after = report.comparison.before, report.comparison.after
+    assert f"ts, {report.standing.word}; accuracy {100 * before.accuracy:.2f}" in repr(report)
+    assert f"ECE {100 * before.ece:.2f} -> {100 * after.ece:.2f} %" in repr(report)
+    assert f"{before.n:,} held-out samples>" in repr(report)
+    assert f"ECE {100 * before.ece:.2f} %" in repr(results["evaluation"])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_plain_values_are_those_of_the_json(results: dict[str, Any], kind: str) -> None:
+    values = results[kind].to_dict()
+    assert json.loads(json.dumps(values)) == values
+    assert values["kind"] == kind.replace("detailed", "report")
+    assert ("details" in values) == (kind == "detailed")
+
+
+def test_rows_have_the_units_of_arguments(results: dict[str, Any], small: Small) -> None:
+    rows = {row["metric"]: row for row in results["evaluation"].records()}
+    metrics = results["evaluation"].metrics
+    assert [*rows] == [*METRICS]
+    assert rows["ece"] == {"metric": "ece", "unit": "%", "value": 100 * metrics.ece}
+    assert rows["nll"] == {"metric": "nll", "unit": "nats", "value": metrics.nll}
+    # the limit of a gate is such a number
+    above = rows["ece"]["value"] + 1e-9
+    tna_onnx.evaluate(small.model, small.test, device="cpu", max_ece=above)
+    with pytest.raises(tna_onnx.GateMissed):
+        tna_onnx.evaluate(small.model, small.test, device="cpu", max_ece=above - 1e-6)
+    with pytest.raises(tna_onnx.GateMissed):
+        tna_onnx.evaluate(small.model, small.test, device="cpu", max_nll=rows["nll"]["value"] - 1e-6)
+
+
+def test_settings_come_back_in_the_units_of_the_arguments(small: Small) -> None:
+    words = {**PLAIN, "search": "sparse", "max_accuracy_drop": 1.5, "confidence_level": 90, "angle_step": 30.0}
+    report = tna_onnx.calibrate(small.model, small.calib, dry_run=True, **words)
+    assert {name: report.settings[name] for name in ("max_accuracy_drop", "confidence_level", "angle_step")} == {
+        "max_accuracy_drop": 1.5,
+        "confidence_level": 90,
+        "angle_step": 30.0,
+    }
+
+
+def test_rows_hold_differences_with_intervals(results: dict[str, Any]) -> None:
+    report = results["report"]
+    row = next(row for row in report.records() if row["metric"] == "accuracy")
+    found = report.comparison.differences["accuracy"]
+    assert (row["unit"], row["difference_unit"]) == ("%", "points")
+    assert row["difference"] == pytest.approx(100 * found.difference)
+    assert (row["low"], row["high"]) == (pytest.approx(100 * found.low), pytest.approx(100 * found.high))
+    comparison = results["modelcomparison"]
+    rows = comparison.records()
+    assert len(rows) == len(comparison.models) * len(METRICS)
+    baseline = [row for row in rows if row["model"] == comparison.baseline]
+    assert {row["difference"] for row in baseline} == {None}
+    (other,) = [row for row in rows if row["model"] != comparison.baseline and row["metric"] == "nll"]
+    assert other["low"] <= other["difference"] <= other["high"]
+
+
+def test_rows_of_a_study_have_the_units_of_their_titles(results: dict[str, Any]) -> None:
+    study = results["study"]
+    first = study.records()[0]
+    assert first["mean"] == study.values("mean")[0]  # degrees
+    column = next(column for column in study.columns if column.factor == 100)
+    assert first[column.name] == pytest.approx(100 * study.values(column.name)[0])
+    assert isinstance(first["samples"], int)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_data_frames_hold_the_rows(results: dict[str, Any], kind: str) -> None:
+    pandas = pytest.importorskip("pandas")
+    result: Shown = results[kind]
+    frame = result.to_pandas()
+    if kind == "studies":
+        frame, result = frame["angles"], results["study"]
+    assert isinstance(frame, pandas.DataFrame)
+    rows = result.records()
+    assert (len(frame), [*frame.columns]) == (len(rows), [*rows[0]])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_pandas_the_error_says_what_to_do(
+    results: dict[str, Any], kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = importlib.import_module
+
+    def missing(name: str, *rest: Any) -> Any:
+        if name == "pandas":
+            raise ImportError("No module named 'pandas'")
+        return real(name, *rest)
+
+    monkeypatch.setattr(importlib, "import_module", missing)
+    with pytest.raises(tna_onnx.UsageError, match=r"pip install pandas, or use records\(\)"):
+        results[kind].to_pandas()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pages_load_nothing_and_stand_in_a_frame(results: dict[str, Any], kind: str, tmp_path: Path) -> None:
+    result: Shown = results[kind]
+    saved = result.save_html(tmp_path / "page.html")
+    assert saved == tmp_path / "page.html"
+    page = saved.read_text("utf-8")
+    assert "<svg" in page
+    assert not re.search(r'(?:src|href)="(?!#|[a-z]+\.(?:csv|json|tex)"|data:)', page)
+    assert result._repr_html_().startswith("<iframe")
+    # what is quoted ends where the frame does
+    assert result._repr_html_().count("<") == 2
+    with pytest.raises(tna_onnx.UsageError, match="cannot be written"):
+        result.save_html(tmp_path / "none" / "page.html")
+
+
+def test_a_page_without_details_says_what_the_long_one_says(results: dict[str, Any], tmp_path: Path) -> None:
+    pages = [results[kind].save_html(tmp_path / f"{kind}.html").read_text("utf-8") for kind in ("report", "detailed")]
+    for page in pages:
+        assert f"ECE {100 * results['report'].comparison.after.ece:.2f} %" in page
+    assert ['id="samples"' in page for page in pages] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("kind", "panels"), [("report", 2), ("detailed", 2), ("evaluation", 1), ("modelcomparison", 2)]
+)
+def test_figures_are_reliability_diagrams(results: dict[str, Any], kind: str, panels: int, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    figure = results[kind].plot()
+    # a diagram and its strip
+    assert len(figure.axes) == 2 * panels
+    assert sum("ECE" in axes.get_title() for axes in figure.axes) == panels
+    figure.savefig(tmp_path / "f.png")
+
+
+def test_four_models_have_two_rows_of_diagrams(results: dict[str, Any]) -> None:
+    pytest.importorskip("matplotlib")
+    comparison = results["modelcomparison"]
+    four = type(comparison)("d", comparison.baseline, 95.0, comparison.models * 2, {})
+    axes = four.plot().axes
+    assert sum(each.get_visible() for each in axes) == 8
+    assert sum("ECE" in each.get_title() for each in axes) == 4
+
+
+def test_results_are_made_without_pandas_and_matplotlib(small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def guarded(name: str, *rest: Any) -> Any:
+        assert name.partition(".")[0] not in ("pandas", "matplotlib")
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", guarded)
+    repr(tna_onnx.evaluate(small.model, small.test, device="cpu"))
