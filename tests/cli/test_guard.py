@@ -185,12 +185,19 @@ def test_the_model_itself_is_not_replaced(small: Small) -> None:
     assert small.model.read_bytes() == before
 
 
-def test_log_probabilities_have_no_energy(small: Small, tmp_path: Path) -> None:
+def test_the_outlier_score_reads_what_is_in_front_of_an_appended_map(small: Small, tmp_path: Path) -> None:
+    """What a map gives are log-probabilities, whose energy is 0 for every sample."""
     words = ["--search", "none", "--map", "ets", "--calib", small.calib, "-o", tmp_path / "c.onnx", "-q"]
     assert cli("calibrate", small.model, *words).exit_code == 0
-    words = ["--calib", small.test, "--add", "ood", "--ood-score", "energy", "--output-kind", "logits"]
-    done = cli("guard", tmp_path / "c.onnx", *words, "-o", tmp_path / "g.onnx")
-    assert (done.exit_code, "the same for all samples" in done.output) == (4, True), done.output
+    x = loaded(small.test)["x"]
+    logits = outputs(small.model, x)["logits"].astype(np.float64)
+    for score in ("energy", "mahalanobis"):
+        words = ["--calib", small.test, "--add", "ood", "--ood-score", score, "-o", tmp_path / "g.onnx", "-q"]
+        done = cli("guard", tmp_path / "c.onnx", *words)
+        assert done.exit_code == 0, done.output
+        if score == "energy":
+            energy = -np.log(np.exp(logits).sum(axis=1))
+            np.testing.assert_allclose(outputs(tmp_path / "g.onnx", x)["ood"], energy, rtol=1e-4, atol=1e-4)
 
 
 def test_labels_of_the_held_out_data_are_looked_at_too(small: Small, tmp_path: Path) -> None:

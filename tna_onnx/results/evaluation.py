@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.results.bin_free import BinFree
+from tna_onnx.results.guarding import Decisions
 
 __all__ = ["Evaluation"]
 
@@ -28,6 +29,7 @@ class Evaluation:
         provider: execution provider of ONNX Runtime that was obtained.
         notes: what the user should know, in sentences.
         missed: gates that the model missed, a line each.
+        decisions: what a guarded model decides; None where it decides nothing.
     """
 
     model: str
@@ -42,3 +44,4 @@ class Evaluation:
     provider: str
     notes: tuple[str, ...] = ()
     missed: tuple[str, ...] = ()
+    decisions: Decisions | None = None

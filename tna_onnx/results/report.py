@@ -14,6 +14,7 @@ from tna_onnx.numerics.reliability import Reliability
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.results.bin_free import BinFree
 from tna_onnx.results.details import Details
+from tna_onnx.results.guarding import Guard
 from tna_onnx.results.standing import Standing
 from tna_onnx.results.verification import Verification
 
@@ -170,6 +171,7 @@ class Report:
         classes_unseen: classes without a calibration sample.
         classes_scarce: classes with fewer than five, but with one at least.
         missed: gates that the result missed, a line each; no file was written then.
+        guard: the decisions that were added to the file, if any.
     """
 
     model: str
@@ -210,6 +212,7 @@ class Report:
     classes_unseen: tuple[int, ...] = ()
     classes_scarce: tuple[int, ...] = ()
     missed: tuple[str, ...] = ()
+    guard: Guard | None = None
 
     @property
     def already_calibrated(self) -> bool:
