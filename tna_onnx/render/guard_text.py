@@ -9,7 +9,7 @@ from rich.text import Text
 
 from tna_onnx.results.guarding import Decisions, Guard
 
-__all__ = ["decision_lines", "guard_lines", "guard_text"]
+__all__ = ["between", "decision_lines", "guard_lines", "guard_text", "per_cent"]
 
 _FEW_CLASSES = 5  # with the lowest coverage, that are listed
 
@@ -60,39 +60,41 @@ def decision_lines(found: Decisions) -> list[str]:
 def _measured(found: Decisions) -> Iterator[str]:
     yield f"on {found.data}{_FRESH[found.fresh]}"
     if found.accepted is not None:
-        text = f"accepted {_per_cent(found.accepted)} of samples"
+        text = f"accepted {per_cent(found.accepted)} of samples"
         if found.risk is not None and found.risk_interval is not None:
-            text += f", of which {_per_cent(found.risk)} wrong {_between(found.risk_interval)}; without accept "
-            text += f"{_per_cent(1 - found.accuracy)}"
+            text += f", of which {per_cent(found.risk)} wrong {between(found.risk_interval)}; without accept "
+            text += f"{per_cent(1 - found.accuracy)}"
         yield text
     if found.coverage is not None and found.coverage_interval is not None:
         yield (
-            f"sets hold the true class of {_per_cent(found.coverage)} {_between(found.coverage_interval)}; "
-            f"{found.mean_set_size:.2f} classes on average, one in {_per_cent(found.single_sets)}, "
-            f"none in {_per_cent(found.empty_sets)}"
+            f"sets hold the true class of {per_cent(found.coverage)} {between(found.coverage_interval)}; "
+            f"{found.mean_set_size:.2f} classes on average, one in {per_cent(found.single_sets)}, "
+            f"none in {per_cent(found.empty_sets)}"
         )
     if found.class_coverage:
         known = [(share, k) for k, share in enumerate(found.class_coverage) if share is not None]
-        lowest = ", ".join(f"{k}: {_per_cent(share)}" for share, k in sorted(known)[:_FEW_CLASSES])
+        lowest = ", ".join(f"{k}: {per_cent(share)}" for share, k in sorted(known)[:_FEW_CLASSES])
         yield f"lowest coverage by class: {lowest}"
     for group in found.by_confidence or ():
         yield (
-            f"confidence {group.low:.4f} to {group.high:.4f}: sets hold it for {_per_cent(group.coverage)}, "
+            f"confidence {group.low:.4f} to {group.high:.4f}: sets hold it for {per_cent(group.coverage)}, "
             f"{group.mean_set_size:.2f} classes on average"
         )
     if found.alarms is not None:
-        yield f"alarm in {_per_cent(found.alarms)}"
+        yield f"alarm in {per_cent(found.alarms)}"
     if found.detection is not None:
         each = found.detection
         yield (
-            f"unknown samples, {each.data}: alarm in {_per_cent(each.detected)} {_between(each.detected_interval)}; "
+            f"unknown samples, {each.data}: alarm in {per_cent(each.detected)} {between(each.detected_interval)}; "
             f"AUROC {each.auroc:.4f}"
         )
 
 
-def _per_cent(share: float | None) -> str:
+def per_cent(share: float | None) -> str:
+    """Write a share in per cent; a dash where there is none."""
     return "-" if share is None else f"{100 * share:.2f} %"
 
 
-def _between(interval: tuple[float, float]) -> str:
+def between(interval: tuple[float, float]) -> str:
+    """Write the ends of an interval in per cent."""
     return f"({100 * interval[0]:.2f} to {100 * interval[1]:.2f})"
