@@ -23,6 +23,7 @@ from scipy import stats
 from tna_onnx.data import Recipe
 from tna_onnx.numerics.conformal import coverage_band, quantile, samples_needed
 from tna_onnx.numerics.selective import accept_above
+from tna_onnx.numerics.set_scores import tempered
 
 _SCORES = ("lac", "aps", "raps")
 _LEVELS = (0.9, 0.95, 0.99)
@@ -50,7 +51,10 @@ def orders(n: int, splits: int) -> Iterator[NDArray[np.int64]]:
 
 
 def show_sets(found: Predictions, n: int, splits: int, shifts: dict[str, Predictions]) -> None:
-    """Print how often sets of new samples hold the class, and how often within the band of 95 %."""
+    """Print how often sets of new samples hold the class, and how often inside and outside of the band of 95 %.
+
+    Below, the promise would fail. Above, many samples share one score, and sets are larger than they need to be.
+    """
     size = len(found.p)
     for name in _SCORES:
         own = own_scores(found, name)
@@ -68,10 +72,12 @@ def show_sets(found: Predictions, n: int, splits: int, shifts: dict[str, Predict
                 for shift, scores in moved.items():
                     shifted[shift].append(float(np.mean(scores[order[n:]] <= threshold)))
             # a hundred-millionth of a sample: shares and ends of the band round in other ways
-            inside = np.mean([low - 1e-9 <= share <= high + 1e-9 for share in covered])
+            below = np.mean([share < low - 1e-9 for share in covered])
+            above = np.mean([share > high + 1e-9 for share in covered])
             beyond = " | ".join(f"{np.mean(shares):.4f}" for shares in shifted.values())
             print(
-                f"| {name} {level:.0%} | {np.mean(covered):.4f} | {low:.4f} to {high:.4f} | {inside:.3f} | {beyond} |"
+                f"| {name} {level:.0%} | {np.mean(covered):.4f} | {low:.4f} to {high:.4f} | {1 - below - above:.3f} | "
+                f"{below:.3f} | {above:.3f} | {beyond} |"
             )
 
 
@@ -103,15 +109,26 @@ def show_risks(found: Predictions, n: int, splits: int, shifts: dict[str, Predic
         )
 
 
+def at_temperature(found: Predictions, temperature: float) -> Predictions:
+    """Return probabilities p^(1/T): a model that rounds to 1 has many equal scores."""
+    if temperature == 1:
+        return found
+    return Predictions(tempered(found.p, temperature).astype(np.float32), found.labels)
+
+
 def show(title: str, found: Predictions, options: argparse.Namespace, shifts: dict[str, Predictions]) -> None:
     """Print both tables of a model."""
     n = options.samples or len(found.p) // 2
+    found = at_temperature(found, options.temperature)
+    shifts = {shift: at_temperature(each, options.temperature) for shift, each in shifts.items()}
     accuracy = np.mean(found.p.argmax(axis=1) == found.labels)
     heads = " | ".join(shifts)
     print(f"\n{title}: {len(found.p):,} samples, {n:,} decide, accuracy {accuracy:.4f}, {options.splits:,} splits")
     for shift, each in shifts.items():
         print(f"{shift}: accuracy {np.mean(each.p.argmax(axis=1) == each.labels):.4f}")
-    print(f"\n| sets | coverage | 95 % band | inside | {heads} |\n| --- | --- | --- | --- |{' --- |' * len(shifts)}")
+    print(
+        f"\n| sets | coverage | 95 % band | inside | below | above | {heads} |\n|{' --- |' * 6}{' --- |' * len(shifts)}"
+    )
     show_sets(found, n, options.splits, shifts)
     print(f"\n| accept | threshold found | accepts | risk above, allowed {_DELTA} | {heads} |")
     print(f"| --- | --- | --- | --- |{' --- |' * len(shifts)}")
@@ -128,6 +145,7 @@ def main() -> None:
     parser.add_argument("--std", type=float, nargs=3)
     parser.add_argument("--splits", type=int, default=1000)
     parser.add_argument("--samples", type=int, help="that decide; half of all by default")
+    parser.add_argument("--temperature", type=float, default=1.0, help="of all probabilities")
     parser.add_argument("--shift", nargs="*", default=[], help="jpeg:QUALITY or noise:SIGMA, for folders of images")
     parser.add_argument("--keep", type=Path, help="folder that keeps probabilities")
     options = parser.parse_args()
@@ -136,7 +154,7 @@ def main() -> None:
         folder = Path(scratch_folder)
         if options.table:
             model, data = table_model(folder)
-            show("random forest, table", predictions(model, [data], None, None), options, {})
+            show("random forest, table", predictions(model, [data], None, None, "probabilities"), options, {})
             return
         shifts = {}
         for shift in ["", *options.shift]:

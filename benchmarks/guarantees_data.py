@@ -1,4 +1,4 @@
-"""Models and samples of `guarantees.py`: probabilities are computed once and kept; shifted copies of images; a table."""
+"""Models and samples of `guarantees.py`: probabilities, kept for the next run; shifted copies of images; a table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tna_onnx.graph.load import load_model
 from tna_onnx.graph.outputs import class_output
 from tna_onnx.runtime import parse_device
 
-__all__ = ["Predictions", "predictions", "shifted_images", "table_model"]
+__all__ = ["Predictions", "predictions", "scratch", "shifted_images", "table_model"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,13 +27,15 @@ class Predictions:
     labels: NDArray[np.int64]
 
 
-def predictions(model: Path, paths: list[Path], recipe: Recipe | None, keep: Path | None) -> Predictions:
+def predictions(
+    model: Path, paths: list[Path], recipe: Recipe | None, keep: Path | None, output_kind: str | None = None
+) -> Predictions:
     """Run a model over data sets, one behind the other; a file that is there already is read instead."""
     if keep is not None and keep.is_file():
         with np.load(keep) as stored:
             return Predictions(stored["p"], stored["labels"])
     loaded = load_model(model)
-    output = class_output(loaded)
+    output = class_output(loaded, kind=output_kind)
     session = open_model(loaded, parse_device("cpu"))
     parts = []
     labels = []
@@ -51,7 +53,7 @@ def predictions(model: Path, paths: list[Path], recipe: Recipe | None, keep: Pat
 
 def shifted_images(folder: Path, shift: str, target: Path) -> Path:
     """Write a copy of an image folder with another quality (`jpeg:10`) or normal noise (`noise:0.1`, of the range)."""
-    from PIL import Image
+    from PIL import Image  # noqa: PLC0415 - of no use to the others
 
     kind, _, amount = shift.partition(":")
     rng = np.random.default_rng(0)
@@ -70,10 +72,10 @@ def shifted_images(folder: Path, shift: str, target: Path) -> Path:
 
 def table_model(folder: Path) -> tuple[Path, Path]:
     """Write a random forest on scikit-learn's digits, as columns, and a table that it has not seen; return both."""
-    from skl2onnx import to_onnx
-    from sklearn.datasets import load_digits
-    from sklearn.ensemble import RandomForestClassifier
-    from sklearn.model_selection import train_test_split
+    from skl2onnx import to_onnx  # noqa: PLC0415 - only for the table
+    from sklearn.datasets import load_digits  # noqa: PLC0415
+    from sklearn.ensemble import RandomForestClassifier  # noqa: PLC0415
+    from sklearn.model_selection import train_test_split  # noqa: PLC0415
 
     x, y = load_digits(return_X_y=True)
     x = x.astype(np.float32)

@@ -164,6 +164,33 @@ def test_classes_with_few_samples_are_in_every_set(small: Small, tmp_path: Path)
     assert outputs(tmp_path / "g.onnx", stored["x"])["set"][:, 1].all()
 
 
+def test_classes_without_samples_are_named(small: Small, tmp_path: Path) -> None:
+    stored = loaded(small.calib)
+    kept = stored["labels"] != 1
+    np.savez(tmp_path / "none.npz", x=stored["x"][kept], labels=stored["labels"][kept])
+    words = ["--add", "set,ood", "--ood-score", "energy", "-o", tmp_path / "g.onnx"]
+    done = cli("guard", small.model, "--calib", tmp_path / "none.npz", *words)
+    assert done.exit_code == 0, done.output
+    assert "no sample of the classes 1: no promise is about samples of these" in done.output
+
+
+def test_too_few_samples_are_refused_before_anything_else(small: Small, tmp_path: Path) -> None:
+    stored = loaded(small.calib)
+    two = [int(np.flatnonzero(stored["labels"] == label)[0]) for label in (0, 4)]
+    np.savez(tmp_path / "two.npz", x=stored["x"][two], labels=stored["labels"][two])
+    done = cli("guard", small.model, "--calib", tmp_path / "two.npz", "--add", "set", "-o", tmp_path / "g.onnx")
+    assert (done.exit_code, "need 19 samples, and there are 2; give more" in done.output) == (4, True), done.output
+
+
+def test_vacuous_sets_are_said_to_be_vacuous(small: Small, tmp_path: Path) -> None:
+    """The small model is sure of wrong classes: sums of its probabilities are 1 for most samples."""
+    words = ["--add", "set", "--set-score", "aps", "--coverage", "99.9", "-o", tmp_path / "g.onnx"]
+    done = cli("guard", small.model, "--calib", small.calib, *words)
+    assert done.exit_code == 0, done.output
+    sizes = outputs(tmp_path / "g.onnx", loaded(small.calib)["x"])["set"].sum(axis=1)
+    assert f"vacuous: {np.mean(sizes == 5):.2%}".replace("%", " %") in done.output
+
+
 def test_labels_that_belong_to_another_model(small: Small, tmp_path: Path) -> None:
     stored = loaded(small.calib)
     np.savez(tmp_path / "wrong.npz", x=stored["x"], labels=(stored["labels"] + 1) % 5)

@@ -74,6 +74,7 @@ def _covered(decided: Values, n_classes: int, level: float) -> dict[str, Any]:
         "mean_set_size": float(decided.sizes.mean()),
         "empty_sets": float(np.mean(decided.sizes == 0)),
         "single_sets": float(np.mean(decided.sizes == 1)),
+        "full_sets": float(np.mean(decided.sizes == n_classes)),
     }
 
 

@@ -22,10 +22,13 @@ from tna_onnx.graph.outputs import ClassOutput, class_output
 from tna_onnx.graph.save import check_output
 from tna_onnx.guarding.job import GuardJob
 from tna_onnx.guarding.settings import GuardSettings
+from tna_onnx.guarding.thresholds import require_enough
 from tna_onnx.guarding.unknown import open_unknown
 from tna_onnx.runtime import Device, Session, parse_device
 
 __all__ = ["Opened", "open_guard", "target_of"]
+
+_MAX_NAMES = 8  # in a note: enough to see which classes they are
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,6 +94,10 @@ def open_guard(job: GuardJob) -> Opened:
         return None if data is None else data.open(inputs, output.n_classes, names)
 
     source = job.calib.open(inputs, output.n_classes, names)
+    fit = opened(job.fit)
+    rows = _to_fit(fit, source, job.settings)
+    fresh = len(source) if fit is not None else len(source) - len(rows)
+    require_enough(job.settings, len(source), fresh, source.describe())
     held_out = opened(job.held_out)
     notes = _leaks(job, model, source, held_out)
     size = choose_batch_size(job.batch_size, session, [output.name], source)
@@ -104,13 +111,13 @@ def open_guard(job: GuardJob) -> Opened:
         if suspicion is not None and suspicion.tells:
             raise DataError(f"{samples.describe()}: {suspicion.text(names)}")
         notes += warnings_of(suspicion, names)
-    fit = opened(job.fit)
+    notes += _unseen_notes(source, output.n_classes, job.settings)
     return Opened(
         model=model,
         output=output,
         source=source,
         fit=fit or source,
-        fit_rows=_to_fit(fit, source, job.settings),
+        fit_rows=rows,
         held_out=held_out,
         unknown=_unknown(job, inputs),
         device=device,
@@ -143,6 +150,20 @@ def _leaks(job: GuardJob, model: Model, source: Source, held_out: Source | None)
     judging = None if held_out is None else Told(held_out, sample_form(held_out))
     told = Told(source, sample_form(source))
     return check_leaks(model, told, judging, job.calib.limits, cross_fits=False)
+
+
+def _unseen_notes(source: Source, n_classes: int, settings: GuardSettings) -> tuple[str, ...]:
+    """Say which classes have no sample; with one threshold a class, there is another note."""
+    unseen = np.flatnonzero(np.bincount(source.labels, minlength=n_classes) == 0)
+    if settings.per_class or not len(unseen):
+        return ()
+    listed = ", ".join(map(str, unseen[:_MAX_NAMES]))
+    if len(unseen) > _MAX_NAMES:
+        listed += f", {len(unseen) - _MAX_NAMES:,} more"
+    note = f"no sample of the classes {listed}: no promise is about samples of these"
+    if "ood" in settings.add:
+        note += ", and the outlier score may take them for unknown"
+    return (note,)
 
 
 def _predicted(session: Session, output: ClassOutput, source: Source, size: int) -> NDArray[np.int64]:

@@ -22,6 +22,7 @@ from tna_onnx.graph.scores import find_readout
 from tna_onnx.guarding.guard import guard
 from tna_onnx.guarding.job import GuardJob
 from tna_onnx.guarding.settings import GuardSettings
+from tna_onnx.guarding.thresholds import require_enough
 from tna_onnx.progress import Progress
 from tna_onnx.results.report import Report
 from tna_onnx.runtime import parse_device
@@ -71,6 +72,8 @@ def _split(job: Job, settings: GuardSettings) -> tuple[Path, Part, Part]:
             "the data themselves"
         )
     fit, decide = halves(samples.source, settings.seed, _PURPOSES)
+    # before the search, which may take minutes
+    require_enough(settings, len(decide), len(decide), decide.describe())
     return target, fit, decide
 
 

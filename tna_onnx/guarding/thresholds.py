@@ -16,7 +16,7 @@ from tna_onnx.guarding.settings import GuardSettings
 from tna_onnx.numerics.conformal import quantile, samples_needed
 from tna_onnx.numerics.selective import accept_above, errorless_needed
 
-__all__ = ["Thresholds", "choose_thresholds"]
+__all__ = ["Thresholds", "choose_thresholds", "require_enough"]
 
 _TIED = 0.02  # this much more than the level asks for is told
 _ROUNDING = 1e-5
@@ -72,12 +72,44 @@ def choose_thresholds(
         if settings.dials:
             dials["set"] = set_dial(own, settings)
     if "ood" in settings.add:
-        what = f"false alarms below {settings.false_alarm:g} %"
         known = _varied(values.values["ood"][fresh], settings, where)
-        found["ood"] = _rate(known, 1 - settings.false_alarm / 100, what, where)
+        found["ood"] = _rate(known, 1 - settings.false_alarm / 100, _alarm_words(settings), where)
     # what the file compares with where nobody turns a dial
     found |= {role: dial_threshold(dial) for role, dial in dials.items()}
     return Thresholds(found, dials, vacuous, tuple(notes))
+
+
+def require_enough(settings: GuardSettings, n: int, fresh: int, where: str) -> None:
+    """Refuse too few samples for a level, before a model has run.
+
+    Args:
+        settings: the levels.
+        n: samples that decide.
+        fresh: those of them that no score is fitted to.
+        where: what the samples are, for messages.
+
+    Raises:
+        DataError: fewer than a level needs.
+    """
+    if "set" in settings.add and not settings.per_class:
+        of_sets = fresh if settings.set_temperature == "auto" else n
+        _require(_set_words(settings), settings.coverage / 100, of_sets, where)
+    if "ood" in settings.add:
+        _require(_alarm_words(settings), 1 - settings.false_alarm / 100, fresh, where)
+
+
+def _require(what: str, level: float, n: int, where: str) -> None:
+    needed = samples_needed(level)
+    if n < needed:
+        raise DataError(f"{where}: {what} need {needed:,} samples, and there are {n:,}; give more")
+
+
+def _set_words(settings: GuardSettings) -> str:
+    return f"sets with a coverage of {settings.coverage:g} %"
+
+
+def _alarm_words(settings: GuardSettings) -> str:
+    return f"false alarms below {settings.false_alarm:g} %"
 
 
 def _set_notes(
@@ -119,11 +151,8 @@ def _varied(scores: NDArray[np.float32], settings: GuardSettings, where: str) ->
 
 
 def _rate(scores: NDArray[np.float32], level: float, what: str, where: str) -> NDArray[np.float32]:
-    threshold = quantile(scores, level)
-    if math.isinf(threshold):
-        needed = samples_needed(level)
-        raise DataError(f"{where}: {what} need {needed:,} samples, and there are {len(scores):,}; give more")
-    return np.asarray(threshold, np.float32)
+    _require(what, level, len(scores), where)
+    return np.asarray(quantile(scores, level), np.float32)
 
 
 def _of_sets(
@@ -132,7 +161,7 @@ def _of_sets(
     """Return the threshold, [] or [C], and the classes that have too few samples for one of their own."""
     level = settings.coverage / 100
     if not settings.per_class:
-        return _rate(own, level, f"sets with a coverage of {settings.coverage:g} %", where), ()
+        return _rate(own, level, _set_words(settings), where), ()
     found = [quantile(own[labels == c], level) for c in range(n_classes)]
     vacuous = tuple(c for c, threshold in enumerate(found) if math.isinf(threshold))
     if len(vacuous) == n_classes:

@@ -71,6 +71,8 @@ def _measured(found: Decisions) -> Iterator[str]:
             f"{found.mean_set_size:.2f} classes on average, one in {per_cent(found.single_sets)}, "
             f"none in {per_cent(found.empty_sets)}"
         )
+        if found.full_sets:
+            yield f"vacuous: {per_cent(found.full_sets)} of the sets hold all classes, which is true and says nothing"
     if found.class_coverage:
         known = [(share, k) for k, share in enumerate(found.class_coverage) if share is not None]
         lowest = ", ".join(f"{k}: {per_cent(share)}" for share, k in sorted(known)[:_FEW_CLASSES])

@@ -109,6 +109,7 @@ class Decisions:
         mean_set_size: classes in a set on average, in units of classes.
         empty_sets: sets without a class, as a fraction.
         single_sets: sets with one class, as a fraction.
+        full_sets: sets with all classes, which say nothing, as a fraction.
         alarms: samples that raise the outlier alarm, as a fraction.
         detection: of unknown samples, if they were given.
     """
@@ -129,6 +130,7 @@ class Decisions:
     mean_set_size: float | None = None
     empty_sets: float | None = None
     single_sets: float | None = None
+    full_sets: float | None = None
     alarms: float | None = None
     detection: Detection | None = None
 

@@ -82,6 +82,7 @@ def _figures(found: Decisions) -> Iterator[tuple[str, str]]:
         yield "classes in a set", f"{found.mean_set_size:.2f} on average"
         yield "sets of one class", per_cent(found.single_sets)
         yield "empty sets", per_cent(found.empty_sets)
+        yield "vacuous sets, of all classes", per_cent(found.full_sets)
     if found.alarms is not None:
         yield "alarms", per_cent(found.alarms)
     if found.detection is not None:
