@@ -249,3 +249,11 @@ def test_a_guarded_model_is_evaluated_as_before(
 def test_a_path_that_is_no_model(model: str) -> None:
     done = cli("guard", model, "d")
     assert (done.exit_code, "is a directory; expected an ONNX model file" in done.output) == (2, True), done.output
+
+
+def test_guard_offers_no_cross_fitting(small: Small, tmp_path: Path) -> None:
+    """What `calibrate` may advise here, `guard` does not do."""
+    words = ["--calib", small.calib, "--eval", small.calib, "--add", "set", "-o", tmp_path / "g.onnx"]
+    done = cli("guard", small.model, *words)
+    assert (done.exit_code, "are calibration samples too" in done.output) == (4, True), done.output
+    assert "cross-fitted" not in done.output

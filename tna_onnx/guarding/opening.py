@@ -102,15 +102,10 @@ def open_guard(job: GuardJob) -> Opened:
     notes = _leaks(job, model, source, held_out)
     size = choose_batch_size(job.batch_size, session, [output.name], source)
     notes += batch_size_notes(job.batch_size, size)
-    # wrong labels would make thresholds and figures meaningless
     for data, samples in ((job.calib, source), (job.held_out, held_out)):
-        if data is None or samples is None:
-            continue
-        predicted = _predicted(session, output, samples, size)
-        suspicion = data.check(predicted, samples.labels, names, output.n_classes)
-        if suspicion is not None and suspicion.tells:
-            raise DataError(f"{samples.describe()}: {suspicion.text(names)}")
-        notes += warnings_of(suspicion, names)
+        if data is not None and samples is not None:
+            predicted = _predicted(session, output, samples, size)
+            notes += _label_warnings(data, samples, predicted, names, output.n_classes)
     notes += _unseen_notes(source, output.n_classes, job.settings)
     return Opened(
         model=model,
@@ -150,6 +145,21 @@ def _leaks(job: GuardJob, model: Model, source: Source, held_out: Source | None)
     judging = None if held_out is None else Told(held_out, sample_form(held_out))
     told = Told(source, sample_form(source))
     return check_leaks(model, told, judging, job.calib.limits, cross_fits=False)
+
+
+def _label_warnings(
+    data: Data, samples: Source, predicted: NDArray[np.int64], names: tuple[str, ...] | None, n_classes: int
+) -> tuple[str, ...]:
+    """Refuse labels that are certainly wrong, which would make thresholds and figures meaningless.
+
+    Raises:
+        DataError: such labels.
+        CheckFailed: the accuracy is more than two standard errors below the expected one.
+    """
+    suspicion = data.check(predicted, samples.labels, names, n_classes)
+    if suspicion is not None and suspicion.tells:
+        raise DataError(f"{samples.describe()}: {suspicion.text(names)}")
+    return warnings_of(suspicion, names)
 
 
 def _unseen_notes(source: Source, n_classes: int, settings: GuardSettings) -> tuple[str, ...]:

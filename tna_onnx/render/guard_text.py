@@ -79,8 +79,8 @@ def _measured(found: Decisions) -> Iterator[str]:
         yield f"lowest coverage by class: {lowest}"
     for group in found.by_confidence or ():
         yield (
-            f"confidence {group.low:.4f} to {group.high:.4f}: sets hold it for {per_cent(group.coverage)}, "
-            f"{group.mean_set_size:.2f} classes on average"
+            f"at a confidence of {group.low:.4f} to {group.high:.4f}, sets hold the true class of "
+            f"{per_cent(group.coverage)}; {group.mean_set_size:.2f} classes on average"
         )
     if found.alarms is not None:
         yield f"alarm in {per_cent(found.alarms)}"
