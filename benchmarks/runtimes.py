@@ -20,6 +20,8 @@ from common import arguments, markdown
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from tests.runtimes.decisions import DECIDERS, GUARDED, decided, disagreements, write_guarded  # noqa: E402
+from tests.runtimes.decisions import missing as decider_missing  # noqa: E402
 from tests.runtimes.matrix import (  # noqa: E402
     CONVERSIONS,
     FILES,
@@ -81,6 +83,8 @@ def page(n_samples: int) -> str:
     with tempfile.TemporaryDirectory() as folder:
         matrix = Matrix(Path(folder), n_samples)
         measured = {tool: measure(matrix, tool) for tool in tools if tool not in missing}
+    with tempfile.TemporaryDirectory() as folder:
+        guarded_table = guarded(Path(folder))
     exact = [tool for tool in measured if tool in RUNTIMES or CONVERSIONS[tool].exact]
     coarse = [tool for tool in measured if tool not in exact]
 
@@ -105,9 +109,38 @@ def page(n_samples: int) -> str:
         largest=table("largest difference", coarse, "largest"),
         mean=table("mean difference", coarse, "mean"),
         agreement=table("least share of equal predictions", coarse, "agreement"),
+        guarded=guarded_table,
         limits=limits,
         absent=f"\nNot measured:\n\n{absent}" if absent else "",
     )
+
+
+def guarded(folder: Path) -> str:
+    """Measure what guarded files decide in each runtime, and return a table."""
+    matrix = Matrix(folder, 199)
+    source = matrix.source("small")
+    samples = matrix.samples("small")
+    tools = [tool for tool in DECIDERS if tool != "ONNX Runtime" and not decider_missing(tool)]
+    rows = []
+    for name in GUARDED:
+        path = write_guarded(name, source, folder)
+        expected = decided("ONNX Runtime", name, path, samples)
+        row = [name]
+        for tool in tools:
+            # the process would end
+            if "classic" in tool and "dials" in name:
+                row.append("crashes")
+                continue
+            try:
+                largest, others = disagreements(decided(tool, name, path, samples), expected)
+            except DoesNotRun:
+                row.append("no")
+                continue
+            row.append("0" if largest == 0 else f"{largest:.1e}")
+            if others:
+                row[-1] += f"; {others} decisions differ"
+        rows.append(row)
+    return markdown(["output", *tools], rows)
 
 
 TEXT = """# Compatibility
@@ -154,6 +187,17 @@ matrix that 8 bits cannot hold: leave the nodes named `tna_onnx` out of a quanti
 
 ONNX Runtime's own float16 converter takes `node_block_list` too, but gives two casts one name where a tensor feeds two
 nodes of that list, and ONNX Runtime then refuses the file; onnxconverter-common does not.
+
+## Decisions
+
+What `guard` adds to the small network, on 199 samples beside ONNX Runtime: the largest relative difference of a number.
+All decisions are the same, but where a cell says otherwise. `tests/runtimes/test_decisions.py` asserts it.
+
+{guarded}
+
+Dials are inputs with a default. ONNX Runtime and the reference evaluator take both files. OpenVINO and OpenCV's new
+engine take the default for a constant: the file runs, and the dial cannot be turned. OpenCV's classic engine ends the
+process while it reads such a file, so leave dials out where it is used.
 
 ## Known limits of others
 

@@ -164,6 +164,33 @@ def test_classes_with_few_samples_are_in_every_set(small: Small, tmp_path: Path)
     assert outputs(tmp_path / "g.onnx", stored["x"])["set"][:, 1].all()
 
 
+def test_classes_without_samples_are_named(small: Small, tmp_path: Path) -> None:
+    stored = loaded(small.calib)
+    kept = stored["labels"] != 1
+    np.savez(tmp_path / "none.npz", x=stored["x"][kept], labels=stored["labels"][kept])
+    words = ["--add", "set,ood", "--ood-score", "energy", "-o", tmp_path / "g.onnx"]
+    done = cli("guard", small.model, "--calib", tmp_path / "none.npz", *words)
+    assert done.exit_code == 0, done.output
+    assert "no sample of the classes 1: no promise is about samples of these" in done.output
+
+
+def test_too_few_samples_are_refused_before_anything_else(small: Small, tmp_path: Path) -> None:
+    stored = loaded(small.calib)
+    two = [int(np.flatnonzero(stored["labels"] == label)[0]) for label in (0, 4)]
+    np.savez(tmp_path / "two.npz", x=stored["x"][two], labels=stored["labels"][two])
+    done = cli("guard", small.model, "--calib", tmp_path / "two.npz", "--add", "set", "-o", tmp_path / "g.onnx")
+    assert (done.exit_code, "need 19 samples, and there are 2; give more" in done.output) == (4, True), done.output
+
+
+def test_vacuous_sets_are_said_to_be_vacuous(small: Small, tmp_path: Path) -> None:
+    """The small model is sure of wrong classes: sums of its probabilities are 1 for most samples."""
+    words = ["--add", "set", "--set-score", "aps", "--coverage", "99.9", "-o", tmp_path / "g.onnx"]
+    done = cli("guard", small.model, "--calib", small.calib, *words)
+    assert done.exit_code == 0, done.output
+    sizes = outputs(tmp_path / "g.onnx", loaded(small.calib)["x"])["set"].sum(axis=1)
+    assert f"vacuous: {np.mean(sizes == 5):.2%}".replace("%", " %") in done.output
+
+
 def test_labels_that_belong_to_another_model(small: Small, tmp_path: Path) -> None:
     stored = loaded(small.calib)
     np.savez(tmp_path / "wrong.npz", x=stored["x"], labels=(stored["labels"] + 1) % 5)
@@ -185,12 +212,19 @@ def test_the_model_itself_is_not_replaced(small: Small) -> None:
     assert small.model.read_bytes() == before
 
 
-def test_log_probabilities_have_no_energy(small: Small, tmp_path: Path) -> None:
+def test_the_outlier_score_reads_what_is_in_front_of_an_appended_map(small: Small, tmp_path: Path) -> None:
+    """What a map gives are log-probabilities, whose energy is 0 for every sample."""
     words = ["--search", "none", "--map", "ets", "--calib", small.calib, "-o", tmp_path / "c.onnx", "-q"]
     assert cli("calibrate", small.model, *words).exit_code == 0
-    words = ["--calib", small.test, "--add", "ood", "--ood-score", "energy", "--output-kind", "logits"]
-    done = cli("guard", tmp_path / "c.onnx", *words, "-o", tmp_path / "g.onnx")
-    assert (done.exit_code, "the same for all samples" in done.output) == (4, True), done.output
+    x = loaded(small.test)["x"]
+    logits = outputs(small.model, x)["logits"].astype(np.float64)
+    for score in ("energy", "mahalanobis"):
+        words = ["--calib", small.test, "--add", "ood", "--ood-score", score, "-o", tmp_path / "g.onnx", "-q"]
+        done = cli("guard", tmp_path / "c.onnx", *words)
+        assert done.exit_code == 0, done.output
+        if score == "energy":
+            energy = -np.log(np.exp(logits).sum(axis=1))
+            np.testing.assert_allclose(outputs(tmp_path / "g.onnx", x)["ood"], energy, rtol=1e-4, atol=1e-4)
 
 
 def test_labels_of_the_held_out_data_are_looked_at_too(small: Small, tmp_path: Path) -> None:
@@ -215,3 +249,11 @@ def test_a_guarded_model_is_evaluated_as_before(
 def test_a_path_that_is_no_model(model: str) -> None:
     done = cli("guard", model, "d")
     assert (done.exit_code, "is a directory; expected an ONNX model file" in done.output) == (2, True), done.output
+
+
+def test_guard_offers_no_cross_fitting(small: Small, tmp_path: Path) -> None:
+    """What `calibrate` may advise here, `guard` does not do."""
+    words = ["--calib", small.calib, "--eval", small.calib, "--add", "set", "-o", tmp_path / "g.onnx"]
+    done = cli("guard", small.model, *words)
+    assert (done.exit_code, "are calibration samples too" in done.output) == (4, True), done.output
+    assert "cross-fitted" not in done.output

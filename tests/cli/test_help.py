@@ -37,7 +37,7 @@ def test_ten_options_of_calibrate_are_shown() -> None:
     assert {"--calib", "--eval", "--labels", "--report", "--json", "--device"} <= shown
     assert "--alpha" not in text
     assert (
-        "more options (data, images, results, what is fitted, the search, gates, model, running): --help-all"
+        "more options (data, images, results, decisions, what is fitted, the search, gates, model, running): --help-all"
         in " ".join(text.split())
     )
 

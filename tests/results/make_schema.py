@@ -138,8 +138,8 @@ def _differences() -> type:
 
 Differences = _differences()
 
-# A study is a result of its own, with a file of its own, and a part of `Studies` too.
-_OPTIONAL = ((Report, "details"), (Study, "schema"), (Study, "kind"))
+# A study, and what `guard` says, is a result of its own with a file of its own, and a part of another result too.
+_OPTIONAL = ((Report, "details"), *((kind, key) for kind in (Guard, Study) for key in ("schema", "kind")))
 
 _Empty = pydantic.create_model("_Empty", __config__=pydantic.ConfigDict(extra="forbid"))
 _Parameters = dict[str, float | tuple[float, ...]]

@@ -33,7 +33,7 @@ from tna_onnx.results.comparison import ComparedModel, ModelComparison
 from tna_onnx.results.difference import ModelDifference, OtherOutput, OutputDifference
 from tna_onnx.results.evaluation import Evaluation
 from tna_onnx.results.gates import Gates
-from tna_onnx.results.guarding import Decisions, Guard, GuardOutput
+from tna_onnx.results.guarding import ConfidenceGroup, Decisions, Detection, Guard, GuardInput, GuardOutput
 from tna_onnx.results.inspection import HeadInfo, Inspection
 from tna_onnx.results.report import Changes, Comparison, CurvePoint, MethodScores, Report
 from tna_onnx.results.shifting import ClassFrequency, Shift, ShiftEffect, ShiftEvidence
@@ -133,7 +133,10 @@ CLASSES = {
     "class_frequency": fields(ClassFrequency),
     "shift_evidence": fields(ShiftEvidence),
     "shift_effect": fields(ShiftEffect),
+    "guard_input": fields(GuardInput),
     "decisions": fields(Decisions),
+    "confidence_group": fields(ConfidenceGroup),
+    "detection": fields(Detection),
     "compared_model": fields(ComparedModel),
     "metrics": fields(Metrics),
     "interval": fields(Interval),

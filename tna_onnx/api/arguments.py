@@ -27,6 +27,7 @@ from tna_onnx.calibration.settings import (
 from tna_onnx.data import Format, Recipe
 from tna_onnx.data.limits import Limits
 from tna_onnx.data.options import Data
+from tna_onnx.errors import UsageError
 from tna_onnx.graph.limits import ModelLimits
 from tna_onnx.graph.options import ModelOptions, OutputKind
 from tna_onnx.guarding.settings import GuardSettings, OodScore, SetScoreName
@@ -47,12 +48,14 @@ __all__ = [
     "CalibrateWords",
     "DataModelWords",
     "DataWords",
+    "DecisionWords",
     "EvaluateWords",
     "GuardWords",
     "ModelWords",
     "ShiftWords",
     "StudyWords",
     "Unpack",
+    "added_settings_of",
     "data_of",
     "gates_of",
     "guard_settings_of",
@@ -109,7 +112,7 @@ class EvaluateWords(DataModelWords, total=False):
     min_accuracy: float | None
 
 
-class CalibrateWords(DataModelWords, total=False):
+class SearchWords(DataModelWords, total=False):
     """Fields of `Settings` and `Gates` too, and the labels of the held-out data."""
 
     eval_labels: Any
@@ -158,19 +161,30 @@ class ShiftWords(DataModelWords, total=False):
     confidence_level: float
 
 
-class GuardWords(DataModelWords, total=False):
-    """Fields of `GuardSettings` too, and the labels of the held-out data."""
+class DecisionWords(TypedDict, total=False):
+    """Fields of `GuardSettings` that `Settings` has not."""
 
-    eval_labels: Any
     add: Sequence[str]
     coverage: float
     set_score: SetScoreName
+    set_temperature: float | Literal["auto"]
     per_class: bool
     risk: float
     delta: float
     ood_score: OodScore
     false_alarm: float
+    dials: bool
     prefix: str
+
+
+class CalibrateWords(SearchWords, DecisionWords, total=False):
+    """Fields of `GuardSettings` too; those that `Settings` has are for both."""
+
+
+class GuardWords(DataModelWords, DecisionWords, total=False):
+    """Fields of `GuardSettings` too, and the labels of the held-out data."""
+
+    eval_labels: Any
     seed: int
     confidence_level: float
 
@@ -204,6 +218,21 @@ def shift_settings_of(words: Mapping[str, Any], given: ShiftSettings | None = No
         UsageError: a value of the wrong type or out of its range.
     """
     return _with(given or ShiftSettings(), words)
+
+
+def added_settings_of(words: Mapping[str, Any]) -> GuardSettings | None:
+    """Make the settings of the decisions that `calibrate` adds; None where none is to be added.
+
+    Raises:
+        UsageError: a value of the wrong type or out of its range, or of a decision where none is added.
+    """
+    if words.get("add"):
+        return guard_settings_of(words)
+    plain = GuardSettings()
+    for name in DecisionWords.__annotations__:
+        if name != "add" and words.get(name, getattr(plain, name)) != getattr(plain, name):
+            raise UsageError(f"{name} is about decisions, and none is added; say which, with --add")
+    return None
 
 
 def limits_of(words: Mapping[str, Any]) -> Gates:

@@ -8,6 +8,7 @@ from typing import Any
 from tna_onnx.api.arguments import (
     CalibrateWords,
     Unpack,
+    added_settings_of,
     data_of,
     gates_of,
     held_out_of,
@@ -19,8 +20,10 @@ from tna_onnx.api.shown import ProgressWord, check_targets, shown, with_json, wr
 from tna_onnx.calibration.job import Job
 from tna_onnx.calibration.recalibrate import recalibrate
 from tna_onnx.calibration.settings import Settings
+from tna_onnx.errors import UsageError
 from tna_onnx.extraction.batch_size import BatchSize
 from tna_onnx.graph.load import ModelSource
+from tna_onnx.guarding.recalibrated import recalibrate_and_guard
 from tna_onnx.results.gates import Gates
 from tna_onnx.results.report import Report
 
@@ -33,6 +36,7 @@ def calibrate(
     *,
     eval: Any = None,  # noqa: A002 - the word of the command line
     train_features: Any = None,
+    ood_data: Any = None,
     output: str | Path | None = None,
     settings: Settings | None = None,
     gates: Gates | None = None,
@@ -59,6 +63,7 @@ def calibrate(
             it the report is cross-fitted on `calib`.
         train_features: a part of the training data, likewise: `aar` compares features with those. Without it, it
             compares them with the calibration data's, each sample's with those of other folds.
+        ood_data: with `add`, samples that the model should not know, for the report; their labels may be any.
         output: path of the new file; `NAME.tna.onnx` beside the model by default. Without it a model in memory gives
             `Report.recalibrated` and no file.
         settings: of search, map and intervals, as one value.
@@ -76,8 +81,10 @@ def calibrate(
         progress: True for bars on standard error, or a function that is called with (stage, done, total).
         **words: single fields by name: of `tna_onnx.Settings` (`search`, `map`, `objective`, `seed`, ...), of
             `tna_onnx.Gates` (`max_ece`, `min_accuracy`, ...), of `tna_onnx.Data` (`labels`, `preprocessing`,
-            `classes`, ...; for both data sets), of `tna_onnx.ModelOptions` (`head`, `output_name`, `isolate`, ...); and
-            `eval_labels`, the labels of `eval` that stand apart from its samples.
+            `classes`, ...; for both data sets), of `tna_onnx.ModelOptions` (`head`, `output_name`, `isolate`, ...); of
+            `tna_onnx.GuardSettings`, where `add` names decisions to add to the file (`coverage`, `risk`, ...), whose
+            thresholds come from half of `calib`; and `eval_labels`, the labels of `eval` that stand apart from its
+            samples.
 
     Raises:
         TypeError: a keyword that none of these has.
@@ -92,6 +99,7 @@ def calibrate(
     # `**words` takes any keyword, so Python itself refuses none
     refuse_unknown("calibrate", words, CalibrateWords)
     chosen = settings_of(words, settings)
+    decisions = added_settings_of(words)
     calibration = data_of(calib, words)
     job = Job(
         model=model,
@@ -109,13 +117,22 @@ def calibrate(
         batch_size=batch_size,
         cache=cache,
     )
+    unknown = held_out_of(ood_data, calibration, {**words, "eval_labels": None})
+    if unknown is not None and decisions is None:
+        raise UsageError("--ood-data are for the output ood; add it with --add ood, or leave them out")
     check_targets(report)
     if figures is not None:
         from tna_onnx.render.figures import require_matplotlib  # noqa: PLC0415
 
         require_matplotlib()
     with shown(progress) as callback:
-        return with_json(json, lambda: recalibrate(job, callback), lambda result: _write(result, report, figures))
+
+        def run() -> Report:
+            if decisions is None:
+                return recalibrate(job, callback)
+            return recalibrate_and_guard(job, decisions, unknown, callback)
+
+        return with_json(json, run, lambda result: _write(result, report, figures))
 
 
 def _write(result: Report, page: str | Path | None, figures: str | Path | None) -> None:

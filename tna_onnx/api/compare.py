@@ -14,23 +14,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.api.arguments import DataModelWords, Unpack, data_of, model_options_of, refuse_unknown
+from tna_onnx.api.arguments import DataModelWords, Unpack, data_of, held_out_of, model_options_of, refuse_unknown
+from tna_onnx.api.compared_samples import ComparedSamples
 from tna_onnx.api.named_models import GivenModel, named_models, position_of
 from tna_onnx.api.shown import ProgressWord, check_targets, kept, shown
 from tna_onnx.calibration.provenance import versions
-from tna_onnx.data import InputSpec, Source
 from tna_onnx.data.images.notes import preprocessing_notes
 from tna_onnx.data.options import Data
-from tna_onnx.data.source import require_samples
 from tna_onnx.data.suspicion import warnings_of
-from tna_onnx.engine.outputs import score_model
-from tna_onnx.errors import DataError, UsageError
+from tna_onnx.errors import UsageError
 from tna_onnx.extraction.batch_size import BatchSize, batch_size_notes, check_batch_size, choose_batch_size
 from tna_onnx.extraction.isolated import open_source
 from tna_onnx.extraction.sessions import input_specs, open_model
 from tna_onnx.graph.load import Model, ModelSource
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.graph.outputs import ClassOutput, class_output
+from tna_onnx.guarding.reading import require_outlier_score, score_guarded
+from tna_onnx.guarding.unknown import open_unknown
 from tna_onnx.numerics.checks import check_level, check_numbers
 from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.metrics import Interval, Metrics
@@ -38,6 +38,7 @@ from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.progress import Progress
 from tna_onnx.results.comparison import ComparedModel, ModelComparison, multiplicity_note, verdict_text
 from tna_onnx.results.details import Bins
+from tna_onnx.results.guarding import Decisions
 from tna_onnx.runtime import Device, parse_device
 
 __all__ = ["compare"]
@@ -48,6 +49,7 @@ def compare(
     data: Any,
     *,
     baseline: str | int = 1,
+    ood_data: Any = None,
     confidence_level: float = 95.0,
     bins: int = 15,
     device: str = "auto",
@@ -66,6 +68,8 @@ def compare(
         data: labelled data, as for `calibrate`. For models with different inputs they are opened several times and must
             give the same samples in the same order.
         baseline: model that the others are compared with: its name, its path, or its position from 1.
+        ood_data: for guarded models with the output `ood`: samples that they should not know, likewise; their labels
+            may be any.
         confidence_level: of each interval, per cent.
         bins: bins of ECE and AdaECE.
         device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
@@ -99,11 +103,15 @@ def compare(
         model = open_source(g.source, options)
         return model, class_output(model, options.head, options.output_name, options.output_kind)
 
-    _check_classes([(g, read(g, options)[1]) for g in given])  # all of them before the first one runs; none is kept
+    apart = held_out_of(ood_data, labelled, {})
+    # all of them before the first one runs; none is kept
+    _check_classes([(g, read(g, options)[1]) for g in given])
+    if apart is not None:
+        require_outlier_score(read(g, options)[0] for g in given)
     options = replace(options, isolate=False)  # each was opened in a child process above
-    samples = _Samples(labelled, bins)
+    samples = ComparedSamples(labelled, bins)
     with shown(progress) as advance:
-        settings = _RunSettings(where, batch_size, advance)
+        settings = _RunSettings(where, batch_size, advance, confidence_level, apart)
         # one after the other: a session is closed before the next is opened
         runs = [_run(g, read(g, options), samples, settings, expected=k == first) for k, g in enumerate(given)]
     result = ModelComparison(
@@ -132,53 +140,6 @@ def _check_classes(read: Sequence[tuple[GivenModel, ClassOutput]]) -> None:
             )
 
 
-class _Samples:
-    """The data as each model reads them, and the check that these are the same samples."""
-
-    def __init__(self, data: Data, bins: int) -> None:
-        self.data = data
-        self._bins = bins
-        self._opened: dict[tuple[tuple[InputSpec, ...], tuple[str, ...] | None], Source] = {}
-
-    def open(
-        self, model: Model, inputs: tuple[InputSpec, ...], n_classes: int, names: tuple[str, ...] | None
-    ) -> Source:
-        """Open the data for a model, or return what was opened for one with the same inputs and class names.
-
-        Raises:
-            UsageError, DataError: see `Data.open`; or other samples than the first model's.
-        """
-        # what a source depends on: the inputs to fill and the numbers of the classes
-        key = inputs, names
-        if key not in self._opened:
-            source = self.data.open(inputs, n_classes, names)
-            require_samples(source, self._bins)
-            # differences are paired: row k must be the same sample in all models
-            if self._opened and not _same_samples(source.labels, self._first.labels):
-                raise DataError(
-                    f"{model.name}: reads other samples than the first model ({len(source):,} and "
-                    f"{len(self._first):,}, or with other labels); models with different inputs can only be compared "
-                    "on data that come in the same order each time they are opened"
-                )
-            self._opened[key] = source
-        return self._opened[key]
-
-    @property
-    def _first(self) -> Source:
-        return next(iter(self._opened.values()))
-
-    @property
-    def description(self) -> str:
-        """The samples in one line."""
-        return self._first.describe()
-
-
-def _same_samples(labels: NDArray[np.int64], first: NDArray[np.int64]) -> bool:
-    """Whether two lists of labels are one, up to how the classes are numbered."""
-    pairs = {*zip(labels.tolist(), first.tolist(), strict=False)}
-    return len(labels) == len(first) and len(pairs) == len({a for a, _ in pairs}) == len({b for _, b in pairs})
-
-
 @dataclass(frozen=True, eq=False)
 class _Run:
     """What is left of a run when its session and model are gone; (N,) classes are as the model numbers them."""
@@ -193,6 +154,7 @@ class _Run:
     preprocessing: dict[str, object] | None
     provider: str
     notes: tuple[str, ...]
+    decisions: Decisions | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,10 +164,17 @@ class _RunSettings:
     device: Device
     batch_size: BatchSize
     progress: Progress
+    level: float
+    unknown: Data | None
 
 
 def _run(
-    given: GivenModel, read: tuple[Model, ClassOutput], samples: _Samples, settings: _RunSettings, *, expected: bool
+    given: GivenModel,
+    read: tuple[Model, ClassOutput],
+    samples: ComparedSamples,
+    settings: _RunSettings,
+    *,
+    expected: bool,
 ) -> _Run:
     """Run one model over the samples; its session is closed with this call.
 
@@ -222,16 +191,18 @@ def _run(
         data = replace(data, expect_accuracy=None)
     names = data.class_names(model.metadata, output.labels, output.n_classes)
     session = open_model(model, settings.device)
-    source = samples.open(model, input_specs(session), output.n_classes, names)
+    inputs = input_specs(session)
+    source = samples.open(model, inputs, output.n_classes, names)
+    unknown = None if settings.unknown is None else open_unknown(settings.unknown, inputs)
 
     # each model has a bar of its own
     def advance(_: str, done: int, total: int) -> None:
         settings.progress(given.name, done, total)
 
     size = choose_batch_size(settings.batch_size, session, [output.name], source)
-    scores, classes = score_model(session, output, source, size, advance)
+    scores, classes, decisions = score_guarded(session, model, output, source, size, advance, settings.level, unknown)
     suspicion = data.check(classes, source.labels, names, output.n_classes)
-    about_images = preprocessing_notes(source, input_specs(session), data.preprocessing)
+    about_images = preprocessing_notes(source, inputs, data.preprocessing)
     return _Run(
         name=given.name,
         model=model.name,
@@ -243,6 +214,7 @@ def _run(
         preprocessing=source.recipe(),
         provider=session.provider,
         notes=(*batch_size_notes(settings.batch_size, size), *warnings_of(suspicion, names), *about_images),
+        decisions=decisions,
     )
 
 
@@ -265,6 +237,7 @@ def _reduced(run: _Run, first: _Run, bins: int, level: float) -> ComparedModel:
         verdict=verdict_text(first.name, differences, agreement) if differences else "",
         preprocessing=run.preprocessing,
         provider=run.provider,
+        decisions=run.decisions,
     )
 
 

@@ -5,17 +5,26 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tna_onnx.api.arguments import EvaluateWords, Unpack, data_of, limits_of, model_options_of, refuse_unknown
+from tna_onnx.api.arguments import (
+    EvaluateWords,
+    Unpack,
+    data_of,
+    held_out_of,
+    limits_of,
+    model_options_of,
+    refuse_unknown,
+)
 from tna_onnx.api.shown import ProgressWord, check_targets, kept, shown
 from tna_onnx.data.images.notes import preprocessing_notes
 from tna_onnx.data.source import require_samples
 from tna_onnx.data.suspicion import warnings_of
-from tna_onnx.engine.outputs import score_model
 from tna_onnx.extraction.batch_size import BatchSize, batch_size_notes, check_batch_size, choose_batch_size
 from tna_onnx.extraction.isolated import open_source
 from tna_onnx.extraction.sessions import input_specs, open_model
 from tna_onnx.graph.load import ModelSource
 from tna_onnx.graph.outputs import class_output
+from tna_onnx.guarding.reading import require_outlier_score, score_guarded
+from tna_onnx.guarding.unknown import open_unknown
 from tna_onnx.numerics.checks import check_numbers
 from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.numerics.reliability import Bins
@@ -31,6 +40,7 @@ def evaluate(
     model: ModelSource,
     data: Any,
     *,
+    ood_data: Any = None,
     bins: int = 15,
     device: str = "auto",
     batch_size: BatchSize = 64,
@@ -43,6 +53,8 @@ def evaluate(
     Args:
         model: an ONNX model as for `calibrate`, written by this package or not.
         data: labelled data, as for `calibrate`.
+        ood_data: for a guarded model with the output `ood`: samples that it should not know, likewise; their labels
+            may be any.
         bins: bins of ECE and AdaECE.
         device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
         batch_size: samples per run; `auto` finds them by a short probe.
@@ -76,8 +88,13 @@ def evaluate(
     source = labelled.open(inputs, output.n_classes, names)
     require_samples(source, bins)
     size = choose_batch_size(batch_size, session, [output.name], source)
+    apart = held_out_of(ood_data, labelled, {})
+    unknown = None
+    if apart is not None:
+        require_outlier_score([loaded])
+        unknown = open_unknown(apart, inputs)
     with shown(progress) as advance:
-        scores, predicted = score_model(session, output, source, size, advance)
+        scores, predicted, decisions = score_guarded(session, loaded, output, source, size, advance, unknown=unknown)
     suspicion = labelled.check(predicted, source.labels, names, output.n_classes)
     metrics = Metrics.of(scores, bins)
     evaluation = Evaluation(
@@ -97,6 +114,7 @@ def evaluate(
             *preprocessing_notes(source, inputs, labelled.preprocessing),
         ),
         missed=gates.limits_missed(metrics, ""),
+        decisions=decisions,
     )
     kept(json, evaluation)
     # with the whole result: the command line prints it before it exits

@@ -30,6 +30,7 @@ def guard(
     calib: Any,
     *,
     eval: Any = None,  # noqa: A002 - the word of the command line
+    ood_data: Any = None,
     output: str | Path | None = None,
     settings: GuardSettings | None = None,
     dry_run: bool = False,
@@ -52,6 +53,7 @@ def guard(
         calib: labelled samples that neither the model nor its calibration has seen: a path, a URL, a mapping of arrays,
             an iterable of batches, or a `tna_onnx.Data`.
         eval: further samples for the report, likewise.
+        ood_data: samples that the model should not know, for the report, likewise; their labels may be any.
         output: path of the new file; `NAME.guard.onnx` beside the model by default.
         settings: of the outputs and their levels, as one value.
         dry_run: do everything, but write no model.
@@ -78,6 +80,7 @@ def guard(
         model=model,
         calib=labelled,
         held_out=held_out_of(eval, labelled, words),
+        unknown=held_out_of(ood_data, labelled, {**words, "eval_labels": None}),
         options=model_options_of(words),
         settings=chosen,
         output=output,

@@ -49,7 +49,9 @@ class Told:
         return self.source.describe()
 
 
-def check_leaks(model: Model, calib: Told, held_out: Told | None, limits: Limits) -> tuple[str, ...]:
+def check_leaks(
+    model: Model, calib: Told, held_out: Told | None, limits: Limits, *, cross_fits: bool = True
+) -> tuple[str, ...]:
     """Refuse held-out samples that were calibrated on; return what else there is to say about equal samples.
 
     Args:
@@ -57,6 +59,7 @@ def check_leaks(model: Model, calib: Told, held_out: Told | None, limits: Limits
         calib: calibration samples.
         held_out: samples for the report, if given.
         limits: how much may be shared.
+        cross_fits: whether the command cross-fits without held-out samples; else it measures on those of `calib`.
 
     Raises:
         DataError: more is shared than the limit allows, or a sample cannot be read.
@@ -66,13 +69,13 @@ def check_leaks(model: Model, calib: Told, held_out: Told | None, limits: Limits
         sets.append(held_out)
     notes = [note for each in sets for note in _refuse_earlier(model, each, limits)]
     for judging in sets[1:]:
-        notes += _refuse_shared(calib, judging, limits)
+        notes += _refuse_shared(calib, judging, limits, cross_fits=cross_fits)
     for each in sets:
-        notes += _repeats(each, folds=held_out is None)
+        notes += _repeats(each, folds=cross_fits and held_out is None)
     return tuple(notes)
 
 
-def _refuse_shared(calib: Told, held_out: Told, limits: Limits) -> list[str]:
+def _refuse_shared(calib: Told, held_out: Told, limits: Limits, *, cross_fits: bool) -> list[str]:
     """Refuse held-out data that are calibration data; note a small share that is.
 
     Raises:
@@ -86,10 +89,13 @@ def _refuse_shared(calib: Told, held_out: Told, limits: Limits) -> list[str]:
     overlap = overlap_of(held_out.digests, calib.digests)
     what = f"{overlap.shared:,} of {overlap.n:,} samples ({overlap.share:.2%})"
     if 100 * overlap.share > limits.overlap and overlap.shared >= _MIN_SHARED:
+        advice = "remove them, or leave out --eval to have the result cross-fitted"
+        if not cross_fits:
+            advice = "remove them"
         raise DataError(
-            f"{held_out.name}: {what} are calibration samples too, so they cannot judge the result; "
-            "remove them, or leave out --eval to have the result cross-fitted. Where equal samples are to be expected, "
-            "as in tables of few distinct rows, --data-limit overlap=PERCENT allows them"
+            f"{held_out.name}: {what} are calibration samples too, so they cannot judge the result; {advice}. Where "
+            "equal samples are to be expected, as in tables of few distinct rows, --data-limit overlap=PERCENT allows "
+            "them"
         )
     if overlap.shared:
         return [f"{held_out.name}: {what} are calibration samples too"]

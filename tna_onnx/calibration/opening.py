@@ -36,7 +36,7 @@ from tna_onnx.graph.scores import choose_readout, find_readout
 from tna_onnx.progress import Progress
 from tna_onnx.runtime import Session, parse_device
 
-__all__ = ["open_task"]
+__all__ = ["open_task", "target_of"]
 
 _log = logging.getLogger("tna_onnx")
 
@@ -58,7 +58,7 @@ def open_task(job: Job, progress: Progress) -> Task:
             "model without these outputs, and guard the result"
         )
     # before any data are opened: a path that cannot be used costs no run
-    target = _target(job, model)
+    target = target_of(job, model)
     readout = _find_readout(job, model)
     opened = OpenModel(model, readout, device)
     names = job.calib.class_names(model.metadata, readout.labels, readout.n_classes)
@@ -169,7 +169,7 @@ def _open_held_out(job: Job, opened: OpenModel, names: tuple[str, ...] | None) -
     return open_samples(opened, data, names)
 
 
-def _target(job: Job, model: Model) -> Path | None:
+def target_of(job: Job, model: Model) -> Path | None:
     """Return the path to write, and refuse one that would harm a file of the run.
 
     Raises:

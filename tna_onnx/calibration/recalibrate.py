@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from tna_onnx.calibration.anchor import AnchoredStrategy
@@ -34,23 +35,29 @@ __all__ = ["recalibrate"]
 _log = logging.getLogger("tna_onnx")
 
 
-def recalibrate(job: Job, progress: Progress) -> Report:
+def recalibrate(job: Job, progress: Progress, finish: Callable[[Path, Report], Report] | None = None) -> Report:
     """Recalibrate a model and write it, unless the result misses a gate.
+
+    Args:
+        job: what was asked for.
+        progress: called with (stage, done, total).
+        finish: makes the final file of the one at a path, which is gone afterwards, and returns the report with what
+            it did.
 
     Raises:
         UsageError, UnsupportedModel, DataError, DeviceError, CheckFailed, GateMissed: see `tna_onnx.calibrate`.
     """
     task = open_task(job, progress)
     try:
-        return _recalibrate(job, task, progress)
+        return _recalibrate(job, task, progress, finish)
     except RuntimeError as error:
         if not task.placement.gave_up(error):
             raise
         # nothing is written yet, and the features are here: the host begins again
-        return _recalibrate(job, task.on_host(str(error)), progress)
+        return _recalibrate(job, task.on_host(str(error)), progress, finish)
 
 
-def _recalibrate(job: Job, task: Task, progress: Progress) -> Report:
+def _recalibrate(job: Job, task: Task, progress: Progress, finish: Callable[[Path, Report], Report] | None) -> Report:
     # wrong labels would make every later number meaningless: before the search
     labels = check_labels(job, task)
     writing = Writing(task, job.settings.fold)
@@ -70,7 +77,8 @@ def _recalibrate(job: Job, task: Task, progress: Progress) -> Report:
 
     # a dry run writes and checks the file too, and leaves none behind
     target = None if job.dry_run else task.output
-    with pending(task.model, rewritten.proto, target, verbatim=outcome.unchanged) as path:
+    keep = finish is None
+    with pending(task.model, rewritten.proto, target, verbatim=outcome.unchanged, keep=keep) as path:
         checked = checked_samples(task)
         shipped = writing.shipped(outcome, checked)
         verification = check_written(task, rewritten, path, checked, shipped)
@@ -87,6 +95,8 @@ def _recalibrate(job: Job, task: Task, progress: Progress) -> Report:
         report = report_of(job, finished)
         if report.missed:
             raise GateMissed(report, "; no file was written")
+        if finish is not None:
+            report = finish(path, report)
     _log.info("done: %s", report.verdict)
     return report
 

@@ -10,10 +10,12 @@ import click
 from tna_onnx.cli.channels import complain
 from tna_onnx.cli.command import Command
 from tna_onnx.cli.config import config_options, setting_sources
+from tna_onnx.cli.decision_options import add_option, level_options, ood_data_option
 from tna_onnx.cli.extras import Extras, extra_options
 from tna_onnx.cli.gates import change_options, limit_options, run_gated
 from tna_onnx.cli.options import (
     bins_option,
+    calibration_data_options,
     confidence_option,
     data_options,
     model_argument,
@@ -22,7 +24,7 @@ from tna_onnx.cli.options import (
     together,
 )
 from tna_onnx.cli.paths import check_result_file, default_output
-from tna_onnx.cli.positional import DataOption, data_argument
+from tna_onnx.cli.positional import data_argument
 from tna_onnx.cli.preprocessing import preprocessing_options, take_recipe
 from tna_onnx.cli.search_options import search_options, take_protocol
 from tna_onnx.cli.written import watch
@@ -31,21 +33,9 @@ from tna_onnx.errors import CheckFailed, ResultError
 __all__ = ["calibrate"]
 
 _file_options = together(
-    click.option(
-        "--calib",
-        "--data",
-        "calib",
-        cls=DataOption,
-        required=True,
-        type=click.Path(),
-        help="Labelled calibration data: file, folder or URL; the word behind MODEL says the same.",
-    ),
-    click.option(
-        "--eval", type=click.Path(), help="Held-out data for the report. Without them the report is cross-fitted."
-    ),
-    click.option("--labels", type=click.Path(), help="File with the labels of --calib, if they are stored separately."),
-    click.option(
-        "--eval-labels", type=click.Path(), help="File with the labels of --eval, if they are stored separately."
+    calibration_data_options(
+        "Labelled calibration data",
+        "Held-out data for the report. Without them the report is cross-fitted.",
     ),
     click.option(
         "--train-features",
@@ -66,6 +56,12 @@ _file_options = together(
     ),
     # An earlier output is replaced without asking; only the model itself needs this.
     click.option("--overwrite", is_flag=True, help="Allow --output to be the input model itself, which is lost then."),
+)
+
+_decision_options = together(
+    add_option((), "Decisions to add to the file as further outputs, whose thresholds come from half of --calib"),
+    level_options,
+    ood_data_option,
 )
 
 _result_options = together(
@@ -90,6 +86,7 @@ _result_options = together(
 @search_options
 @limit_options
 @change_options
+@_decision_options
 @confidence_option
 @_result_options
 @data_options
@@ -160,7 +157,7 @@ def calibrate(
 
 
 def _check_paths(json_file: str | None, page: str | None, extras: Extras, arguments: dict[str, Any]) -> None:
-    others = [arguments[name] for name in ("model", "calib", "eval", "output")]
+    others = [arguments[name] for name in ("model", "calib", "eval", "ood_data", "output")]
     check_result_file(json_file, *others, page)
     check_result_file(page, *others, kind="HTML")
     extras.check(*others, json_file, page)

@@ -8,6 +8,7 @@ import click
 
 from tna_onnx.cli.command import Command
 from tna_onnx.cli.config import config_options
+from tna_onnx.cli.decision_options import ood_data_option
 from tna_onnx.cli.options import (
     bins_option,
     confidence_option,
@@ -33,6 +34,7 @@ __all__ = ["compare"]
     show_default=True,
     help="Model that the others are compared with: its file name, or its position counted from 1.",
 )
+@ood_data_option
 @confidence_option
 @click.option("--report", "page", metavar="FILE", type=click.Path(), help="Write an HTML report, in one file.")
 @data_options
@@ -55,7 +57,7 @@ def compare(preset: str | None, json_file: str | None, page: str | None, quiet: 
     from tna_onnx.render.comparison_text import model_comparison_text  # noqa: PLC0415
     from tna_onnx.render.progress import progress_shown  # noqa: PLC0415
 
-    inputs = [*arguments["models"], arguments["data"]]
+    inputs = [*arguments["models"], arguments["data"], arguments["ood_data"]]
     # before any model runs; the two results must not be one file either
     check_result_file(json_file, *inputs, page)
     check_result_file(page, *inputs, kind="HTML")

@@ -8,6 +8,7 @@ import click
 
 from tna_onnx.cli.command import Command
 from tna_onnx.cli.config import config_options
+from tna_onnx.cli.decision_options import ood_data_option
 from tna_onnx.cli.gates import limit_options, run_gated
 from tna_onnx.cli.options import (
     bins_option,
@@ -29,6 +30,7 @@ __all__ = ["evaluate"]
 @model_argument
 @data_argument
 @labelled_data_options
+@ood_data_option
 @limit_options
 @click.option("--plot", is_flag=True, help="Print a reliability diagram.")
 @data_options
@@ -38,14 +40,14 @@ __all__ = ["evaluate"]
 @run_options
 @config_options
 def evaluate(preset: str | None, json_file: str | None, plot: bool, quiet: bool, **arguments: Any) -> None:
-    """Measure MODEL on labelled data: accuracy, ECE, AdaECE, NLL, Brier score."""
+    """Measure MODEL on labelled data: accuracy, ECE, AdaECE, NLL, Brier score; and what a guarded model decides."""
     from tna_onnx.api.evaluate import evaluate as run  # noqa: PLC0415 - NumPy loads only when a command runs
     from tna_onnx.cli.show import finish, json_step, ready  # noqa: PLC0415
     from tna_onnx.render.progress import progress_shown  # noqa: PLC0415
     from tna_onnx.render.text import evaluation_text  # noqa: PLC0415
 
     # before the work: a mistyped path must not cost a run
-    check_result_file(json_file, arguments["model"], arguments["data"])
+    check_result_file(json_file, arguments["model"], arguments["data"], arguments["ood_data"])
     recipe = take_recipe(preset, arguments)
     ready()
     watch([json_file])

@@ -8,82 +8,42 @@ import click
 
 from tna_onnx.cli.command import Command
 from tna_onnx.cli.config import config_options
-from tna_onnx.cli.options import confidence_option, data_options, model_argument, model_options, run_options, together
+from tna_onnx.cli.decision_options import add_option, level_options, ood_data_option
+from tna_onnx.cli.options import (
+    calibration_data_options,
+    confidence_option,
+    data_options,
+    model_argument,
+    model_options,
+    run_options,
+    together,
+)
 from tna_onnx.cli.paths import check_result_file, default_output
-from tna_onnx.cli.positional import DataOption, data_argument
+from tna_onnx.cli.positional import data_argument
 from tna_onnx.cli.preprocessing import preprocessing_options, take_recipe
-from tna_onnx.cli.types import Number, Words, choice, flat
 from tna_onnx.cli.written import watch
-from tna_onnx.guarding.settings import ADDITIONS, OOD_SCORES, SET_SCORES, GuardSettings
+from tna_onnx.guarding.settings import GuardSettings
 
 __all__ = ["guard"]
 
 
-def _per_cent(name: str, help_: str) -> Any:
-    return click.option(
-        f"--{name.replace('_', '-')}",
-        metavar="PERCENT",
-        type=Number(0, 100),
-        default=getattr(GuardSettings, name),
-        show_default=True,
-        help=help_,
-    )
-
-
 _guard_options = together(
-    click.option(
-        "--calib",
-        "--data",
-        "calib",
-        cls=DataOption,
-        required=True,
-        type=click.Path(),
-        help="Labelled data that neither the model nor its calibration has seen: file, folder or URL; the word behind "
-        "MODEL says the same.",
+    calibration_data_options(
+        "Labelled data that neither the model nor its calibration has seen",
+        "Further labelled data, to measure what the file decides.",
     ),
-    click.option("--labels", type=click.Path(), help="File with the labels of --calib, if they are stored separately."),
-    click.option("--eval", type=click.Path(), help="Further labelled data, to measure what the file decides."),
-    click.option("--eval-labels", type=click.Path(), help="File with the labels of --eval, likewise."),
     click.option("-o", "--output", type=click.Path(), help="File to write.  [default: MODEL.guard.onnx]"),
     click.option("--overwrite", is_flag=True, help="Allow the output to replace the input model."),
     click.option("--dry-run", is_flag=True, help="Do everything, but write no model."),
-    click.option(
-        "--add",
-        type=Words(ADDITIONS),
-        multiple=True,
-        callback=flat,
-        default=[",".join(GuardSettings.add)],
-        show_default=True,
-        help="Outputs to add, with commas or repeated.",
-    ),
-    _per_cent("coverage", "set: how often it holds the true class, at least."),
-    click.option(
-        "--set-score",
-        type=choice(SET_SCORES),
-        default=GuardSettings.set_score,
-        show_default=True,
-        help="set: lac gives the smallest sets; aps and raps larger ones where the model is unsure.",
-    ),
-    click.option("--per-class", is_flag=True, help="set: the coverage holds for the samples of each class."),
-    _per_cent("risk", "accept: largest share of accepted samples that are classified wrong."),
-    _per_cent("delta", "accept: probability with which that share may be larger."),
-    click.option(
-        "--ood-score",
-        type=choice(OOD_SCORES),
-        default=GuardSettings.ood_score,
-        show_default=True,
-        help="ood: how the distance from known samples is measured.",
-    ),
-    _per_cent("false_alarm", "ood: largest share of known samples that raise the alarm."),
-    click.option(
-        "--prefix", default="", metavar="TEXT", help="What the names of the new outputs begin with.  [default: nothing]"
-    ),
+    add_option(GuardSettings.add, "Outputs to add"),
+    level_options,
+    ood_data_option,
     click.option(
         "--seed",
         type=click.IntRange(0),
         default=GuardSettings.seed,
         show_default=True,
-        help="Of the split that --add ood needs.",
+        help="Of the split that --ood-score and --set-temperature auto need.",
     ),
     confidence_option,
 )
@@ -114,7 +74,7 @@ def guard(preset: str | None, json_file: str | None, quiet: bool, **arguments: A
     from tna_onnx.render.progress import progress_shown  # noqa: PLC0415
 
     # before the work: a mistyped path must not cost a run
-    check_result_file(json_file, *(arguments[name] for name in ("model", "calib", "eval", "output")))
+    check_result_file(json_file, *(arguments[name] for name in ("model", "calib", "eval", "ood_data", "output")))
     recipe = take_recipe(preset, arguments)
     ready()
     output = arguments["output"] or default_output(arguments["model"], ".guard.onnx")

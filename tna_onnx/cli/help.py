@@ -23,7 +23,8 @@ SECTIONS = {
         "mlflow_experiment", "dry_run", "confidence_level", "bins", "baseline", "out",
     ),
     "Decisions": (
-        "add", "coverage", "set_score", "per_class", "risk", "delta", "ood_score", "false_alarm", "prefix",
+        "add", "coverage", "set_score", "set_temperature", "per_class", "risk", "delta", "ood_score", "false_alarm",
+        "ood_data", "dials", "prefix",
     ),
     "Class frequencies": ("target", "target_prior", "source_prior", "estimator", "draws", "trust_shift"),
     "What is fitted": (
@@ -42,8 +43,11 @@ SECTIONS = {
 
 _COMMON = {
     "calib", "data", "eval", "labels", "label_column", "classes", "preset", "output", "details", "page", "json_file",
-    "device", "add", "coverage", "risk", "out", "only", "target", "target_prior",
+    "device", "out", "only", "target", "target_prior",
 }  # fmt: skip
+
+# What is common in one command and rare in the others that have it.
+_COMMON_IN = {"guard": {"add", "coverage", "risk"}}
 
 _ALL = "tna_onnx.help_all"
 
@@ -65,10 +69,11 @@ def help_all_option() -> click.Option:
 def write_options(command: click.Command, ctx: click.Context, formatter: click.HelpFormatter) -> None:
     """Write the options of a command in their sections: the common ones, or all where they are asked for."""
     everything = ctx.meta.get(_ALL, False)
+    common = _COMMON | _COMMON_IN.get(command.name or "", set())
     left = 0
     hidden = []
     for title, params in _sections(command, ctx):
-        shown = [param for param in params if everything or param.name in _COMMON or title == ""]
+        shown = [param for param in params if everything or param.name in common or title == ""]
         left += len(params) - len(shown)
         if len(shown) < len(params):
             hidden.append(title.lower())

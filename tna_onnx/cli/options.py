@@ -16,6 +16,7 @@ from tna_onnx.numerics.checks import MAX_LEVEL
 
 __all__ = [
     "bins_option",
+    "calibration_data_options",
     "confidence_option",
     "data_options",
     "foreign_model_options",
@@ -42,6 +43,35 @@ def together(*options: Callable[[Any], Any]) -> Callable[[F], F]:
 
 
 model_argument = click.argument("model", type=click.Path())
+
+
+def calibration_data_options(calib: str, held_out: str, *, required: bool = False) -> Callable[[F], F]:
+    """Return the options on two sets of samples and their labels.
+
+    Args:
+        calib: what `--calib` is, in the help.
+        held_out: what `--eval` is, likewise.
+        required: whether `--eval` has to be given.
+    """
+    return together(
+        click.option(
+            "--calib",
+            "--data",
+            "calib",
+            cls=DataOption,
+            required=True,
+            type=click.Path(),
+            help=f"{calib}: file, folder or URL; the word behind MODEL says the same.",
+        ),
+        click.option("--eval", required=required, type=click.Path(), help=held_out),
+        click.option(
+            "--labels", type=click.Path(), help="File with the labels of --calib, if they are stored separately."
+        ),
+        click.option(
+            "--eval-labels", type=click.Path(), help="File with the labels of --eval, if they are stored separately."
+        ),
+    )
+
 
 labelled_data_options = together(
     click.option(

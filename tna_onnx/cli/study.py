@@ -10,9 +10,17 @@ import click
 from tna_onnx.cli.command import Command
 from tna_onnx.cli.config import config_options
 from tna_onnx.cli.extras import FIGURE_FORMATS
-from tna_onnx.cli.options import bins_option, data_options, model_argument, model_options, run_options, together
+from tna_onnx.cli.options import (
+    bins_option,
+    calibration_data_options,
+    data_options,
+    model_argument,
+    model_options,
+    run_options,
+    together,
+)
 from tna_onnx.cli.paths import check_figure_folder, check_result_file
-from tna_onnx.cli.positional import DataOption, data_argument
+from tna_onnx.cli.positional import data_argument
 from tna_onnx.cli.preprocessing import preprocessing_options, take_recipe
 from tna_onnx.cli.types import Words, flat
 from tna_onnx.cli.written import watch
@@ -22,20 +30,7 @@ from tna_onnx.studies.settings import PROTOCOLS, STUDIES, StudySettings
 __all__ = ["study"]
 
 _file_options = together(
-    click.option(
-        "--calib",
-        "--data",
-        "calib",
-        cls=DataOption,
-        required=True,
-        type=click.Path(),
-        help="Labelled calibration data: file, folder or URL; the word behind MODEL says the same.",
-    ),
-    click.option("--eval", required=True, type=click.Path(), help="Held-out data to score."),
-    click.option("--labels", type=click.Path(), help="File with the labels of --calib, if they are stored separately."),
-    click.option(
-        "--eval-labels", type=click.Path(), help="File with the labels of --eval, if they are stored separately."
-    ),
+    calibration_data_options("Labelled calibration data", "Held-out data to score.", required=True),
     click.option(
         "-o",
         "--out",

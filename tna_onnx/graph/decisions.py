@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import onnx
@@ -19,8 +18,9 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from tna_onnx.errors import UnsupportedModel
+from tna_onnx.graph.decision_ops import DecisionOps, Dial
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.nodes import PREFIX, NodeOps
+from tna_onnx.graph.nodes import PREFIX
 from tna_onnx.graph.outputs import ClassOutput
 from tna_onnx.graph.rewrite import METADATA_PREFIX
 from tna_onnx.numerics.outliers import OutlierScore
@@ -48,11 +48,17 @@ class SetScore:
         name: `lac`, `aps` or `raps`.
         free: classes without a penalty.
         weight: penalty for each class behind them.
+        temperature: of the probabilities p^(1/T) that it is computed from; 1 for those of the output.
     """
 
     name: str = "lac"
     free: int = 0
     weight: float = 0.0
+    temperature: float = 1.0
+
+    def penalty(self, classes: int) -> NDArray[np.float64]:
+        """Return what is added to the sum at each rank, (C,)."""
+        return np.asarray(self.weight * np.maximum(np.arange(1, classes + 1) - self.free, 0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,6 +111,7 @@ def add_decisions(
     thresholds: Mapping[str, NDArray[np.float32]],
     names: Mapping[str, str],
     metadata: Mapping[str, str],
+    dials: Mapping[str, Dial] | None = None,
 ) -> onnx.ModelProto:
     """Return a model that has the decisions as outputs too.
 
@@ -116,19 +123,25 @@ def add_decisions(
         names: what each output is called, of `confidence`, `accept`, `set`, `ood` and `ood_alarm`; those without a
             name are left out.
         metadata: written into metadata_props under `tna_onnx.`, beside what is there.
+        dials: in place of the thresholds `accept` and `set`; none by default.
 
     Raises:
         UnsupportedModel: as `add_scores`; or an output has such a name already.
     """
     ops, scores = _block(model, guarded)
-    _refuse_names(model, names)
+    dials = dials or {}
+    _refuse_names(model, [*names.values(), *(dial.name for dial in dials.values())])
+
+    def limit(role: str) -> str:
+        return ops.dialled(dials[role]) if role in dials else ops.const(thresholds[role])
+
     made = {"confidence": scores["confidence"], "ood": scores.get("ood", "")}
     if "accept" in names:
-        made["accept"] = ops.negated("Less", scores["confidence"], ops.const(thresholds["accept"]))
+        made["accept"] = ops.negated("Less", scores["confidence"], limit("accept"))
     if "set" in names:
-        made["set"] = ops.negated("Greater", scores["set"], ops.const(thresholds["set"]))
+        made["set"] = ops.negated("Greater", scores["set"], limit("set"))
     if "ood_alarm" in names:
-        made["ood_alarm"] = ops.compared("Greater", scores["ood"], ops.const(thresholds["ood"]))
+        made["ood_alarm"] = ops.compared("Greater", scores["ood"], limit("ood"))
     batch = _batch_axis(model, guarded.output.name)
     outputs = []
     for role, name in names.items():
@@ -137,58 +150,16 @@ def add_decisions(
         kind = TensorProto.FLOAT if role in ("confidence", "ood") else TensorProto.BOOL
         outputs.append(helper.make_tensor_value_info(name, kind, shape))
     proto = _extended(model, ops, outputs)
+    for dial in dials.values():
+        # an input with an initializer is one that callers may leave out
+        proto.graph.input.append(helper.make_tensor_value_info(dial.name, TensorProto.FLOAT, []))
+        proto.graph.initializer.append(numpy_helper.from_array(np.asarray(dial.default, np.float32), dial.name))
     for key, value in metadata.items():
         proto.metadata_props.add(key=f"{METADATA_PREFIX}{key}", value=value)
     return proto
 
 
-class _DecisionOps(NodeOps):
-    """The words of maps, and those that decisions need besides."""
-
-    def cast(self, a: str) -> str:
-        return self._node("Cast", [a], to=TensorProto.FLOAT)
-
-    def largest(self, a: str) -> str:
-        """Write the maximum over axis 1, (N,)."""
-        return self.reshape(self._reduced("ReduceMax", a), [-1])
-
-    def compared(self, op_type: str, a: str, b: str) -> str:
-        return self._node(op_type, [a, b])
-
-    def negated(self, op_type: str, a: str, b: str) -> str:
-        """Write a comparison that does not hold: LessOrEqual and GreaterOrEqual are younger than Greater and Less."""
-        return self._node("Not", [self._node(op_type, [a, b])])
-
-    def both(self, p: str) -> str:
-        """Write (1 - p, p) of the probability (N, 1) of the second class."""
-        return self._node("Concat", [self.add(self.const(1.0), self.mul(p, self.const(-1.0))), p], axis=1)
-
-    def sigmoid(self, a: str) -> str:
-        return self._node("Sigmoid", [a])
-
-    def exp(self, a: str) -> str:
-        return self._node("Exp", [a])
-
-    def summed_down(self, p: str, penalty: NDArray[Any]) -> str:
-        """Write the sum of the probabilities from the largest down to each class, and a penalty by rank."""
-        classes = len(penalty)
-        name = f"{PREFIX}/topk_{len(self.nodes)}"
-        values, places = f"{name}_values", f"{name}_places"
-        count = self._integers([classes])
-        self.nodes.append(helper.make_node("TopK", [p, count], [values, places], name=name, axis=1))
-        sums = self._node("CumSum", [values, self._integers(1)])
-        if penalty.any():
-            sums = self.add(sums, self.const(penalty))
-        # back to the order of the classes; every place of p is replaced
-        return self._node("ScatterElements", [p, places, sums], axis=1)
-
-    def _integers(self, value: int | list[int]) -> str:
-        name = f"{PREFIX}/integers_{len(self.initializers)}"
-        self.initializers.append(numpy_helper.from_array(np.array(value, np.int64), name))
-        return name
-
-
-def _block(model: Model, guarded: Guarded) -> tuple[_DecisionOps, dict[str, str]]:
+def _block(model: Model, guarded: Guarded) -> tuple[DecisionOps, dict[str, str]]:
     """Write the nodes of the scores.
 
     Raises:
@@ -203,11 +174,13 @@ def _block(model: Model, guarded: Guarded) -> tuple[_DecisionOps, dict[str, str]
         )
     if any(node.name.startswith(f"{GUARD}/") for node in model.proto.graph.node):
         raise UnsupportedModel(f"{model.name}: has been guarded already; guard the model without these outputs")
-    ops = _DecisionOps("float32", model.opset)
-    p = _probabilities(ops, model, guarded.output)
+    ops = DecisionOps("float32", model.opset)
+    values = _values(ops, model, guarded.output)
+    p = _probabilities(ops, values, guarded.output.kind)
     scores = {"confidence": ops.largest(p)}
     if guarded.set_score is not None:
-        scores["set"] = _set_score(ops, p, guarded.set_score, guarded.output.n_classes)
+        q = _tempered(ops, values, p, guarded)
+        scores["set"] = _set_score(ops, q, guarded.set_score, guarded.output.n_classes)
     if guarded.outlier is not None:
         outlier = guarded.outlier
         logits = _matrix(ops, outlier.logits, guarded.output.n_classes)
@@ -216,34 +189,49 @@ def _block(model: Model, guarded: Guarded) -> tuple[_DecisionOps, dict[str, str]
     return ops, scores
 
 
-def _matrix(ops: _DecisionOps, name: str, columns: int) -> str:
+def _matrix(ops: DecisionOps, name: str, columns: int) -> str:
     """Write a tensor as float32 rows; nothing where there is none."""
     return ops.reshape(ops.cast(name), [-1, columns]) if name else ""
 
 
-def _probabilities(ops: _DecisionOps, model: Model, output: ClassOutput) -> str:
-    """Write (N, C) probabilities in float32 from what the output gives."""
+def _values(ops: DecisionOps, model: Model, output: ClassOutput) -> str:
+    """Write what the output gives as float32 rows with the classes in the model's order."""
     name = output.name
     if output.mapped:
         # maps from label to probability are made of a matrix with the classes in the model's order
         name = next(n.input[0] for n in model.proto.graph.node if n.op_type == "ZipMap" and name in n.output)
-    values = _matrix(ops, name, output.width)
-    if output.kind == "positive_probability":
+    return _matrix(ops, name, output.width)
+
+
+def _probabilities(ops: DecisionOps, values: str, kind: str) -> str:
+    """Write (N, C) probabilities from what an output of this kind gives."""
+    if kind == "positive_probability":
         return ops.both(values)
-    if output.kind == "positive_logit":
+    if kind == "positive_logit":
         return ops.both(ops.sigmoid(values))
-    if output.kind == "logits":
+    if kind == "logits":
         return ops.softmax(values)
-    if output.kind == "log_probabilities":
+    if kind == "log_probabilities":
         return ops.exp(values)
     return values
 
 
-def _set_score(ops: _DecisionOps, p: str, score: SetScore, classes: int) -> str:
+def _tempered(ops: DecisionOps, values: str, p: str, guarded: Guarded) -> str:
+    """Write the probabilities that sets are made of: p^(1/T), divided by their sum."""
+    assert guarded.set_score is not None  # noqa: S101 - sets were asked for
+    temperature = guarded.set_score.temperature
+    if temperature == 1:
+        return p
+    logits = values
+    if guarded.output.kind not in ("logits", "log_probabilities"):
+        logits = ops.log(ops.clip(p, ops.tiny, 1.0))
+    return ops.softmax(ops.mul(logits, ops.const(1 / temperature)))
+
+
+def _set_score(ops: DecisionOps, p: str, score: SetScore, classes: int) -> str:
     if score.name == "lac":
         return ops.add(ops.const(1.0), ops.mul(p, ops.const(-1.0)))
-    ranks = np.arange(1, classes + 1)
-    return ops.summed_down(p, score.weight * np.maximum(ranks - score.free, 0))
+    return ops.summed_down(p, score.penalty(classes))
 
 
 def _ours(name: str) -> str:
@@ -251,7 +239,7 @@ def _ours(name: str) -> str:
     return name.replace(f"{PREFIX}/", f"{GUARD}/", 1) if name.startswith(f"{PREFIX}/") else name
 
 
-def _extended(model: Model, ops: _DecisionOps, outputs: Sequence[onnx.ValueInfoProto]) -> onnx.ModelProto:
+def _extended(model: Model, ops: DecisionOps, outputs: Sequence[onnx.ValueInfoProto]) -> onnx.ModelProto:
     """Return a copy of a model with the block behind its nodes."""
     own = {name for node in ops.nodes for name in (node.name, *node.output)}
     own |= {tensor.name for tensor in ops.initializers}
@@ -271,9 +259,9 @@ def _extended(model: Model, ops: _DecisionOps, outputs: Sequence[onnx.ValueInfoP
     return proto
 
 
-def _refuse_names(model: Model, names: Mapping[str, str]) -> None:
+def _refuse_names(model: Model, names: Sequence[str]) -> None:
     taken = {*model.producers, *model.initializers, *model.inputs, *model.outputs}
-    clash = sorted(taken & set(names.values()))
+    clash = sorted(taken & set(names))
     if clash:
         raise UnsupportedModel(
             f"{model.name}: has a tensor called '{clash[0]}' already; give the new outputs another --prefix"

@@ -5,11 +5,13 @@ The graph says so (what follows the head), the provenance that this tool wrote, 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from onnx import TensorProto
 
 from tna_onnx.graph.head import choose_head, find_heads
 from tna_onnx.graph.load import Model
@@ -23,6 +25,7 @@ from tna_onnx.numerics.ops import softmax
 __all__ = [
     "ClassOutput",
     "class_output",
+    "decision_outputs",
     "output_of",
     "tensor_outputs",
 ]
@@ -99,6 +102,14 @@ def tensor_outputs(model: Model) -> list[str]:
         if info.type.HasField("tensor_type")
         and (not info.type.tensor_type.HasField("shape") or len(info.type.tensor_type.shape.dim) > 0)
     ]
+
+
+def decision_outputs(model: Model, names: Mapping[str, str]) -> dict[str, str]:
+    """Return those of the outputs, role -> name, that the graph has, with the type of a score or of a decision."""
+    types = {info.name: info.type.tensor_type.elem_type for info in model.proto.graph.output}
+    scores = ("confidence", "ood")
+    wanted = {role: TensorProto.FLOAT if role in scores else TensorProto.BOOL for role in names}
+    return {role: name for role, name in names.items() if types.get(name) == wanted[role]}
 
 
 def output_of(readout: Readout) -> ClassOutput:

@@ -60,7 +60,9 @@ def _places(path: Path) -> set[Path]:
 
 
 @contextlib.contextmanager
-def pending(model: Model, proto: onnx.ModelProto, output: Path | None, *, verbatim: bool = False) -> Iterator[Path]:
+def pending(
+    model: Model, proto: onnx.ModelProto, output: Path | None, *, verbatim: bool = False, keep: bool = True
+) -> Iterator[Path]:
     """Write a model, with its external data, into a temporary folder; move it to `output` when the block ends well.
 
     The temporary folder lies beside `output`, so that moving is renaming. Without `output` nothing is kept.
@@ -71,6 +73,7 @@ def pending(model: Model, proto: onnx.ModelProto, output: Path | None, *, verbat
         output: path to write.
         verbatim: nothing is new: the file gets the source's bytes. With external data its tensors have the same bytes,
             and only the name of the file that holds them is new.
+        keep: whether the file is moved to `output`; if not, it is only written beside it.
 
     Raises:
         UsageError: the file cannot be written.
@@ -92,7 +95,7 @@ def pending(model: Model, proto: onnx.ModelProto, output: Path | None, *, verbat
         except OSError as error:
             raise UsageError(f"{output or name}: cannot be written: {error.strerror}") from error
         yield temporary
-        if output is not None:
+        if output is not None and keep:
             commit(temporary, data, output)
 
 

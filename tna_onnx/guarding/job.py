@@ -22,6 +22,8 @@ class GuardJob:
         model: the source.
         calib: samples that the thresholds come from.
         held_out: data for the report; None without.
+        fit: samples that an outlier score and a temperature are fitted to; None for one half of `calib`.
+        unknown: samples that the model should not know, for the report; None without.
         options: on the model's head and output.
         settings: what is added, at which levels.
         output: path to write; None for the default.
@@ -34,6 +36,8 @@ class GuardJob:
     model: ModelSource
     calib: Data
     held_out: Data | None = None
+    fit: Data | None = None
+    unknown: Data | None = None
     options: ModelOptions = field(default_factory=ModelOptions)
     settings: GuardSettings = field(default_factory=GuardSettings)
     output: str | Path | None = None

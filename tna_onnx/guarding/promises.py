@@ -17,20 +17,23 @@ __all__ = ["new_outputs"]
 _EXCHANGEABLE = "for samples that come as these did"
 
 
-def new_outputs(settings: GuardSettings, thresholds: Thresholds, n: int, classes: int) -> tuple[GuardOutput, ...]:
+def new_outputs(
+    settings: GuardSettings, thresholds: Thresholds, n: int, classes: int, temperature: float
+) -> tuple[GuardOutput, ...]:
     """Describe the new outputs.
 
     Args:
         settings: what was asked for.
         thresholds: what was found.
-        n: number of samples that decided.
+        n: number of samples that decided on the sets.
         classes: number of classes C.
+        temperature: at which sets are made.
     """
     words = {
         "confidence": f"largest of the {classes} probabilities; as well calibrated as the model is",
         "accept": f"with a certainty of {100 - settings.delta:g} %, at most {settings.risk:g} % of accepted samples "
         f"are classified wrong, {_EXCHANGEABLE}",
-        "set": _set_promise(settings, n),
+        "set": _set_promise(settings, n) + _made_at(temperature),
         "ood": f"{settings.ood_score}: the larger, the less a sample is like these",
         "ood_alarm": f"raised by at most {settings.false_alarm:g} % of the samples that come as these did, on average "
         "over calibration sets",
@@ -61,3 +64,9 @@ def _set_promise(settings: GuardSettings, n: int) -> str:
         f"holds the true class of at least {settings.coverage:g} % of samples on average over calibration sets, "
         f"{_EXCHANGEABLE}; with this one {100 * low:.1f} to {100 * high:.1f} % in 95 of 100 cases"
     )
+
+
+def _made_at(temperature: float) -> str:
+    if temperature == 1:
+        return ""
+    return f"; made of probabilities at temperature {temperature:.4g}"

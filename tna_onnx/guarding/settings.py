@@ -19,6 +19,10 @@ SET_SCORES: tuple[SetScoreName, ...] = get_args(SetScoreName)
 OOD_SCORES: tuple[OodScore, ...] = get_args(OodScore)
 
 
+MIN_TEMPERATURE = 0.01
+MAX_TEMPERATURE = 100.0
+
+
 @dataclass(frozen=True)
 class GuardSettings:
     """What is added, and at which levels.
@@ -27,12 +31,15 @@ class GuardSettings:
         add: the outputs: `confidence`, `accept`, `set`, `ood`.
         coverage: how often the set holds the true class, at least, in per cent.
         set_score: what the sets are made of: `lac` (smallest sets), `aps` or `raps` (larger where the model is unsure).
+        set_temperature: of the probabilities that sets are made of, p^(1/T); `auto` is chosen for small sets, on
+            samples that the threshold does not come from.
         per_class: whether the coverage holds for the samples of each class.
         risk: largest error among accepted samples, in per cent.
         delta: probability with which that error may be larger, in per cent.
         ood_score: what is measured: `mahalanobis`, `energy` or `residual`.
         false_alarm: how often a sample like the calibration data raises the alarm, at most, in per cent.
-        prefix: what the names of the new outputs begin with.
+        dials: whether coverage and risk are graph inputs too, with these levels as defaults.
+        prefix: what the names of the new outputs and inputs begin with.
         seed: of the split where the data must serve two purposes.
         confidence_level: of the intervals of the report, in per cent.
 
@@ -43,11 +50,13 @@ class GuardSettings:
     add: tuple[str, ...] = ("confidence", "accept", "set")
     coverage: float = 95.0
     set_score: SetScoreName = "lac"
+    set_temperature: float | Literal["auto"] = 1.0
     per_class: bool = False
     risk: float = 2.0
     delta: float = 5.0
     ood_score: OodScore = "mahalanobis"
     false_alarm: float = 5.0
+    dials: bool = False
     prefix: str = ""
     seed: int = 0
     confidence_level: float = 95.0
@@ -64,10 +73,33 @@ class GuardSettings:
         for name, level in levels.items():
             if not 0 < level < 100:
                 raise UsageError(f"{name} must lie between 0 and 100 per cent, both excluded; got {level!r}")
+        if self.set_temperature != "auto":
+            check_numbers("a number", set_temperature=self.set_temperature)
+            if not MIN_TEMPERATURE <= self.set_temperature <= MAX_TEMPERATURE:
+                raise UsageError(
+                    f"set_temperature must lie between {MIN_TEMPERATURE:g} and {MAX_TEMPERATURE:g}, or be auto; got "
+                    f"{self.set_temperature!r}"
+                )
+        if self.dials and self.per_class:
+            raise UsageError("dials need one threshold for all classes; leave dials out, or per_class")
         check_numbers("a whole number", seed=self.seed)
         if self.seed < 0:
             raise UsageError(f"seed must be at least 0, got {self.seed}")
         check_level(self.confidence_level)
+
+    @property
+    def fits(self) -> bool:
+        """Whether something is fitted to samples, which cannot give its threshold then."""
+        tempered = "set" in self.add and self.set_temperature == "auto"
+        return tempered or ("ood" in self.add and self.ood_score != "energy")
+
+    @property
+    def inputs(self) -> dict[str, str]:
+        """Role -> name of each dial: `coverage` of the sets, `risk` of what is accepted."""
+        if not self.dials:
+            return {}
+        levels = {"set": "coverage", "accept": "risk"}
+        return {level: f"{self.prefix}{level}" for role, level in levels.items() if role in self.add}
 
     @property
     def outputs(self) -> dict[str, str]:

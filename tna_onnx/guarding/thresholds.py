@@ -9,12 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.errors import DataError
-from tna_onnx.guarding.scores import SampleValues
+from tna_onnx.graph.decision_ops import Dial
+from tna_onnx.guarding.dials import accept_dial, dial_threshold, set_dial
+from tna_onnx.guarding.samples import Values
 from tna_onnx.guarding.settings import GuardSettings
 from tna_onnx.numerics.conformal import quantile, samples_needed
 from tna_onnx.numerics.selective import accept_above, errorless_needed
 
-__all__ = ["Thresholds", "choose_thresholds"]
+__all__ = ["Thresholds", "choose_thresholds", "require_enough"]
 
 _TIED = 0.02  # this much more than the level asks for is told
 _ROUNDING = 1e-5
@@ -27,20 +29,25 @@ class Thresholds:
 
     Attributes:
         values: `accept` of the confidence, `set` of the set score, [] or [C], `ood` of the outlier score; float32.
+        dials: levels that callers may choose in place of `accept` and `set`.
         vacuous: classes that every set holds, because they have too few samples.
         notes: what the user should know, in sentences.
     """
 
     values: dict[str, NDArray[np.float32]] = field(default_factory=dict)
+    dials: dict[str, Dial] = field(default_factory=dict)
     vacuous: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
 
 
-def choose_thresholds(values: SampleValues, settings: GuardSettings, n_classes: int, where: str) -> Thresholds:
+def choose_thresholds(
+    values: Values, fresh: NDArray[np.bool_], settings: GuardSettings, n_classes: int, where: str
+) -> Thresholds:
     """Choose all thresholds that are asked for.
 
     Args:
         values: scores of the samples that decide.
+        fresh: those of them that no score was fitted to, (N,).
         settings: the levels.
         n_classes: number of classes C.
         where: what the samples are, for messages.
@@ -49,23 +56,69 @@ def choose_thresholds(values: SampleValues, settings: GuardSettings, n_classes: 
         DataError: too few samples for a level, or none of the thresholds reaches it.
     """
     found: dict[str, NDArray[np.float32]] = {}
+    dials: dict[str, Dial] = {}
     vacuous: tuple[int, ...] = ()
+    notes: list[str] = []
     if "accept" in settings.add:
         found["accept"] = _accept(values, settings, n_classes, where)
-    if "set" in settings.add and settings.per_class:
-        found["set"], vacuous = _per_class(values, settings, n_classes, where)
-    elif "set" in settings.add:
-        what = f"sets with a coverage of {settings.coverage:g} %"
-        found["set"] = _rate(values.own, settings.coverage / 100, what, where)
+        if settings.dials:
+            dials["accept"] = accept_dial(values, settings, n_classes)
+    if "set" in settings.add:
+        # a temperature that was chosen on samples says nothing of sets of others
+        kept = fresh if settings.set_temperature == "auto" else np.ones_like(fresh)
+        own = values.values["set"][kept]
+        found["set"], vacuous = _of_sets(own, values.labels[kept], settings, n_classes, where)
+        notes = _set_notes(own, found["set"], vacuous, settings)
+        if settings.dials:
+            dials["set"] = set_dial(own, settings)
     if "ood" in settings.add:
-        what = f"false alarms below {settings.false_alarm:g} %"
-        found["ood"] = _rate(
-            _varied(values.ood[values.fresh], settings, where), 1 - settings.false_alarm / 100, what, where
-        )
+        known = _varied(values.values["ood"][fresh], settings, where)
+        found["ood"] = _rate(known, 1 - settings.false_alarm / 100, _alarm_words(settings), where)
+    # what the file compares with where nobody turns a dial
+    found |= {role: dial_threshold(dial) for role, dial in dials.items()}
+    return Thresholds(found, dials, vacuous, tuple(notes))
+
+
+def require_enough(settings: GuardSettings, n: int, fresh: int, where: str) -> None:
+    """Refuse too few samples for a level, before a model has run.
+
+    Args:
+        settings: the levels.
+        n: samples that decide.
+        fresh: those of them that no score is fitted to.
+        where: what the samples are, for messages.
+
+    Raises:
+        DataError: fewer than a level needs.
+    """
+    if "set" in settings.add and not settings.per_class:
+        of_sets = fresh if settings.set_temperature == "auto" else n
+        _require(_set_words(settings), settings.coverage / 100, of_sets, where)
+    if "ood" in settings.add:
+        _require(_alarm_words(settings), 1 - settings.false_alarm / 100, fresh, where)
+
+
+def _require(what: str, level: float, n: int, where: str) -> None:
+    needed = samples_needed(level)
+    if n < needed:
+        raise DataError(f"{where}: {what} need {needed:,} samples, and there are {n:,}; give more")
+
+
+def _set_words(settings: GuardSettings) -> str:
+    return f"sets with a coverage of {settings.coverage:g} %"
+
+
+def _alarm_words(settings: GuardSettings) -> str:
+    return f"false alarms below {settings.false_alarm:g} %"
+
+
+def _set_notes(
+    own: NDArray[np.float32], threshold: NDArray[np.float32], vacuous: tuple[int, ...], settings: GuardSettings
+) -> list[str]:
     notes = [_vacuous_note(vacuous, settings)] if vacuous else []
-    if "set" in found and not settings.per_class:
-        notes += _tie_notes(values.own, found["set"], settings)
-    return Thresholds(found, vacuous, tuple(notes))
+    if not settings.per_class:
+        notes += _tie_notes(own, threshold, settings)
+    return notes
 
 
 def _tie_notes(scores: NDArray[np.float32], threshold: NDArray[np.float32], settings: GuardSettings) -> list[str]:
@@ -98,18 +151,18 @@ def _varied(scores: NDArray[np.float32], settings: GuardSettings, where: str) ->
 
 
 def _rate(scores: NDArray[np.float32], level: float, what: str, where: str) -> NDArray[np.float32]:
-    threshold = quantile(scores, level)
-    if math.isinf(threshold):
-        needed = samples_needed(level)
-        raise DataError(f"{where}: {what} need {needed:,} samples, and there are {len(scores):,}; give more")
-    return np.asarray(threshold, np.float32)
+    _require(what, level, len(scores), where)
+    return np.asarray(quantile(scores, level), np.float32)
 
 
-def _per_class(
-    values: SampleValues, settings: GuardSettings, n_classes: int, where: str
+def _of_sets(
+    own: NDArray[np.float32], labels: NDArray[np.int64], settings: GuardSettings, n_classes: int, where: str
 ) -> tuple[NDArray[np.float32], tuple[int, ...]]:
+    """Return the threshold, [] or [C], and the classes that have too few samples for one of their own."""
     level = settings.coverage / 100
-    found = [quantile(values.own[values.labels == c], level) for c in range(n_classes)]
+    if not settings.per_class:
+        return _rate(own, level, _set_words(settings), where), ()
+    found = [quantile(own[labels == c], level) for c in range(n_classes)]
     vacuous = tuple(c for c, threshold in enumerate(found) if math.isinf(threshold))
     if len(vacuous) == n_classes:
         raise DataError(
@@ -127,14 +180,15 @@ def _vacuous_note(vacuous: tuple[int, ...], settings: GuardSettings) -> str:
     return f"every set holds the classes {first}: they have fewer than the {needed:,} samples that the coverage needs"
 
 
-def _accept(values: SampleValues, settings: GuardSettings, n_classes: int, where: str) -> NDArray[np.float32]:
+def _accept(values: Values, settings: GuardSettings, n_classes: int, where: str) -> NDArray[np.float32]:
     risk = settings.risk / 100
     delta = settings.delta / 100
-    found = accept_above(values.confidence, values.hit, risk, delta, n_classes)
+    confidence = values.values["confidence"]
+    found = accept_above(confidence, values.hit, risk, delta, n_classes)
     if found is not None:
         return np.asarray(found.threshold, np.float32)
     needed = errorless_needed(risk, delta)
-    surest = np.argsort(-values.confidence, kind="stable")[:needed]
+    surest = np.argsort(-confidence, kind="stable")[:needed]
     wrong = int(np.count_nonzero(~values.hit[surest]))
     raise DataError(
         f"{where}: no threshold on the confidence keeps the error among accepted samples below {settings.risk:g} % "

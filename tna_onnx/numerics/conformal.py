@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["coverage_band", "quantile", "samples_needed"]
+__all__ = ["coverage_band", "quantile", "ranked_levels", "samples_needed"]
 
 _ROUNDING = 1e-9  # of (n + 1) level: 10 * 0.9 is 9, whatever float64 makes of it
 
@@ -55,6 +55,11 @@ def samples_needed(level: float) -> int:
     while _rank(n, level) > n:  # two or three steps, with the rounding of `quantile`
         n += 1
     return n
+
+
+def ranked_levels(n: int) -> NDArray[np.float64]:
+    """Return the highest level (n,) for which `quantile` gives each of n scores, from the smallest score up."""
+    return np.arange(1, n + 1) / (n + 1)
 
 
 def coverage_band(n: int, level: float, new: int | None, confidence: float) -> tuple[float, float]:

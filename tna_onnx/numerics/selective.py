@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["Acceptance", "accept_above", "errorless_needed"]
+__all__ = ["Acceptance", "accept_above", "accept_at", "errorless_needed"]
 
 _POINTS = 160
 _STARTS = 8
@@ -58,12 +58,38 @@ def accept_above(
         delta: probability with which the risk may be above it, in (0, 1).
         n_classes: number of classes C; no confidence is below 1 / C.
     """
+    accepted, wrong, grid = _counts(confidence, hit, n_classes)
+    passed = _lowest(accepted, wrong, risk, delta)
+    if passed < 0:
+        return None
+    return Acceptance(float(grid[passed]), int(accepted[passed]), int(wrong[passed]))
+
+
+def accept_at(
+    confidence: NDArray[Any], hit: NDArray[np.bool_], risks: NDArray[Any], delta: float, n_classes: int
+) -> NDArray[np.float32]:
+    """Return the threshold of `accept_above` for each of several risks (R,); infinity where none passes.
+
+    The promise holds for each risk that is chosen without a look at the samples; not for all of them at once.
+    """
+    accepted, wrong, grid = _counts(confidence, hit, n_classes)
+    passed = [_lowest(accepted, wrong, float(risk), delta) for risk in risks]
+    return np.array([grid[at] if at >= 0 else np.inf for at in passed], np.float32)
+
+
+def _counts(
+    confidence: NDArray[Any], hit: NDArray[np.bool_], n_classes: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
+    """Return how many samples each threshold of the grid accepts, how many of them are wrong, and the grid."""
     order = np.argsort(-confidence, kind="stable")
-    falling = confidence[order]
     errors = np.concatenate([[0], np.cumsum(~hit[order])])
     grid = thresholds(n_classes)
-    accepted = np.searchsorted(-falling, -grid, side="right")
-    wrong = errors[accepted]
+    accepted = np.searchsorted(-confidence[order], -grid, side="right")
+    return accepted, errors[accepted], grid
+
+
+def _lowest(accepted: NDArray[np.int64], wrong: NDArray[np.int64], risk: float, delta: float) -> int:
+    """Return the place on the grid of the lowest threshold that passed; -1 for none."""
     p_values = np.where(accepted > 0, stats.binom.cdf(wrong, accepted, risk), 1.0)
     passed = -1
     for start in range(0, _POINTS, _POINTS // _STARTS):
@@ -71,9 +97,7 @@ def accept_above(
         while at < _POINTS and p_values[at] <= delta / _STARTS:
             passed = max(passed, at)
             at += 1
-    if passed < 0:
-        return None
-    return Acceptance(float(grid[passed]), int(accepted[passed]), int(wrong[passed]))
+    return passed
 
 
 def thresholds(n_classes: int) -> NDArray[np.float32]:

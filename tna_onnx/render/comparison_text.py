@@ -9,6 +9,7 @@ from rich.text import Text
 
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.printable import printable
+from tna_onnx.render.guard_text import decision_lines
 from tna_onnx.results.comparison import ComparedModel, ModelComparison
 
 __all__ = ["model_comparison_text"]
@@ -20,6 +21,10 @@ def model_comparison_text(comparison: ModelComparison) -> RenderableType:
     for model in comparison.others:
         blocks += [Text(), _difference_table(model, comparison)]
     blocks.append(Text())
+    for model in comparison.models:
+        if model.decisions is not None:
+            blocks.append(Text(printable(f"decisions of {model.name}")))
+            blocks += [Text(printable(line)) for line in decision_lines(model.decisions)]
     blocks += [Text(printable(f"note     {note}")) for note in comparison.notes]
     # last: where the reader of a terminal is when the command ends
     verdicts = "\n".join(printable(f"{model.name}: {model.verdict}") for model in comparison.others)

@@ -14,6 +14,7 @@ from tna_onnx.graph.difference import Difference
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.printable import printable
 from tna_onnx.render.bin_free import bin_free_lines
+from tna_onnx.render.guard_text import decision_lines, guard_lines
 from tna_onnx.render.plot import ReliabilityPlot
 from tna_onnx.results.collection import Collection
 from tna_onnx.results.difference import ModelDifference, OtherOutput, OutputDifference
@@ -60,6 +61,7 @@ def report_text(report: Report, *, plot: bool = False) -> RenderableType:
         f"checked  {checked.samples:,} samples: largest |p - p'| {checked.max_difference:.1e} "
         f"(bound {checked.bound:.1e}) on {report.provider}",
         *bin_free_lines(report.bin_free_before, report.bin_free_after),
+        *(guard_lines(report.guard) if report.guard else ()),
         *_note_lines(report.notes),
         f"wrote    {report.output or 'nothing'}",
     ]
@@ -79,7 +81,8 @@ def evaluation_text(evaluation: Evaluation, *, plot: bool = False) -> Renderable
     diagram: list[RenderableType] = []
     if plot:
         diagram = [Text(), ReliabilityPlot([("", evaluation.reliability)])]
-    lines = [*bin_free_lines(evaluation.bin_free), *_note_lines(evaluation.notes)]
+    decisions = decision_lines(evaluation.decisions) if evaluation.decisions else ()
+    lines = [*bin_free_lines(evaluation.bin_free), *decisions, *_note_lines(evaluation.notes)]
     return Group(title, table, *diagram, *([_lines(lines)] if lines else []))
 
 
@@ -230,11 +233,16 @@ def _explained_lines(result: ModelDifference) -> list[str]:
     """Each explained difference; the nodes and tensors of the appended block as counts."""
     # A map can append dozens of nodes; which ones is in the JSON.
     block = [d for d in result.differences if d.explained == "appended block"]
-    lines = [f"changed  {_difference_line(d)}" for d in result.differences if d.explained and d not in block]
+    decisions = [d for d in result.differences if d.explained == "decisions"]
+    shown = [d for d in result.differences if d.explained and d not in block and d not in decisions]
+    lines = [f"changed  {_difference_line(d)}" for d in shown]
     if block:
         nodes = sum(d.part == "node" for d in block)
         tensors = sum(d.part == "tensor" for d in block)
         lines.append(f"appended {_count(nodes, 'node')}, {_count(tensors, 'tensor')}")
+    if decisions:
+        made = ", ".join(d.name for d in decisions if d.part in ("output", "input"))
+        lines.append(f"decides  {made}")
     return lines
 
 

@@ -9,6 +9,7 @@ from tna_onnx.numerics.checks import MAX_LEVEL
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Interval, Metrics
 from tna_onnx.results.details import Bins
+from tna_onnx.results.guarding import Decisions
 from tna_onnx.results.shown import Record, Shown, difference_record, metric_record
 from tna_onnx.results.standing import Standing, Word, changed
 
@@ -32,6 +33,7 @@ class ComparedModel:
         verdict: the differences in words; empty for the baseline.
         preprocessing: what was done to its images; None where values are used as they are.
         provider: execution provider of ONNX Runtime that was obtained.
+        decisions: what a guarded model decides; None where it decides nothing.
     """
 
     name: str
@@ -46,6 +48,7 @@ class ComparedModel:
     verdict: str
     preprocessing: dict[str, object] | None
     provider: str
+    decisions: Decisions | None = None
 
     @property
     def word(self) -> Word:

@@ -7,8 +7,10 @@ held-out samples if there are any, else the calibration samples, which were fitt
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tna_onnx.graph.difference import Difference
 from tna_onnx.numerics.reliability import Bins, bin_of
@@ -134,12 +136,17 @@ class RiskCoverage:
     @classmethod
     def of(cls, scores: SampleScores) -> RiskCoverage:
         """Take every distinct confidence as a threshold; up to 200 points of the curve are kept."""
-        order = np.argsort(-scores.confidence, kind="stable")
-        confidence = scores.confidence[order]
-        wrong = ~scores.hit[order]
+        return cls.of_values(scores.confidence, scores.hit)
+
+    @classmethod
+    def of_values(cls, values: NDArray[Any], hit: NDArray[np.bool_]) -> RiskCoverage:
+        """Do the same with confidences (N,) and whether the samples are classified right, (N,)."""
+        order = np.argsort(-values, kind="stable")
+        confidence = values[order]
+        wrong = ~hit[order]
         # samples of one confidence are taken together: their order is arbitrary
         ends = np.flatnonzero(np.r_[confidence[1:] != confidence[:-1], True]) + 1
-        coverage = ends / len(scores)
+        coverage = ends / len(values)
         risk = np.cumsum(wrong)[ends - 1] / ends
         # a step function: each threshold's risk times the coverage that it adds
         area = float(np.sum(np.diff(coverage, prepend=0.0) * risk))

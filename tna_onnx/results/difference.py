@@ -86,7 +86,7 @@ class ModelDifference:
         tensors: number of initializers of the original.
         differences: everything that differs.
         only_head_and_block: whether a recalibration explains every difference: the head's weight and bias, the appended
-            block, provenance.
+            block, provenance, decisions.
         outputs: how far the outputs moved; None without data, or where they cannot be compared.
         notes: what the user should know, in sentences.
     """
@@ -134,4 +134,9 @@ class ModelDifference:
             return "identical: nothing differs"
         # a file whose metadata alone changed computes the same
         kept = [d for d in self.differences if d.part != "metadata"]
-        return "sound: only the head and the appended block differ" if kept else "identical but for the provenance"
+        if not kept:
+            return "identical but for the provenance"
+        if all(d.explained == "decisions" for d in kept):
+            return "sound: only decisions are added"
+        more = ", and decisions are added" if any(d.explained == "decisions" for d in kept) else ""
+        return f"sound: only the head and the appended block differ{more}"

@@ -9,6 +9,7 @@ from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.results.bin_free import BinFree
+from tna_onnx.results.guarding import Decisions
 from tna_onnx.results.shown import Record, Shown, metric_record, values_text
 
 __all__ = ["Evaluation"]
@@ -31,6 +32,7 @@ class Evaluation(Shown):
         provider: execution provider of ONNX Runtime that was obtained.
         notes: what the user should know, in sentences.
         missed: gates that the model missed, a line each.
+        decisions: what a guarded model decides; None where it decides nothing.
     """
 
     model: str
@@ -45,6 +47,7 @@ class Evaluation(Shown):
     provider: str
     notes: tuple[str, ...] = ()
     missed: tuple[str, ...] = ()
+    decisions: Decisions | None = None
 
     def __repr__(self) -> str:
         """Say in one line what was measured."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Decisions", "Guard", "GuardOutput"]
+from tna_onnx.results.details import RiskCoverage
+
+__all__ = ["ConfidenceGroup", "Decisions", "Detection", "Guard", "GuardInput", "GuardOutput"]
 
 
 @dataclass(frozen=True)
@@ -26,40 +28,111 @@ class GuardOutput:
 
 
 @dataclass(frozen=True)
+class GuardInput:
+    """A level that whoever runs the file may choose: a graph input that callers may leave out.
+
+    Attributes:
+        name: of the graph input, a float32 scalar.
+        role: which level: `coverage` or `risk`.
+        default: its value where the caller gives none, a fraction.
+        lowest: smallest level that it tells apart, a fraction.
+        highest: largest of them, a fraction; above, every set holds all classes.
+    """
+
+    name: str
+    role: str
+    default: float
+    lowest: float
+    highest: float
+
+
+@dataclass(frozen=True)
+class ConfidenceGroup:
+    """Sets of samples of about the same confidence.
+
+    Attributes:
+        low: lowest confidence among them, a fraction.
+        high: highest confidence among them, a fraction.
+        n: number of samples, at least 1.
+        coverage: sets that hold the true class, as a fraction.
+        mean_set_size: classes in a set on average, in units of classes.
+    """
+
+    low: float
+    high: float
+    n: int
+    coverage: float
+    mean_set_size: float
+
+
+@dataclass(frozen=True)
+class Detection:
+    """How well the outlier score tells unknown samples from the known ones.
+
+    Attributes:
+        data: what the unknown samples are, in one line.
+        n: number of unknown samples, at least 1.
+        auroc: probability that an unknown sample has a larger score than a known one, a fraction.
+        detected: unknown samples that raise the alarm, as a fraction.
+        detected_interval: its exact confidence interval, fractions.
+        roc_false_alarms: known samples above each of some thresholds, from the highest down, fractions.
+        roc_detected: unknown samples above them, fractions.
+    """
+
+    data: str
+    n: int
+    auroc: float
+    detected: float
+    detected_interval: tuple[float, float]
+    roc_false_alarms: tuple[float, ...]
+    roc_detected: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class Decisions:
     """What the written file decides on samples. Of an output that was not added, None.
 
     Attributes:
         data: what the samples are, in one line.
-        fresh: whether no threshold was chosen on them.
+        fresh: whether no threshold was chosen on them; null where this is not known.
         n: number of samples, at least 1.
         accuracy: as a fraction.
         accepted: samples that are accepted, as a fraction.
         risk: accepted samples that are classified wrong, as a fraction of the accepted; None without any.
         risk_interval: its exact confidence interval, fractions.
+        risk_coverage: errors among the samples with the highest confidence, for all other thresholds.
         coverage: sets that hold the true class, as a fraction.
         coverage_interval: its exact confidence interval, fractions.
         class_coverage: the same for the samples of each class, fractions; null for classes without samples.
+        class_set_size: classes in a set on average for the samples of each class, in units of classes; null likewise.
+        by_confidence: coverage and set size of samples of low to high confidence, in groups of the same size.
         mean_set_size: classes in a set on average, in units of classes.
         empty_sets: sets without a class, as a fraction.
         single_sets: sets with one class, as a fraction.
+        full_sets: sets with all classes, which say nothing, as a fraction.
         alarms: samples that raise the outlier alarm, as a fraction.
+        detection: of unknown samples, if they were given.
     """
 
     data: str
-    fresh: bool
+    fresh: bool | None
     n: int
     accuracy: float
     accepted: float | None = None
     risk: float | None = None
     risk_interval: tuple[float, float] | None = None
+    risk_coverage: RiskCoverage | None = None
     coverage: float | None = None
     coverage_interval: tuple[float, float] | None = None
     class_coverage: tuple[float | None, ...] | None = None
+    class_set_size: tuple[float | None, ...] | None = None
+    by_confidence: tuple[ConfidenceGroup, ...] | None = None
     mean_set_size: float | None = None
     empty_sets: float | None = None
     single_sets: float | None = None
+    full_sets: float | None = None
     alarms: float | None = None
+    detection: Detection | None = None
 
 
 @dataclass(frozen=True)
@@ -72,9 +145,12 @@ class Guard:
         output: path of the new file; empty if none was written.
         class_output: graph output that classifies.
         outputs: what was added.
+        inputs: levels that whoever runs the file may choose; none by default.
+        set_temperature: at which sets are made, no unit; 1 for the probabilities of the output.
         data: what the samples are that the thresholds come from, in one line.
         samples: their number, at least 1.
-        fitted_on: number of those that an outlier score was fitted to; its threshold comes from the others.
+        fitted_on: number of samples that an outlier score and the temperature of sets were fitted to; their thresholds
+            come from others.
         decisions: what the file decides, on held-out data if they were given.
         nodes: number of nodes that were added, at least 1.
         bytes: number of bytes by which the file is larger.
@@ -88,6 +164,8 @@ class Guard:
     output: str
     class_output: str
     outputs: tuple[GuardOutput, ...]
+    inputs: tuple[GuardInput, ...]
+    set_temperature: float
     data: str
     samples: int
     fitted_on: int

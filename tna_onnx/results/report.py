@@ -15,6 +15,7 @@ from tna_onnx.numerics.reliability import Reliability
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.results.bin_free import BinFree
 from tna_onnx.results.details import Details
+from tna_onnx.results.guarding import Guard
 from tna_onnx.results.shown import Record, Shown, difference_record, metric_record, values_text
 from tna_onnx.results.standing import Standing
 from tna_onnx.results.verification import Verification
@@ -172,6 +173,7 @@ class Report(Shown):
         classes_unseen: classes without a calibration sample.
         classes_scarce: classes with fewer than five, but with one at least.
         missed: gates that the result missed, a line each; no file was written then.
+        guard: the decisions that were added to the file, if any.
     """
 
     model: str
@@ -212,6 +214,7 @@ class Report(Shown):
     classes_unseen: tuple[int, ...] = ()
     classes_scarce: tuple[int, ...] = ()
     missed: tuple[str, ...] = ()
+    guard: Guard | None = None
 
     def __repr__(self) -> str:
         """Say in one line what was done, and what it changed."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import onnx
 
 from tna_onnx.errors import UnsupportedModel
+from tna_onnx.graph.difference.decisions import without_decisions
 from tna_onnx.graph.difference.explained import explained_by
 from tna_onnx.graph.difference.frame import frame_differences
 from tna_onnx.graph.difference.nodes import nodes_differences
@@ -34,8 +35,11 @@ def differences(
     """
     for model in (original, recalibrated):
         _require_text(model, encoded)
+    decisions: tuple[Difference, ...] = ()
+    if not encoded:  # a rewrite adds none
+        recalibrated, decisions = without_decisions(original, recalibrated)
     pair = Pair(original, recalibrated, explained_by(original, readout), encoded)
-    return (*frame_differences(pair), *tensors_differences(pair), *nodes_differences(pair))
+    return (*decisions, *frame_differences(pair), *tensors_differences(pair), *nodes_differences(pair))
 
 
 def _require_text(model: Model, encoded: bool) -> None:

@@ -10,6 +10,8 @@
    the block.
 6. Metadata `tna_onnx.*`, and functions that were inlined.
 7. The import of the default operator set, for such nodes in a file that has no other node of it.
+8. Decisions: nodes `tna_onnx/guard/...` behind all others, the new outputs that they make, and inputs with a default
+   that nothing else reads (`difference.decisions`).
 
 What the new values are, and what the block computes, is for numbers on data to tell.
 """

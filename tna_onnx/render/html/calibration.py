@@ -13,6 +13,7 @@ from tna_onnx.render.html.page import Section, render_page
 from tna_onnx.render.html.sections.angles import angles
 from tna_onnx.render.html.sections.changes import changes
 from tna_onnx.render.html.sections.confidence import confidence
+from tna_onnx.render.html.sections.decisions import promised
 from tna_onnx.render.html.sections.reliability import reliability
 from tna_onnx.render.html.sections.result import result
 from tna_onnx.render.html.sections.run import run
@@ -39,8 +40,10 @@ def to_html(report: Report, command: str = "", sources: Mapping[str, str] | None
         raise ValueError("the report has no details; call calibrate with details=True")
     # a file that was not written has not changed
     changes_title = "What changed in the file" if report.output else "What the new file changes"
+    decisions = () if report.guard is None else (("decisions", "Decisions", promised(report.guard)),)
     parts = (
         ("result", "Result", result(report)),
+        *decisions,
         ("reliability", "Reliability", reliability(report, details)),
         ("confidence", "Confidence", confidence(details)),
         ("search", "Search over the angle", search(report, details)),

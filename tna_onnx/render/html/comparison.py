@@ -10,6 +10,7 @@ from tna_onnx.render.html.blocks import Column, Figure, Key, Table, Term, line_k
 from tna_onnx.render.html.charts import Series, line_chart
 from tna_onnx.render.html.diagrams import reliability_diagram
 from tna_onnx.render.html.page import Section, render_page
+from tna_onnx.render.html.sections.decisions import decided
 from tna_onnx.render.html.svg import MARKERS, IntervalBar
 from tna_onnx.render.html.words import (
     GAP_KEYS,
@@ -87,10 +88,12 @@ def comparison_page(comparison: ModelComparison, command: str = "") -> str:
         comparison: result of `compare`.
         command: command line that made it, if there was one.
     """
+    guarded = tuple(decided(each.decisions, each.name) for each in comparison.models if each.decisions is not None)
     parts = (
         ("result", "Result", _result(comparison)),
         ("differences", "Differences", _differences(comparison)),
         ("reliability", "Reliability", _reliability(comparison)),
+        *([("decisions", "Decisions", guarded)] if guarded else ()),
         ("run", "How it was made", _provenance(comparison, command)),
     )
     sections = [Section(name, title, f"comparison/{name}.html", values) for name, title, values in parts]

@@ -1,0 +1,240 @@
+"""Decisions in other commands: `calibrate --add`; what `evaluate`, `compare` and `verify` say of guarded files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from tests.conftest import Small
+from tests.guarding.conftest import run
+from tests.results.test_json_schema import valid
+from tests.support import cli
+from tna_onnx.data.opening import open_source
+from tna_onnx.data.part import halves
+from tna_onnx.data.source import InputSpec
+from tna_onnx.numerics.conformal import coverage_band
+
+FAST = ["--search", "none", "--map", "ets", "--device", "cpu"]
+ALL = ["--add", "confidence,accept,set,ood", "--risk", "20", "--coverage", "90"]
+
+
+@pytest.fixture(scope="module")
+def both(small: Small, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """A file that is recalibrated and guarded at once, its report, and its page."""
+    folder = tmp_path_factory.mktemp("both")
+    words = ["--eval", small.test, "-o", folder / "m.onnx", "--json", folder / "m.json", "--report", folder / "m.html"]
+    done = cli("calibrate", small.model, "--calib", small.calib, *FAST, *ALL, *words)
+    assert done.exit_code == 0, done.output
+    (folder / "m.txt").write_text(done.output)
+    # nothing but the results: the file in between is gone
+    assert {path.name for path in folder.iterdir()} == {"m.onnx", "m.json", "m.html", "m.txt"}
+    return folder / "m.onnx", valid((folder / "m.json").read_text())
+
+
+def loaded(path: Path) -> dict[str, np.ndarray]:
+    with np.load(path) as stored:
+        return dict(stored)
+
+
+def test_one_file_is_recalibrated_and_decides(small: Small, both: tuple[Path, dict[str, Any]]) -> None:
+    path, report = both
+    test = loaded(small.test)
+    found = run(path, test["x"])
+    before = run(small.model, test["x"])["logits"]
+    assert np.abs(found["logits"] - before).max() > 0.1
+    p = np.exp(found["logits"].astype(np.float64))  # ets gives log-probabilities
+    np.testing.assert_allclose(p.max(axis=1), found["confidence"], rtol=1e-5)
+    shown = report["guard"]["decisions"]
+    assert shown["fresh"] is True
+    assert shown["coverage"] == pytest.approx(found["set"][np.arange(1500), test["labels"]].mean())
+    low, high = coverage_band(750, 0.9, 1500, 0.999)
+    assert low <= shown["coverage"] <= high
+    assert shown["risk"] <= 0.2
+    assert report["output"] == str(path)
+    assert report["guard"]["output"] == str(path)
+    assert report["guard"]["model"] == report["model"] == str(small.model)
+
+
+def test_thresholds_come_from_samples_that_no_fit_has_seen(small: Small, both: tuple[Path, dict[str, Any]]) -> None:
+    path, report = both
+    entries = {entry.key: entry.value for entry in onnx.load(path).metadata_props}
+    assert entries["tna_onnx.calibration_samples"] == entries["tna_onnx.guard_samples"] == "750"
+    assert entries["tna_onnx.calibration_sha256"] != entries["tna_onnx.guard_data_sha256"]
+    assert any("750 of the 1,500 samples fit weight and map, the other 750" in note for note in report["notes"])
+    source = open_source(small.calib, [InputSpec("x", (None, 8), np.dtype(np.float32))], 5)
+    fit, decide = halves(source, 0, ("a", "b"))
+    assert {*fit.rows.tolist()} | {*decide.rows.tolist()} == {*range(1500)}
+    # the set's threshold is that of the other half, to the last bit
+    calib = loaded(small.calib)
+    (limit,) = next(each["threshold"] for each in report["guard"]["outputs"] if each["role"] == "set")
+    p = np.exp(run(path, calib["x"][decide.rows])["logits"].astype(np.float64))
+    own = np.sort(1 - p[np.arange(750), calib["labels"][decide.rows]])
+    assert own[int(np.ceil(751 * 0.9)) - 1] == pytest.approx(limit, abs=1e-5)
+
+
+def test_the_report_shows_them(both: tuple[Path, dict[str, Any]]) -> None:
+    text = both[0].with_suffix(".txt").read_text()
+    assert "added    set: holds the true class of at least 90 % of samples" in text
+    assert "measured accepted" in text
+    page = both[0].with_suffix(".html").read_text()
+    assert "Outputs and inputs that were added" in page
+    assert "Risk and coverage, the chosen point in a ring" in page
+    assert "of which 750 give thresholds" in text
+
+
+def test_copies_stay_on_one_side() -> None:
+    x = np.repeat(np.arange(30, dtype=np.float32), 4)[:, None]
+    source = open_source({"x": x, "labels": np.arange(120) % 2}, [InputSpec("x", (None, 1), np.dtype(np.float32))], 2)
+    fit, decide = halves(source, 1, ("a", "b"))
+    assert not {*x[fit.rows, 0].tolist()} & {*x[decide.rows, 0].tolist()}
+    assert len(fit) + len(decide) == 120
+    assert fit.digest() != decide.digest() != source.digest()
+    (batch,) = decide.batches(1000)
+    np.testing.assert_array_equal(batch["x"], x[decide.rows])
+    (some,) = decide.batches(2, np.array([1, 0]))
+    np.testing.assert_array_equal(some["x"], x[decide.rows[[1, 0]]])
+
+
+def test_a_gate_that_is_missed_writes_nothing(small: Small, tmp_path: Path) -> None:
+    words = ["--calib", small.calib, "-o", tmp_path / "m.onnx", "--min-accuracy", "99"]
+    done = cli("calibrate", small.model, *FAST, *ALL, *words)
+    assert done.exit_code == 1, done.output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_writes_nothing(small: Small, tmp_path: Path) -> None:
+    done = cli("calibrate", small.model, "--calib", small.calib, *FAST, *ALL, "-o", tmp_path / "m.onnx", "--dry-run")
+    assert done.exit_code == 0, done.output
+    assert "wrote    nothing" in done.output
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "said"),
+    [
+        (["--coverage", "90"], 2, "coverage is about decisions, and none is added; say which, with --add"),
+        (["--ood-data", "d"], 2, "--ood-data are for the output ood"),
+        (["--add", "set", "--ood-data", "d"], 2, "--ood-data are for the output ood"),
+        (["--add", "set", "--coverage", "99.9"], 4, "need 999 samples, and there are 750"),
+        (["--add", "set", "--dials", "--per-class"], 2, "one threshold for all classes"),
+        (["--add", "set", "--prefix", "x"], 0, ""),
+    ],
+)
+def test_what_cannot_be_added(small: Small, flags: list[str], code: int, said: str, tmp_path: Path) -> None:
+    done = cli("calibrate", small.model, "--calib", small.calib, *FAST, *flags, "-o", tmp_path / "m.onnx", "-q")
+    assert (done.exit_code, said in done.output) == (code, True), done.output
+    # messages name the file that was to be written, and no temporary one
+    assert ".tmp" not in done.output
+    assert [path.name for path in tmp_path.iterdir()] == (["m.onnx"] if code == 0 else [])
+
+
+def test_features_are_refused(small: Small, tmp_path: Path) -> None:
+    np.savez(tmp_path / "f.npz", features=np.ones((60, 32), np.float32), labels=np.arange(60) % 5)
+    done = cli("calibrate", small.model, "--calib", tmp_path / "f.npz", *FAST, "--add", "set", "-q")
+    assert (done.exit_code, "needs the data themselves" in done.output) == (2, True), done.output
+
+
+def test_evaluate_and_compare_measure_decisions(
+    small: Small, both: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(0)
+    far = tmp_path / "far.npz"
+    np.savez(far, x=20 * rng.standard_normal((200, 8)).astype(np.float32), labels=np.arange(200) % 50)
+    path, report = both
+    words = ["--data", small.test, "--ood-data", far]
+    done = cli("evaluate", path, *words, "--json", tmp_path / "e.json")
+    assert done.exit_code == 0, done.output
+    assert "measured unknown samples" in done.output
+    shown = valid((tmp_path / "e.json").read_text())["decisions"]
+    expected = report["guard"]["decisions"]
+    for name in ("coverage", "accepted", "risk", "mean_set_size", "alarms", "class_coverage", "class_set_size"):
+        assert shown[name] == pytest.approx(expected[name])
+    assert shown["fresh"] is None
+    found = run(path, loaded(far)["x"])
+    assert shown["detection"]["detected"] == pytest.approx(found["ood_alarm"].mean())
+    known = run(path, loaded(small.test)["x"])["ood"]
+    above = np.mean(found["ood"][:, None] > known[None]) + 0.5 * np.mean(found["ood"][:, None] == known[None])
+    assert shown["detection"]["auroc"] == pytest.approx(above)
+    pages = ["--json", tmp_path / "c.json", "--report", tmp_path / "c.html"]
+    done = cli("compare", small.model, path, *words, *pages)
+    assert done.exit_code == 0, done.output
+    first, second = valid((tmp_path / "c.json").read_text())["models"]
+    assert first["decisions"] is None
+    assert second["decisions"]["detection"] == shown["detection"]
+    assert "ROC of the alarm" in (tmp_path / "c.html").read_text()
+    assert "decisions of m.onnx" in done.output
+
+
+def test_groups_and_classes_add_up(both: tuple[Path, dict[str, Any]]) -> None:
+    shown = both[1]["guard"]["decisions"]
+    groups = shown["by_confidence"]
+    assert sum(each["n"] for each in groups) == shown["n"]
+    mean = sum(each["n"] * each["mean_set_size"] for each in groups) / shown["n"]
+    assert mean == pytest.approx(shown["mean_set_size"])
+    assert [each["low"] for each in groups] == sorted(each["low"] for each in groups)
+    # the least sure samples have the largest sets
+    assert groups[0]["mean_set_size"] > groups[-1]["mean_set_size"]
+
+
+@pytest.mark.parametrize("model", ["plain", "lying", "damaged"])
+def test_models_that_decide_nothing(small: Small, model: str, tmp_path: Path) -> None:
+    """A file may say that it is guarded and have other outputs, or none, of these names."""
+    proto = onnx.load(small.model)
+    if model == "lying":
+        proto.metadata_props.add(key="tna_onnx.guard", value=json.dumps({"prefix": ""}))
+        proto.graph.node.append(helper.make_node("Identity", ["logits"], ["set"]))
+        proto.graph.output.append(helper.make_tensor_value_info("set", 1, ["N", 5]))
+    if model == "damaged":
+        proto.metadata_props.add(key="tna_onnx.guard", value='["prefix"]')
+    onnx.save(proto, tmp_path / "m.onnx")
+    words = ["--data", small.test, "--output-name", "logits"]
+    done = cli("evaluate", tmp_path / "m.onnx", *words, "--json", tmp_path / "e.json")
+    assert done.exit_code == 0, done.output
+    assert valid((tmp_path / "e.json").read_text())["decisions"] is None
+    done = cli("evaluate", tmp_path / "m.onnx", *words, "--ood-data", small.test)
+    assert (done.exit_code, "--ood-data are for a model with the output ood" in done.output) == (2, True), done.output
+
+
+@pytest.mark.parametrize("dials", [[], ["--dials"]], ids=["fixed", "dials"])
+def test_verify_explains_decisions(small: Small, dials: list[str], tmp_path: Path) -> None:
+    words = ["--calib", small.calib, *ALL, *dials, "-o", tmp_path / "g.onnx", "-q"]
+    assert cli("guard", small.model, *words).exit_code == 0
+    done = cli("verify", small.model, tmp_path / "g.onnx", "--data", small.test, "--json", tmp_path / "v.json")
+    assert done.exit_code == 0, done.output
+    assert "sound: only decisions are added" in done.output
+    parts = {each["part"] for each in valid((tmp_path / "v.json").read_text())["differences"]}
+    assert parts == {"node", "output", "metadata", *(("input", "tensor") if dials else ())}
+
+
+def test_verify_explains_both_at_once(small: Small, both: tuple[Path, dict[str, Any]]) -> None:
+    done = cli("verify", small.model, both[0], "--data", small.test)
+    assert done.exit_code == 0, done.output
+    assert "only the head and the appended block differ, and decisions are added" in done.output
+
+
+@pytest.mark.parametrize("attack", ["replaces an output", "is read by another node", "feeds the model"])
+def test_what_only_looks_like_decisions_is_a_difference(small: Small, attack: str, tmp_path: Path) -> None:
+    words = ["--calib", small.calib, "--add", "confidence,set", "-o", tmp_path / "g.onnx", "-q"]
+    assert cli("guard", small.model, *words).exit_code == 0
+    proto = onnx.load(tmp_path / "g.onnx")
+    last = proto.graph.node[-1]
+    if attack == "replaces an output":
+        head = next(node for node in proto.graph.node if node.name == "head")
+        head.output[0] = "moved"
+        last.CopyFrom(helper.make_node("Neg", ["moved"], ["logits"], name="tna_onnx/guard/neg"))
+        del proto.graph.output[-1]
+    elif attack == "is read by another node":
+        proto.graph.node.append(helper.make_node("Not", [last.output[0]], ["other"], name="other"))
+        proto.graph.output.append(helper.make_tensor_value_info("other", 9, ["N", 5]))
+    else:
+        proto.graph.node[0].input[0] = "tna_onnx/guard/x"
+        proto.graph.node.insert(0, helper.make_node("Neg", ["x"], ["tna_onnx/guard/x"], name="tna_onnx/guard/neg"))
+    onnx.save(proto, tmp_path / "h.onnx")
+    done = cli("verify", small.model, tmp_path / "h.onnx")
+    assert (done.exit_code, "changed:" in done.output) == (1, True), done.output

@@ -1,0 +1,166 @@
+"""Sets, thresholds and intervals against independent libraries, on the same scores."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+from scipy.special import softmax
+
+import tna_onnx
+from tests.conftest import Small
+from tests.guarding.conftest import run
+from tna_onnx.guarding.measure import exact_interval
+from tna_onnx.numerics.detection import area_under, roc_points
+from tna_onnx.numerics.selective import _STARTS, accept_above, accept_at, thresholds
+
+TEMPERATURE = 3.0
+"""That of the labels of the small model; its own probabilities round to 1, and many of their sums are equal."""
+
+
+def guarded(small: Small, folder: Path, **words: Any) -> Path:
+    tna_onnx.guard(small.model, small.calib, output=folder / "g.onnx", device="cpu", **words)
+    return folder / "g.onnx"
+
+
+def mapie_sets(score: str, p: np.ndarray, y: np.ndarray, new: np.ndarray, level: float) -> np.ndarray:
+    mapie = pytest.importorskip("mapie.classification")
+    base = pytest.importorskip("sklearn.base")
+
+    class Given(base.ClassifierMixin, base.BaseEstimator):  # type: ignore[misc, name-defined]
+        """Takes its inputs for probabilities."""
+
+        def fit(self, x: np.ndarray, y: np.ndarray) -> Given:
+            self.classes_ = np.arange(x.shape[1])
+            return self
+
+        def predict_proba(self, x: np.ndarray) -> np.ndarray:
+            return x
+
+        def predict(self, x: np.ndarray) -> np.ndarray:
+            return x.argmax(axis=1)
+
+    predictor = mapie.SplitConformalClassifier(
+        Given().fit(p, y), confidence_level=level, conformity_score=score, prefit=True
+    )
+    predictor.conformalize(p, y)
+    return np.asarray(predictor.predict_set(new)[1][:, :, 0], bool)
+
+
+def torchcp_sets(score: str, p: np.ndarray, y: np.ndarray, new: np.ndarray, level: float) -> np.ndarray:
+    torch = pytest.importorskip("torch")
+    found = importlib.util.find_spec("torchcp")
+    if found is None or found.origin is None:
+        pytest.skip("torchcp is not installed")
+    # its package imports libraries of graphs and sorting that its scores do not need
+    for name in ("torchcp", "torchcp.classification"):
+        module = types.ModuleType(name)
+        module.__path__ = [str(Path(found.origin).parent.joinpath(*name.split(".")[1:]))]
+        sys.modules[name] = module
+    try:
+        scores = importlib.import_module("torchcp.classification.score")
+        predictor = importlib.import_module("torchcp.classification.predictor")
+        made = {
+            "lac": lambda: scores.LAC(score_type="identity"),
+            "aps": lambda: scores.APS(score_type="identity", randomized=False),
+            "raps": lambda: scores.RAPS(score_type="identity", randomized=False, penalty=0.01, kreg=5),
+        }[score]()
+        split = predictor.SplitPredictor(made, alpha=1 - level)
+        split.calculate_threshold(torch.tensor(p), torch.tensor(y), alpha=1 - level)
+        return np.asarray(split.predict_with_logits(torch.tensor(new)).numpy(), bool)
+    finally:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "torchcp"]:
+            del sys.modules[name]
+
+
+ORACLES = [(mapie_sets, "lac"), (torchcp_sets, "lac"), (torchcp_sets, "aps"), (torchcp_sets, "raps")]
+
+
+@pytest.mark.parametrize(("oracle", "score"), ORACLES, ids=lambda value: getattr(value, "__name__", value))
+@pytest.mark.filterwarnings("ignore:The .temperature. parameter is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("level", [80, 95])
+def test_sets(small: Small, data: dict[str, np.ndarray], oracle: Any, score: str, level: float, tmp_path: Path) -> None:
+    """APS and RAPS of MAPIE have a random part in their scores, so that no two runs agree."""
+    p, new = (
+        softmax(run(small.model, data[name])["logits"].astype(np.float64) / TEMPERATURE, axis=1)
+        for name in ("x", "new")
+    )
+    expected = oracle(score, p, data["y"], new, level / 100)
+    path = guarded(small, tmp_path, add=["set"], set_score=score, coverage=level, set_temperature=TEMPERATURE)
+    found = run(path, data["new"])["set"]
+    differ = np.argwhere(found != expected)
+    # the graph computes in float32: one or two scores lie so close to the threshold that they fall on the other side
+    assert len(differ) <= 2, differ
+
+
+def by_definition(confidence: np.ndarray, hit: np.ndarray, risk: float, delta: float, classes: int) -> float:
+    """Walk down the grid from each start, and test one threshold after the other."""
+    grid = thresholds(classes)
+    passed = [np.inf]
+    for start in range(0, len(grid), len(grid) // _STARTS):
+        for limit in grid[start:]:
+            taken = confidence >= limit
+            wrong = int((taken & ~hit).sum())
+            if not taken.any() or stats.binom.cdf(wrong, taken.sum(), risk) > delta / _STARTS:
+                break
+            passed.append(limit)
+    return float(min(passed))
+
+
+@pytest.mark.parametrize("risk", [15, 25])
+def test_accept(small: Small, data: dict[str, np.ndarray], risk: float, tmp_path: Path) -> None:
+    path = guarded(small, tmp_path, add=["confidence", "accept"], risk=risk)
+    found = run(path, data["x"])
+    hit = found["logits"].argmax(axis=1) == data["y"]
+    limit = by_definition(found["confidence"], hit, risk / 100, 0.05, 5)
+    assert np.isfinite(limit)
+    new = run(path, data["new"])
+    np.testing.assert_array_equal(new["accept"], new["confidence"] >= np.float32(limit))
+
+
+def test_several_risks_are_one_each() -> None:
+    rng = np.random.default_rng(3)
+    confidence = np.maximum(0.1, 1 - rng.exponential(0.05, 2000)).astype(np.float32)
+    hit = rng.random(2000) < confidence
+    risks = [0.0001, 0.02, 0.05, 0.3]
+    found = accept_at(confidence, hit, np.array(risks), 0.1, 10)
+    each = [accept_above(confidence, hit, risk, 0.1, 10) for risk in risks]
+    assert found.tolist() == [np.inf if one is None else np.float32(one.threshold) for one in each]
+    assert np.all(np.diff(found[1:]) <= 0)  # more risk accepts more
+
+
+@pytest.mark.parametrize(("count", "n"), [(0, 30), (3, 30), (30, 30), (123, 4567)])
+def test_clopper_pearson(count: int, n: int) -> None:
+    """By quantiles of the beta distribution (Clopper and Pearson 1934), and statsmodels where it is installed."""
+    low = 0.0 if count == 0 else stats.beta.ppf(0.025, count, n - count + 1)
+    high = 1.0 if count == n else stats.beta.ppf(0.975, count + 1, n - count)
+    np.testing.assert_allclose(exact_interval(count, n, 0.95), (low, high), rtol=1e-9)
+
+
+def test_clopper_pearson_of_statsmodels() -> None:
+    proportion = pytest.importorskip("statsmodels.stats.proportion")
+    expected = proportion.proportion_confint(7, 90, 0.05, "beta")
+    np.testing.assert_allclose(exact_interval(7, 90, 0.95), expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("decimals", [0, 1, 8])
+def test_roc(decimals: int) -> None:
+    """With ties and without."""
+    metrics = pytest.importorskip("sklearn.metrics")
+    rng = np.random.default_rng(1)
+    known = np.round(rng.standard_normal(300), decimals)
+    unknown = np.round(rng.standard_normal(90) + 1, decimals)
+    truth = np.repeat([0, 1], [300, 90])
+    scores = np.concatenate([known, unknown])
+    np.testing.assert_allclose(area_under(known, unknown), metrics.roc_auc_score(truth, scores), rtol=1e-12)
+    false_alarms, detected = roc_points(known, unknown)
+    assert (false_alarms[0], detected[0], false_alarms[-1], detected[-1]) == (0, 0, 1, 1)
+    x, y, _ = metrics.roc_curve(truth, scores, drop_intermediate=False)
+    points = {(round(a, 9), round(b, 9)) for a, b in zip(x, y, strict=True)}
+    assert {(round(a, 9), round(b, 9)) for a, b in zip(false_alarms, detected, strict=True)} <= points

@@ -1,0 +1,103 @@
+"""Options on decisions, which `guard` and `calibrate` share; defaults and choices are those of `GuardSettings`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from tna_onnx.cli.options import together
+from tna_onnx.cli.types import Number, Words, choice, flat
+from tna_onnx.guarding.settings import ADDITIONS, OOD_SCORES, SET_SCORES, GuardSettings
+
+__all__ = ["add_option", "level_options", "ood_data_option"]
+
+
+def add_option(default: tuple[str, ...], help_: str) -> Callable[[Any], Any]:
+    """Return the option that says which decisions are added."""
+    return click.option(
+        "--add",
+        metavar="OUTPUT,...",
+        type=Words(ADDITIONS),
+        multiple=True,
+        callback=flat,
+        default=[",".join(default)] if default else [],
+        show_default=bool(default),
+        help=f"{help_}, with commas or repeated: {', '.join(ADDITIONS)}.",
+    )
+
+
+def _per_cent(name: str, help_: str) -> Any:
+    return click.option(
+        f"--{name.replace('_', '-')}",
+        metavar="PERCENT",
+        type=Number(0, 100),
+        default=getattr(GuardSettings, name),
+        show_default=True,
+        help=help_,
+    )
+
+
+def _temperature(_ctx: click.Context, _param: click.Parameter, text: str) -> float | str:
+    """Parse a temperature, or auto."""
+    if text == "auto":
+        return text
+    try:
+        return float(text)
+    except ValueError:
+        raise click.BadParameter(f"expected a number or auto, got '{text}'") from None
+
+
+_set_options = together(
+    _per_cent("coverage", "set: how often it holds the true class, at least."),
+    click.option(
+        "--set-score",
+        type=choice(SET_SCORES),
+        default=GuardSettings.set_score,
+        show_default=True,
+        help="set: lac gives the smallest sets; aps and raps larger ones where the model is unsure.",
+    ),
+    click.option(
+        "--set-temperature",
+        metavar="NUMBER|auto",
+        # a word or a number, which no type of click's covers
+        callback=_temperature,
+        default=f"{GuardSettings.set_temperature:g}",  # a text, because the callback reads texts
+        show_default=True,
+        help="set: temperature of the probabilities that sets are made of; auto: the one with the smallest sets, "
+        "chosen on samples that the threshold does not come from.",
+    ),
+    click.option("--per-class", is_flag=True, help="set: the coverage holds for the samples of each class."),
+)
+
+level_options = together(
+    _set_options,
+    _per_cent("risk", "accept: largest share of accepted samples that are classified wrong."),
+    _per_cent("delta", "accept: probability with which that share may be larger."),
+    click.option(
+        "--ood-score",
+        type=choice(OOD_SCORES),
+        default=GuardSettings.ood_score,
+        show_default=True,
+        help="ood: how the distance from known samples is measured.",
+    ),
+    _per_cent("false_alarm", "ood: largest share of known samples that raise the alarm."),
+    click.option(
+        "--dials",
+        is_flag=True,
+        help="Make coverage and risk graph inputs too, as fractions; a caller who gives none gets the levels above.",
+    ),
+    click.option(
+        "--prefix",
+        default="",
+        metavar="TEXT",
+        help="What the names of the new outputs and inputs begin with.  [default: nothing]",
+    ),
+)
+
+ood_data_option = click.option(
+    "--ood-data",
+    type=click.Path(),
+    help="ood: data that the model should not know, with any labels: how many raise the alarm is reported.",
+)

@@ -1,0 +1,202 @@
+"""Everything that `guard` opens and checks before anything is fitted: model, data, device, the path to write."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tna_onnx.calibration.leaks import Told, check_leaks
+from tna_onnx.data import InputSpec, Source
+from tna_onnx.data.digest import sample_form
+from tna_onnx.data.options import Data
+from tna_onnx.data.suspicion import warnings_of
+from tna_onnx.errors import DataError, UsageError
+from tna_onnx.extraction.batch_size import batch_size_notes, check_batch_size, choose_batch_size
+from tna_onnx.extraction.isolated import open_source
+from tna_onnx.extraction.sessions import input_specs, open_model
+from tna_onnx.graph.load import Model
+from tna_onnx.graph.outputs import ClassOutput, class_output
+from tna_onnx.graph.save import check_output
+from tna_onnx.guarding.job import GuardJob
+from tna_onnx.guarding.settings import GuardSettings
+from tna_onnx.guarding.thresholds import require_enough
+from tna_onnx.guarding.unknown import open_unknown
+from tna_onnx.runtime import Device, Session, parse_device
+
+__all__ = ["Opened", "open_guard", "target_of"]
+
+_MAX_NAMES = 8  # in a note: enough to see which classes they are
+
+
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """The model and its data.
+
+    Attributes:
+        model: the source.
+        output: the output that classifies.
+        source: samples that thresholds come from.
+        fit: samples that scores are fitted to.
+        fit_rows: those of them that are used, indices; none where nothing is fitted.
+        held_out: samples for the report; None without.
+        unknown: samples that the model should not know; None without.
+        device: where to run.
+        batch_size: samples per run.
+        provider: that ONNX Runtime obtained.
+        notes: on the data.
+    """
+
+    model: Model
+    output: ClassOutput
+    source: Source
+    fit: Source
+    fit_rows: NDArray[np.int64]
+    held_out: Source | None
+    unknown: Source | None
+    device: Device
+    batch_size: int
+    provider: str
+    notes: tuple[str, ...]
+
+    @property
+    def fresh(self) -> NDArray[np.bool_]:
+        """Which samples of `source` no score is fitted to, (N,)."""
+        fresh = np.ones(len(self.source), np.bool_)
+        if self.fit is self.source:
+            fresh[self.fit_rows] = False
+        return fresh
+
+    @property
+    def shown(self) -> Source:
+        """The samples that the report is about."""
+        return self.held_out or self.source
+
+
+def open_guard(job: GuardJob) -> Opened:
+    """Open model and data, and refuse samples that decided on something before.
+
+    Raises:
+        UsageError, UnsupportedModel, DataError, DeviceError, CheckFailed: see `tna_onnx.guard`.
+    """
+    check_batch_size(job.batch_size)
+    options = job.options
+    model = open_source(job.model, options)
+    output = class_output(model, options.head, options.output_name, options.output_kind)
+    device = parse_device(job.device)
+    session = open_model(model, device)
+    names = job.calib.class_names(model.metadata, output.labels, output.n_classes)
+    inputs = input_specs(session)
+
+    def opened(data: Data | None) -> Source | None:
+        return None if data is None else data.open(inputs, output.n_classes, names)
+
+    source = job.calib.open(inputs, output.n_classes, names)
+    fit = opened(job.fit)
+    rows = _to_fit(fit, source, job.settings)
+    fresh = len(source) if fit is not None else len(source) - len(rows)
+    require_enough(job.settings, len(source), fresh, source.describe())
+    held_out = opened(job.held_out)
+    notes = _leaks(job, model, source, held_out)
+    size = choose_batch_size(job.batch_size, session, [output.name], source)
+    notes += batch_size_notes(job.batch_size, size)
+    for data, samples in ((job.calib, source), (job.held_out, held_out)):
+        if data is not None and samples is not None:
+            predicted = _predicted(session, output, samples, size)
+            notes += _label_warnings(data, samples, predicted, names, output.n_classes)
+    notes += _unseen_notes(source, output.n_classes, job.settings)
+    return Opened(
+        model=model,
+        output=output,
+        source=source,
+        fit=fit or source,
+        fit_rows=rows,
+        held_out=held_out,
+        unknown=_unknown(job, inputs),
+        device=device,
+        batch_size=size,
+        provider=session.provider,
+        notes=notes,
+    )
+
+
+def target_of(job: GuardJob, model: Model) -> Path | None:
+    """Return the path to write.
+
+    Raises:
+        UsageError: no such path, or one that would harm a file of the run.
+    """
+    if job.output is not None:
+        target = Path(job.output)
+    elif model.path is not None:
+        target = model.path.with_suffix(".guard.onnx")
+    elif job.dry_run:
+        return None
+    else:
+        raise UsageError("a model that is no file needs an output: the path of the file to write")
+    if job.output is not None or not job.dry_run:
+        check_output(model, target, overwrite=job.overwrite)
+    return target
+
+
+def _leaks(job: GuardJob, model: Model, source: Source, held_out: Source | None) -> tuple[str, ...]:
+    judging = None if held_out is None else Told(held_out, sample_form(held_out))
+    told = Told(source, sample_form(source))
+    return check_leaks(model, told, judging, job.calib.limits, cross_fits=False)
+
+
+def _label_warnings(
+    data: Data, samples: Source, predicted: NDArray[np.int64], names: tuple[str, ...] | None, n_classes: int
+) -> tuple[str, ...]:
+    """Refuse labels that are certainly wrong, which would make thresholds and figures meaningless.
+
+    Raises:
+        DataError: such labels.
+        CheckFailed: the accuracy is more than two standard errors below the expected one.
+    """
+    suspicion = data.check(predicted, samples.labels, names, n_classes)
+    if suspicion is not None and suspicion.tells:
+        raise DataError(f"{samples.describe()}: {suspicion.text(names)}")
+    return warnings_of(suspicion, names)
+
+
+def _unseen_notes(source: Source, n_classes: int, settings: GuardSettings) -> tuple[str, ...]:
+    """Say which classes have no sample; with one threshold a class, there is another note."""
+    unseen = np.flatnonzero(np.bincount(source.labels, minlength=n_classes) == 0)
+    if settings.per_class or not len(unseen):
+        return ()
+    listed = ", ".join(map(str, unseen[:_MAX_NAMES]))
+    if len(unseen) > _MAX_NAMES:
+        listed += f", {len(unseen) - _MAX_NAMES:,} more"
+    note = f"no sample of the classes {listed}: no promise is about samples of these"
+    if "ood" in settings.add:
+        note += ", and the outlier score may take them for unknown"
+    return (note,)
+
+
+def _predicted(session: Session, output: ClassOutput, source: Source, size: int) -> NDArray[np.int64]:
+    batches = source.batches(size)
+    return np.concatenate([output.probabilities(session.run([output.name], b)[0]).argmax(axis=1) for b in batches])
+
+
+def _to_fit(fit: Source | None, source: Source, settings: GuardSettings) -> NDArray[np.int64]:
+    """Return the samples that scores are fitted to: half of them, where the others have to give the thresholds.
+
+    A threshold on samples that an outlier score was fitted to would be too low: they look nearer than new ones.
+    """
+    if not settings.fits:
+        return np.zeros(0, np.int64)
+    if fit is not None:
+        return np.arange(len(fit))
+    shuffled = np.random.default_rng(settings.seed).permutation(len(source))
+    return np.sort(shuffled[: len(source) // 2])
+
+
+def _unknown(job: GuardJob, inputs: tuple[InputSpec, ...]) -> Source | None:
+    if job.unknown is None:
+        return None
+    if "ood" not in job.settings.add:
+        raise UsageError("--ood-data are for the output ood; add it with --add ood, or leave them out")
+    return open_unknown(job.unknown, inputs)
