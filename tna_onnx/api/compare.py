@@ -36,6 +36,7 @@ from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.metrics import Interval, Metrics
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.progress import Progress
+from tna_onnx.results.bin_free import BinFree
 from tna_onnx.results.comparison import ComparedModel, ModelComparison, multiplicity_note, verdict_text
 from tna_onnx.results.details import Bins
 from tna_onnx.runtime import Device, parse_device
@@ -260,6 +261,7 @@ def _reduced(run: _Run, first: _Run, bins: int, level: float) -> ComparedModel:
         output_kind=run.output.kind,
         metrics=Metrics.of(run.scores, bins),
         reliability=Bins.of(run.scores.confidence, run.scores.hit, bins),
+        bin_free=BinFree.of(run.scores, bins),
         agreement=agreement,
         differences=differences,
         verdict=verdict_text(first.name, differences, agreement) if differences else "",

@@ -12,6 +12,7 @@ from tna_onnx.calibration.comparing import compare_heads
 from tna_onnx.calibration.details import collect_details
 from tna_onnx.calibration.job import Job
 from tna_onnx.calibration.labels import check_labels
+from tna_onnx.calibration.made import Started
 from tna_onnx.calibration.opening import open_task
 from tna_onnx.calibration.outcome import Outcome
 from tna_onnx.calibration.provenance import provenance_entries
@@ -40,6 +41,7 @@ def recalibrate(job: Job, progress: Progress) -> Report:
     Raises:
         UsageError, UnsupportedModel, DataError, DeviceError, CheckFailed, GateMissed: see `tna_onnx.calibrate`.
     """
+    started = Started()
     task = open_task(job, progress)
     # wrong labels would make every later number meaningless: before the search
     labels = check_labels(job, task)
@@ -71,7 +73,9 @@ def recalibrate(job: Job, progress: Progress) -> Report:
             after = writing.shipped(outcome, task.shown)
         compared = compare_heads(task, strategy, outcome, job.settings, after)
         _log.info("compare: %s samples, %s", f"{compared.comparison.before.n:,}", compared.comparison.how)
-        details = collect_details(task, job.settings, outcome, compared, path, progress) if job.details else None
+        details = None
+        if job.details:
+            details = collect_details(task, job.settings, outcome, compared, path, started, progress)
         finished = Finished(task, outcome, folding, rewritten, verification, compared, details, labels)
         # gates are part of the report; raised inside of `pending`, no file gets its name
         report = report_of(job, finished)

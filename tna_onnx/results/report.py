@@ -15,6 +15,7 @@ from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.results.bin_free import BinFree
 from tna_onnx.results.details import Details
 from tna_onnx.results.standing import Standing
+from tna_onnx.results.summary import copied_sentence, result_sentence
 from tna_onnx.results.verification import Verification
 
 __all__ = ["Changes", "Comparison", "CurvePoint", "MethodScores", "Report", "compare_scores"]
@@ -225,6 +226,14 @@ class Report:
     def standing(self) -> Standing:
         """Accuracy, NLL, ECE and the objective judged together."""
         return Standing.of(self.comparison.differences, self.objective)
+
+    @property
+    def summary(self) -> str:
+        """One sentence for readers who know no metric; it says the same as the verdict."""
+        c = self.comparison
+        if self.already_calibrated:
+            return copied_sentence(c.before)
+        return result_sentence(self.standing.word, c.before, c.after, c.differences)
 
     @property
     def verdict(self) -> str:
