@@ -6,6 +6,7 @@ names (labels, list of files, arrays); images are decoded anew for each model, s
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,16 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.api.arguments import DataModelWords, Unpack, data_of, model_options_of, refuse_unknown
+from tna_onnx.api.compared_samples import ComparedSamples
 from tna_onnx.api.named_models import GivenModel, named_models, position_of
-from tna_onnx.api.shown import ProgressWord, check_targets, kept, shown
+from tna_onnx.api.shown import ProgressWord, check_targets, kept, shown, write_text
 from tna_onnx.calibration.provenance import versions
-from tna_onnx.data import InputSpec, Source
 from tna_onnx.data.images.notes import preprocessing_notes
-from tna_onnx.data.options import Data
-from tna_onnx.data.source import require_samples
 from tna_onnx.data.suspicion import warnings_of
 from tna_onnx.engine.outputs import score_model
-from tna_onnx.errors import DataError, UsageError
+from tna_onnx.errors import UsageError
 from tna_onnx.extraction.batch_size import BatchSize, batch_size_notes, check_batch_size, choose_batch_size
 from tna_onnx.extraction.isolated import open_source
 from tna_onnx.extraction.sessions import input_specs, open_model
@@ -43,6 +42,8 @@ from tna_onnx.runtime import Device, parse_device
 
 __all__ = ["compare"]
 
+_log = logging.getLogger("tna_onnx")
+
 
 def compare(
     models: Sequence[ModelSource] | Mapping[str, ModelSource],
@@ -53,6 +54,7 @@ def compare(
     bins: int = 15,
     device: str = "auto",
     batch_size: BatchSize = 64,
+    report: str | Path | None = None,
     json: str | Path | None = None,
     progress: ProgressWord = None,
     **words: Unpack[DataModelWords],
@@ -71,6 +73,7 @@ def compare(
         bins: bins of ECE and AdaECE.
         device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
         batch_size: samples per run; `auto` finds them for each model by a short probe.
+        report: HTML page to write.
         json: JSON file to write.
         progress: True for bars on standard error, or a function that is called with (model, done, total).
         **words: single fields by name: of `tna_onnx.Data`, where `expect_accuracy` is for the baseline, and of
@@ -83,6 +86,7 @@ def compare(
         DataError: the data do not fit a model, or models read different samples.
         CheckFailed: the baseline's accuracy is more than two standard errors below the expected one.
         DeviceError: ONNX Runtime or the device is missing.
+        ResultError: `report` or `json` cannot be written.
     """
     # arguments first: none of these needs a model or data
     refuse_unknown("compare", words, DataModelWords)
@@ -91,7 +95,7 @@ def compare(
     options = model_options_of(words)
     labelled = data_of(data, words)
     check_batch_size(batch_size)
-    check_targets(json)
+    check_targets(json, report)
     given = named_models(models)
     first = position_of(baseline, given)
     where = parse_device(device)
@@ -102,7 +106,7 @@ def compare(
 
     _check_classes([(g, read(g, options)[1]) for g in given])  # all of them before the first one runs; none is kept
     options = replace(options, isolate=False)  # each was opened in a child process above
-    samples = _Samples(labelled, bins)
+    samples = ComparedSamples(labelled, bins)
     with shown(progress) as advance:
         settings = _RunSettings(where, batch_size, advance)
         # one after the other: a session is closed before the next is opened
@@ -115,7 +119,12 @@ def compare(
         versions=versions(),
         notes=_notes(given, runs, runs[first], confidence_level),
     )
-    return kept(json, result)
+    kept(json, result)
+    if report is not None:
+        from tna_onnx.render.html.comparison import comparison_page  # noqa: PLC0415 - only if it is asked for
+
+        write_text(report, comparison_page(result))
+    return result
 
 
 def _check_classes(read: Sequence[tuple[GivenModel, ClassOutput]]) -> None:
@@ -131,53 +140,6 @@ def _check_classes(read: Sequence[tuple[GivenModel, ClassOutput]]) -> None:
                 f"{other.name} has {output.n_classes:,} classes (output '{output.name}') and {one.name} has "
                 f"{first.n_classes:,} (output '{first.name}'); only models of the same classes can be compared"
             )
-
-
-class _Samples:
-    """The data as each model reads them, and the check that these are the same samples."""
-
-    def __init__(self, data: Data, bins: int) -> None:
-        self.data = data
-        self._bins = bins
-        self._opened: dict[tuple[tuple[InputSpec, ...], tuple[str, ...] | None], Source] = {}
-
-    def open(
-        self, model: Model, inputs: tuple[InputSpec, ...], n_classes: int, names: tuple[str, ...] | None
-    ) -> Source:
-        """Open the data for a model, or return what was opened for one with the same inputs and class names.
-
-        Raises:
-            UsageError, DataError: see `Data.open`; or other samples than the first model's.
-        """
-        # what a source depends on: the inputs to fill and the numbers of the classes
-        key = inputs, names
-        if key not in self._opened:
-            source = self.data.open(inputs, n_classes, names)
-            require_samples(source, self._bins)
-            # differences are paired: row k must be the same sample in all models
-            if self._opened and not _same_samples(source.labels, self._first.labels):
-                raise DataError(
-                    f"{model.name}: reads other samples than the first model ({len(source):,} and "
-                    f"{len(self._first):,}, or with other labels); models with different inputs can only be compared "
-                    "on data that come in the same order each time they are opened"
-                )
-            self._opened[key] = source
-        return self._opened[key]
-
-    @property
-    def _first(self) -> Source:
-        return next(iter(self._opened.values()))
-
-    @property
-    def description(self) -> str:
-        """The samples in one line."""
-        return self._first.describe()
-
-
-def _same_samples(labels: NDArray[np.int64], first: NDArray[np.int64]) -> bool:
-    """Whether two lists of labels are one, up to how the classes are numbered."""
-    pairs = {*zip(labels.tolist(), first.tolist(), strict=False)}
-    return len(labels) == len(first) and len(pairs) == len({a for a, _ in pairs}) == len({b for _, b in pairs})
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,7 +168,12 @@ class _RunSettings:
 
 
 def _run(
-    given: GivenModel, read: tuple[Model, ClassOutput], samples: _Samples, settings: _RunSettings, *, expected: bool
+    given: GivenModel,
+    read: tuple[Model, ClassOutput],
+    samples: ComparedSamples,
+    settings: _RunSettings,
+    *,
+    expected: bool,
 ) -> _Run:
     """Run one model over the samples; its session is closed with this call.
 
@@ -230,6 +197,9 @@ def _run(
         settings.progress(given.name, done, total)
 
     size = choose_batch_size(settings.batch_size, session, [output.name], source)
+    _log.info("open: %s, provider %s", given.name, session.provider)
+    _log.debug("open: output %s (%s), samples per run: %d", output.name, output.kind, size)
+    _log.info("data: %s", source.describe())
     scores, classes = score_model(session, output, source, size, advance)
     suspicion = data.check(classes, source.labels, names, output.n_classes)
     about_images = preprocessing_notes(source, input_specs(session), data.preprocessing)

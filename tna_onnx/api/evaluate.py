@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ from tna_onnx.results.gates import GateMissed
 from tna_onnx.runtime import parse_device
 
 __all__ = ["evaluate"]
+
+_log = logging.getLogger("tna_onnx")
 
 
 def evaluate(
@@ -76,6 +79,9 @@ def evaluate(
     source = labelled.open(inputs, output.n_classes, names)
     require_samples(source, bins)
     size = choose_batch_size(batch_size, session, [output.name], source)
+    _log.info("open: %s, provider %s", loaded.name, session.provider)
+    _log.debug("open: output %s (%s), samples per run: %d", output.name, output.kind, size)
+    _log.info("data: %s", source.describe())
     with shown(progress) as advance:
         scores, predicted = score_model(session, output, source, size, advance)
     suspicion = labelled.check(predicted, source.labels, names, output.n_classes)
@@ -98,6 +104,7 @@ def evaluate(
         ),
         missed=gates.limits_missed(metrics, ""),
     )
+    _log.info("done: %s samples", f"{metrics.n:,}")
     kept(json, evaluation)
     # with the whole result: the command line prints it before it exits
     if evaluation.missed:

@@ -7,6 +7,8 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from tna_onnx.calibration.anchor import AnchoredStrategy
 from tna_onnx.calibration.comparing import compare_heads
 from tna_onnx.calibration.details import collect_details
@@ -118,6 +120,11 @@ def _search(task: Task, strategy: Strategy | AnchoredStrategy, progress: Progres
     # `numerics` knows neither files nor heads: name both here
     except ValueError as error:
         raise UnsupportedModel(f"{task.model.name}: {task.where}: {error}; use --search none") from error
+    for each in outcome.candidates:
+        _log.debug("search: %g degrees, %s members, accuracy %.4f", each.angle, each.ensemble_size or "many",
+                   np.mean(each.scores.hit))  # fmt: skip
+    for method, scores in outcome.scores.items():
+        _log.debug("choice: %s, cross-validated NLL %.4f", method.label, np.mean(scores.nll, dtype=np.float64))
     _log.info("search: %s, weights scored: %d", _weight(outcome), len(outcome.candidates))
     _log.info("choice: %s, methods compared: %d", outcome.label, len(outcome.scores))
     return outcome

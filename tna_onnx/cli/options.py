@@ -20,6 +20,7 @@ __all__ = [
     "data_options",
     "foreign_model_options",
     "labelled_data_options",
+    "labels_option",
     "model_argument",
     "model_options",
     "run_options",
@@ -43,6 +44,8 @@ def together(*options: Callable[[Any], Any]) -> Callable[[F], F]:
 
 model_argument = click.argument("model", type=click.Path())
 
+labels_option = click.option("--labels", type=click.Path(), help="File with the labels, if they are stored separately.")
+
 labelled_data_options = together(
     click.option(
         "--data",
@@ -53,7 +56,7 @@ labelled_data_options = together(
         type=click.Path(),
         help="Labelled data: file, folder or URL.",
     ),
-    click.option("--labels", type=click.Path(), help="File with the labels, if they are stored separately."),
+    labels_option,
 )
 
 data_options = together(

@@ -53,6 +53,8 @@ def _bars(console: Console) -> Iterator[Callback]:
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
+        # two times side by side say nothing by themselves
+        TextColumn("left"),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console) as bars:

@@ -32,7 +32,7 @@ def config_options(command: F) -> F:
     """Add `--config` and `--verbose`, which make the options of a command read files and the environment."""
 
     @functools.wraps(command)  # click takes the help from the docstring
-    def run(*args: Any, verbose: bool, **arguments: Any) -> Any:
+    def run(*args: Any, verbose: int, **arguments: Any) -> Any:
         ctx = click.get_current_context()
         for name in _outranked(ctx):
             arguments[name] = None  # the weaker one of two options that exclude each other
@@ -43,16 +43,16 @@ def config_options(command: F) -> F:
         if verbose:
             for name, setting in _applied(ctx).items():
                 complain(f"setting  {flag_of(ctx.command, name)} = {setting.value}  ({setting.source})")
-        with show_log() if verbose and not quiet else contextlib.nullcontext():
+        with show_log(verbose) if verbose and not quiet else contextlib.nullcontext():
             return command(*args, **arguments)
 
     for option in (
         click.option(
             "-v",
             "--verbose",
-            is_flag=True,
-            help="Print which settings come from a file or the environment, and log the stages of `calibrate`. "
-            "--quiet turns the log off.",
+            count=True,
+            help="Print which settings come from a file or the environment, and log each stage; twice (-vv), every "
+            "candidate and method too. --quiet turns the log off.",
         ),
         click.option(
             "--config",
