@@ -28,11 +28,30 @@ def result_sentence(word: Word, before: Metrics, after: Metrics, differences: Ma
     """Say what a result comes to; the word is that of the verdict, so that both say the same.
 
     >>> old, new = (Metrics(100, 15, 0.9, ece, 0.1, 0.3, 0.1) for ece in (0.05, 0.01))
-    >>> result_sentence("improved", old, new, {"accuracy": Interval(0.0, -0.01, 0.01, 0.95)}).partition(": ")[2]
+    >>> same = Interval(0.0, -0.01, 0.01, 0.95)
+    >>> d = {"accuracy": same, "nll": same, "ece": Interval(-0.04, -0.05, -0.03, 0.95)}
+    >>> result_sentence("improved", old, new, d).partition(": ")[2]
     'confidence and accuracy were 5.0 points apart on average, now 1.0; accuracy stays at 90.0 %'
     """
-    gap = f"confidence and accuracy were {_points(before.ece)} apart on average, now {100 * after.ece:.1f}"
-    return f"{_OPENINGS[word]}: {gap}; {_accuracy(before, after, differences['accuracy'])}"
+    gap = changed("ece", differences["ece"])
+    fit = changed("nll", differences["nll"])
+    parts = [_gap(gap, before, after), _accuracy(before, after, differences["accuracy"])]
+    # the distance alone would not explain the verdict
+    if word == "improved" and fit == 1 and gap != 1:
+        parts.insert(0, "they fit the labels more closely")
+    if word == "worse" and fit == -1 and gap != -1:
+        parts.insert(0, "its probabilities fit the labels less closely")
+    return f"{_OPENINGS[word]}: {'; '.join(parts)}"
+
+
+def _gap(side: int, before: Metrics, after: Metrics) -> str:
+    if side == 1:
+        return f"confidence and accuracy were {_points(before.ece)} apart on average, now {100 * after.ece:.1f}"
+    if side == -1:
+        return (
+            f"the average distance of confidence and accuracy grows from {100 * before.ece:.1f} to {_points(after.ece)}"
+        )
+    return f"the average distance of confidence and accuracy, {_points(before.ece)}, shows no clear change"
 
 
 def _accuracy(before: Metrics, after: Metrics, difference: Interval) -> str:

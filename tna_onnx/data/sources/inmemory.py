@@ -67,7 +67,7 @@ def open_in_memory(
     kinds: dict[str, Kind] = {name: _kind(values) for name, values in columns.items()}
     tokens = token_columns(kinds, request)
     if tokens and _needs_padding(tokens, columns, request):
-        arrays, note = padded(where, {role: (name, columns[name]) for role, name in tokens.items()}, request)
+        arrays, note = padded(where, {role: (name, columns[name].tolist()) for role, name in tokens.items()}, request)
     elif request.tokenizer is None:
         layout = lay_out(where, kinds, request, label)
         note = layout.note

@@ -61,7 +61,8 @@ def stored_labels(table: Any, name: str, path: Path, request: Request) -> AnyArr
             f"{path}: column {name!r} must lie in 0 to {len(known) - 1}, the places of its class names, but goes from "
             f"{indices.min()} to {indices.max()}; remove samples without a label"
         )
-    return np.array(known)[indices]  # names decide: the data set and the model may order the classes differently
+    named: AnyArray = np.array(known)[indices]
+    return named  # names decide: the data set and the model may order the classes differently
 
 
 def _class_label(schema: Any, name: str, path: Path, limits: Limits) -> list[str] | None:

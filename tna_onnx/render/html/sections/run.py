@@ -85,7 +85,7 @@ def _duration(seconds: float) -> str:
     """Write a time in two units at most.
 
     >>> _duration(4.23), _duration(200), _duration(7300)
-    ('4.2 s', '3 min 20 s', '2 h 2 min')
+    ('4.2 s', '3 min 20 s', '2 h 1 min')
     """
     if seconds < 60:
         return f"{seconds:.1f} s"
