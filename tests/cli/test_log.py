@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 from pathlib import Path
 from typing import NoReturn
 
@@ -45,7 +46,7 @@ def test_every_command_on_data_logs_its_stages(command: str, small: Small, tmp_p
     if command == "calibrate":
         words += ["-o", tmp_path / "o.onnx", "--search", "none", "--map", "ts"]
     logged = cli(*words, "--device", "cpu", "-v").stderr
-    assert "open: model.onnx, provider CPUExecutionProvider\n" in logged
+    assert re.search(r"^open: .*model\.onnx( \(1\))?, provider CPUExecutionProvider$", logged, re.MULTILINE)
     assert "test.npz" in logged
     more = cli(*words, "--device", "cpu", "-vv").stderr
     assert "samples per run: 64" in more

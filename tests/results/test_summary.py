@@ -53,8 +53,8 @@ def differences(**sides: float) -> dict[str, Interval]:
         (
             {"accuracy": 1},
             metrics(0.95),
-            "better: the average distance of confidence and accuracy, 5.0 points, shows no clear change; accuracy rises "
-            "from 90.0 % to 95.0 %",
+            "better: the average distance of confidence and accuracy, 5.0 points, shows no clear change; accuracy "
+            "rises from 90.0 % to 95.0 %",
         ),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -226,6 +227,12 @@ class Report:
     def standing(self) -> Standing:
         """Accuracy, NLL, ECE and the objective judged together."""
         return Standing.of(self.comparison.differences, self.objective)
+
+    def _repr_html_(self) -> str:
+        """Return HTML for notebooks."""
+        # drawing lies above the results: loaded by name, and only when it is asked for
+        text: str = importlib.import_module("tna_onnx.render.notebook").fragment(self)
+        return text
 
     @property
     def summary(self) -> str:

@@ -382,6 +382,14 @@ def test_every_kind_of_output_has_programs(report: Report, kind: str) -> None:
     assert "no short program" in page
 
 
+def test_a_notebook_shows_the_page_or_a_table(report: Report) -> None:
+    assert report._repr_html_().startswith("<iframe")
+    short = replace(report, details=None, model="<script>")._repr_html_()
+    assert report.summary in html.unescape(short)
+    assert short.count("<tr>") == 1 + 5
+    assert "<script>" not in short
+
+
 def test_the_closer_look_is_where_the_candidates_are(report: Report) -> None:
     details = details_of(report)
     base = details.steps[1]

@@ -183,9 +183,8 @@ def _open_ragged(
     """Pad lists of tokens; None if they have one length, which is the model's, and a mask."""
     compute = importlib.import_module("pyarrow.compute")
     table, labels = _map(path, files, request, list(tokens.values()), label_name)
-    lengths = set(compute.unique(compute.list_value_length(table.column(tokens["ids"]))).to_pylist())
-    fixed = {spec.shape[1] for spec in request.inputs} - {None}
-    if len(lengths | fixed) <= 1 and "mask" in tokens:
+    lengths = {*compute.list_value_length(table.column(tokens["ids"])).unique().to_pylist()}
+    if len(lengths | {spec.shape[1] for spec in request.inputs} - {None}) <= 1 and "mask" in tokens:
         return None
     request.check_arrays(str(path))
     lists = {role: (name, table.column(name).to_pylist()) for role, name in tokens.items()}
