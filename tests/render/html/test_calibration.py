@@ -599,6 +599,10 @@ def test_the_page_says_what_came_from_files_and_the_environment(
     assert result.exit_code == 0, result.output
     page = (tmp_path / "r.html").read_text("utf-8")
     check_page(page)
+    repeated = page[page.index("<dt>Command to repeat it</dt>") :].split("</dd>")[0]
+    assert "--max-nll 50" in repeated
+    assert "--seed 4" in repeated
+    assert "complete" not in repeated
     listed = page[page.index("<dt>From files and the environment</dt>") :].split("</dd>")[0]
     said = listed.split("<dd>")[1].split(", ")
     assert set(said) == {f"max-nll 50 ({tmp_path / 'tna.toml'} [calibrate])", "seed 4 (TNA_ONNX_SEED)"}  # no flag won
