@@ -90,8 +90,8 @@ def test_progress_names_its_stages(small: Small, tmp_path: Path) -> None:
     settings = Settings(angle_step=30.0, ensemble_size=2, adaptive=False, max_accuracy_drop=100.0)
     job = job_of(small, calib=few(small.calib), output=tmp_path / "o.onnx", settings=settings)
     recalibrate(job, lambda *step: seen.append(step))
-    assert list(dict.fromkeys(stage for stage, _, _ in seen)) == ["collect features", "search"]
-    for stage in ("collect features", "search"):
+    assert list(dict.fromkeys(stage for stage, _, _ in seen)) == ["calibration data", "search"]
+    for stage in ("calibration data", "search"):
         done = [k for name, k, _ in seen if name == stage]
         assert done == sorted(done)
         assert all(k <= total for name, k, total in seen if name == stage)

@@ -530,3 +530,23 @@ def test_the_page_in_a_browser(world: World, tmp_path: Path, width: int) -> None
         assert all(chart.is_displayed() and chart.get_attribute("aria-label") for chart in charts)
     finally:
         browser.quit()
+
+
+def test_data_behind_the_models(small: Small, tmp_path: Path) -> None:
+    other = shutil.copy(small.model, tmp_path / "b.onnx")
+    words = compared(tmp_path, small.model, other, small.test)
+    assert words == compared(tmp_path, small.model, other, "--data", small.test)
+    for arguments in ([small.model, other], [small.model], [small.test]):
+        result = cli("compare", *arguments)
+        assert result.exit_code == 2
+        assert "Missing data. Give them behind the models, or as --data DATA." in result.stderr
+
+
+def test_a_page_from_python(small: Small, tmp_path: Path) -> None:
+    models = {"a": small.model, "b": small.model}
+    result = tna_onnx.compare(models, small.test, report=tmp_path / "c.html", device="cpu")
+    page = (tmp_path / "c.html").read_text("utf-8")
+    assert page == comparison_page(result)
+    # what chance explains, for each model
+    assert "p-value of Kuiper" in page
+    assert result.models[0].bin_free == tna_onnx.evaluate(small.model, small.test, device="cpu").bin_free

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
 
+from tests.conftest import Small
 from tests.support import cli
 from tna_onnx.cli.log import show_log
 from tna_onnx.errors import DataError
@@ -35,3 +38,21 @@ def test_logging_is_as_before_afterwards() -> None:
 
 def test_the_package_adds_no_handler_that_prints() -> None:
     assert [type(handler) for handler in LOGGER.handlers] == [logging.NullHandler]
+
+
+@pytest.mark.parametrize("command", ["evaluate", "compare", "calibrate"])
+def test_every_command_on_data_logs_its_stages(command: str, small: Small, tmp_path: Path) -> None:
+    words: list[object] = [command, small.model, *([small.model] if command == "compare" else []), small.test]
+    if command == "calibrate":
+        words += ["-o", tmp_path / "o.onnx", "--search", "none", "--map", "ts"]
+    logged = cli(*words, "--device", "cpu", "-v").stderr
+    assert re.search(r"^open: .*model\.onnx( \(1\))?, provider CPUExecutionProvider$", logged, re.MULTILINE)
+    assert "test.npz" in logged
+    more = cli(*words, "--device", "cpu", "-vv").stderr
+    assert "samples per run: 64" in more
+    assert "samples per run" not in logged
+
+
+def test_twice_shows_candidates_and_methods(small: Small, tmp_path: Path) -> None:
+    words = ["calibrate", small.model, small.calib, "-o", tmp_path / "o.onnx", "--method", "tna", "--device", "cpu"]
+    assert "search: 0 degrees, 1 members, accuracy " in cli(*words, "--max-ensemble-size", 16, "-vv").stderr

@@ -71,7 +71,7 @@ def test_a_run_holds_everything(small: Small, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     found, report = stored(tmp_path, "digits"), json.loads((tmp_path / "j.json").read_text("utf-8"))
     assert f"mlflow   run {found['id']} in sqlite:///" in done.stdout
-    assert done.stdout.startswith("arrays test.npz")  # MLflow's own words are not on stdout
+    assert done.stdout.startswith("The new model's probabilities")  # MLflow's own words are not on stdout
     assert not re.search("INFO|database|alembic", done.stderr), done.stderr  # nor what it does to a new database
     assert (found["status"], found["name"]) == ("FINISHED", "model")
 
@@ -89,6 +89,10 @@ def test_a_run_holds_everything(small: Small, tmp_path: Path) -> None:
         ends = [metrics[f"difference.{name}{end}"] for end in ("", ".low", ".high")]
         assert ends == [interval["difference"], interval["low"], interval["high"]]
         assert metrics[f"calibration.after.{name}"] == report["calibration"]["after"][name]
+    for stage in ("before", "after"):
+        cumulative = report[f"bin_free_{stage}"]["cumulative"]
+        assert metrics[f"{stage}.kuiper"] == cumulative["kuiper"]
+        assert metrics[f"{stage}.kuiper_p"] == cumulative["kuiper_p"]
     for name in ("angle", "objective", "accuracy"):
         assert found["history"][f"curve.{name}"] == [[k, point[name]] for k, point in enumerate(report["curve"])]
 

@@ -180,6 +180,7 @@ UNITS: dict[str, dict[str, float]] = {
     "degrees": {"minimum": 0},
     "lengths of": {"minimum": 0},
     "number of rotations": {"minimum": 0},
+    "seconds": {"minimum": 0},
     "radians": {},
     "no unit": {},
     "unit of the metric": {},

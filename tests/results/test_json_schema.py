@@ -100,7 +100,7 @@ def parts(schema: Any, name: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 UNITS = ("fraction", "per cent", "percentage points", "nats", "degrees", "radians", "no unit", "unit of the metric",
-         "units of", "number of rotations", "lengths of")  # fmt: skip
+         "units of", "number of rotations", "lengths of", "seconds")  # fmt: skip
 
 
 def test_every_key_has_a_description_and_every_number_its_unit() -> None:
@@ -158,6 +158,10 @@ CLASSES = {
     "other_output": fields(OtherOutput),
     "details": fields(details.Details),
     "bins": fields(details.Bins),
+    "class_result": fields(details.ClassResult),
+    "confusion": fields(details.Confusion),
+    "made": fields(details.Made),
+    "port": fields(details.Port),
     "reliability": fields(Reliability),
     "bin_free": fields(BinFree),
     "corp": fields(Corp),

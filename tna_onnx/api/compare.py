@@ -6,6 +6,7 @@ names (labels, list of files, arrays); images are decoded anew for each model, s
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from tna_onnx.api.arguments import DataModelWords, Unpack, data_of, held_out_of, model_options_of, refuse_unknown
 from tna_onnx.api.compared_samples import ComparedSamples
 from tna_onnx.api.named_models import GivenModel, named_models, position_of
-from tna_onnx.api.shown import ProgressWord, check_targets, kept, shown
+from tna_onnx.api.shown import ProgressWord, check_targets, kept, shown, write_text
 from tna_onnx.calibration.provenance import versions
 from tna_onnx.data.images.notes import preprocessing_notes
 from tna_onnx.data.options import Data
@@ -36,12 +37,15 @@ from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.metrics import Interval, Metrics
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.progress import Progress
+from tna_onnx.results.bin_free import BinFree
 from tna_onnx.results.comparison import ComparedModel, ModelComparison, multiplicity_note, verdict_text
 from tna_onnx.results.details import Bins
 from tna_onnx.results.guarding import Decisions
 from tna_onnx.runtime import Device, parse_device
 
 __all__ = ["compare"]
+
+_log = logging.getLogger("tna_onnx")
 
 
 def compare(
@@ -54,6 +58,7 @@ def compare(
     bins: int = 15,
     device: str = "auto",
     batch_size: BatchSize = 64,
+    report: str | Path | None = None,
     json: str | Path | None = None,
     progress: ProgressWord = None,
     **words: Unpack[DataModelWords],
@@ -74,6 +79,7 @@ def compare(
         bins: bins of ECE and AdaECE.
         device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
         batch_size: samples per run; `auto` finds them for each model by a short probe.
+        report: HTML page to write.
         json: JSON file to write.
         progress: True for bars on standard error, or a function that is called with (model, done, total).
         **words: single fields by name: of `tna_onnx.Data`, where `expect_accuracy` is for the baseline, and of
@@ -86,6 +92,7 @@ def compare(
         DataError: the data do not fit a model, or models read different samples.
         CheckFailed: the baseline's accuracy is more than two standard errors below the expected one.
         DeviceError: ONNX Runtime or the device is missing.
+        ResultError: `report` or `json` cannot be written.
     """
     # arguments first: none of these needs a model or data
     refuse_unknown("compare", words, DataModelWords)
@@ -94,7 +101,7 @@ def compare(
     options = model_options_of(words)
     labelled = data_of(data, words)
     check_batch_size(batch_size)
-    check_targets(json)
+    check_targets(json, report)
     given = named_models(models)
     first = position_of(baseline, given)
     where = parse_device(device)
@@ -122,7 +129,12 @@ def compare(
         versions=versions(),
         notes=_notes(given, runs, runs[first], confidence_level),
     )
-    return kept(json, result)
+    kept(json, result)
+    if report is not None:
+        from tna_onnx.render.html.comparison import comparison_page  # noqa: PLC0415 - only if it is asked for
+
+        write_text(report, comparison_page(result))
+    return result
 
 
 def _check_classes(read: Sequence[tuple[GivenModel, ClassOutput]]) -> None:
@@ -200,6 +212,9 @@ def _run(
         settings.progress(given.name, done, total)
 
     size = choose_batch_size(settings.batch_size, session, [output.name], source)
+    _log.info("open: %s, provider %s", given.name, session.provider)
+    _log.debug("open: output %s (%s), samples per run: %d", output.name, output.kind, size)
+    _log.info("data: %s", source.describe())
     scores, classes, decisions = score_guarded(session, model, output, source, size, advance, settings.level, unknown)
     suspicion = data.check(classes, source.labels, names, output.n_classes)
     about_images = preprocessing_notes(source, inputs, data.preprocessing)
@@ -232,6 +247,7 @@ def _reduced(run: _Run, first: _Run, bins: int, level: float) -> ComparedModel:
         output_kind=run.output.kind,
         metrics=Metrics.of(run.scores, bins),
         reliability=Bins.of(run.scores.confidence, run.scores.hit, bins),
+        bin_free=BinFree.of(run.scores, bins),
         agreement=agreement,
         differences=differences,
         verdict=verdict_text(first.name, differences, agreement) if differences else "",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,8 @@ from tna_onnx.results.gates import GateMissed
 from tna_onnx.runtime import parse_device
 
 __all__ = ["evaluate"]
+
+_log = logging.getLogger("tna_onnx")
 
 
 def evaluate(
@@ -93,6 +96,9 @@ def evaluate(
     if apart is not None:
         require_outlier_score([loaded])
         unknown = open_unknown(apart, inputs)
+    _log.info("open: %s, provider %s", loaded.name, session.provider)
+    _log.debug("open: output %s (%s), samples per run: %d", output.name, output.kind, size)
+    _log.info("data: %s", source.describe())
     with shown(progress) as advance:
         scores, predicted, decisions = score_guarded(session, loaded, output, source, size, advance, unknown=unknown)
     suspicion = labelled.check(predicted, source.labels, names, output.n_classes)
@@ -116,6 +122,7 @@ def evaluate(
         missed=gates.limits_missed(metrics, ""),
         decisions=decisions,
     )
+    _log.info("done: %s samples", f"{metrics.n:,}")
     kept(json, evaluation)
     # with the whole result: the command line prints it before it exits
     if evaluation.missed:

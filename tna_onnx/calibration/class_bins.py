@@ -1,4 +1,4 @@
-"""Reliability diagrams of each class: its probability over all samples against how often it is the label."""
+"""Each class in one pass: its probability over all samples against how often it is the label, and its predictions."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ from numpy.typing import NDArray
 
 from tna_onnx.engine.logits import Logits
 from tna_onnx.maps.base import CalibrationMap, apply_map
+from tna_onnx.numerics.class_counts import ClassCounts
 from tna_onnx.numerics.ops import softmax
 from tna_onnx.numerics.reliability import Bins, bin_of
-from tna_onnx.results.details import ClassBins
+from tna_onnx.results.details import ClassBins, ClassResult, Confusion
 
 __all__ = ["ClassSums", "class_bins", "class_sums"]
+
+# Classes that a row names beside the one that they are taken for.
+_MAX_CONFUSED = 3
 
 MappedLogits = tuple[Logits, CalibrationMap | None]
 """Logits, and the map behind them."""
@@ -37,14 +41,32 @@ class ClassSums:
 
 
 @dataclass(frozen=True, eq=False)
+class _Sums:
+    """What one pass over the samples adds up."""
+
+    bins: ClassSums
+    counts: ClassCounts
+
+    def __add__(self, other: _Sums) -> _Sums:
+        return _Sums(self.bins + other.bins, self.counts + other.counts)
+
+    def result(self, c: int, names: tuple[str, ...], confused: list[tuple[int, int]]) -> ClassResult:
+        """Return the predictions of class c; `confused` is what it is taken for."""
+        named = tuple(Confusion(names[predicted], n) for predicted, n in confused)
+        return ClassResult(int(self.counts.predicted[c]), int(self.counts.right[c]), named)
+
+
+@dataclass(frozen=True, eq=False)
 class _MappedSums:
-    """(logits, labels, features) of a chunk -> its `ClassSums` after a map."""
+    """(logits, labels, features) of a chunk -> its `_Sums` after a map."""
 
     fitted: CalibrationMap | None
     bins: int
 
-    def __call__(self, logits: Any, labels: Any, features: Any) -> ClassSums:
-        return class_sums(apply_map(self.fitted, logits, features), labels, self.bins)
+    def __call__(self, logits: Any, labels: Any, features: Any) -> _Sums:
+        mapped = apply_map(self.fitted, logits, features)
+        counts = ClassCounts.of(np.argmax(mapped, axis=1), labels, mapped.shape[1])
+        return _Sums(class_sums(mapped, labels, self.bins), counts)
 
 
 def class_sums(logits: NDArray[Any], labels: NDArray[np.int64], bins: int) -> ClassSums:
@@ -68,12 +90,25 @@ def class_bins(names: tuple[str, ...], before: MappedLogits, after: MappedLogits
         after: logits and map of the result, of the same samples.
         bins: of each diagram.
     """
-    sums = [_sums(logits, fitted, bins) for logits, fitted in (before, after)]
-    samples = sums[0].label.sum(axis=1)
-    return tuple(ClassBins(name, int(samples[c]), *(each.bins(c) for each in sums)) for c, name in enumerate(names))
+    old = _sums(*before, bins)
+    new = _sums(*after, bins)
+    confused_old = old.counts.confused(_MAX_CONFUSED)
+    confused_new = new.counts.confused(_MAX_CONFUSED)
+    samples = old.bins.label.sum(axis=1)
+    return tuple(
+        ClassBins(
+            name,
+            int(samples[c]),
+            old.bins.bins(c),
+            new.bins.bins(c),
+            old.result(c, names, confused_old.get(c, [])),
+            new.result(c, names, confused_new.get(c, [])),
+        )
+        for c, name in enumerate(names)
+    )
 
 
-def _sums(logits: Logits, fitted: CalibrationMap | None, bins: int) -> ClassSums:
+def _sums(logits: Logits, fitted: CalibrationMap | None, bins: int) -> _Sums:
     features = fitted is not None and fitted.needs_features
-    sums: ClassSums = logits.reduce(features=features)(_MappedSums(fitted, bins))
+    sums: _Sums = logits.reduce(features=features)(_MappedSums(fitted, bins))
     return sums

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from tna_onnx.calibration.angles import feature_angles
 from tna_onnx.calibration.class_bins import class_bins
 from tna_onnx.calibration.comparing import Compared
+from tna_onnx.calibration.made import Started, made_by
 from tna_onnx.calibration.outcome import Outcome
 from tna_onnx.calibration.settings import Settings
 from tna_onnx.calibration.task import Collected, Task
@@ -37,7 +38,13 @@ __all__ = ["collect_details"]
 
 
 def collect_details(
-    task: Task, settings: Settings, outcome: Outcome, compared: Compared, written: Path, progress: Progress
+    task: Task,
+    settings: Settings,
+    outcome: Outcome,
+    compared: Compared,
+    written: Path,
+    started: Started,
+    progress: Progress,
 ) -> Details:
     """Compute what the report shows.
 
@@ -47,6 +54,7 @@ def collect_details(
         outcome: what was chosen.
         compared: scores before and after on the same samples, as reported.
         written: the new file.
+        started: when the run began.
         progress: called with (stage, done, total).
 
     Raises:
@@ -81,6 +89,7 @@ def collect_details(
         underconfident=under,
         # of the file as it was written, not of what was meant
         changes=differences(task.model, load_model(written, NO_MODEL_LIMITS), task.readout),
+        made=made_by(task, started),
     )
 
 

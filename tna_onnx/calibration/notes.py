@@ -103,11 +103,20 @@ def _choice_notes(outcome: Outcome, settings: Settings) -> list[str]:
         notes += _underconfidence(outcome)
     # asked for by name, and not done
     if settings.resolved_search in ("sparse", "complete") and chosen.angle == 0:
-        notes.append("no tilted weight was better than the untilted one within the accuracy constraint")
+        notes.append(
+            "turning the last layer did not help: no tilted weight was better than the untilted one within the "
+            "accuracy constraint"
+        )
     elif chosen.ensemble_size == LIMIT and settings.ensemble_size != "inf":
-        notes.append("took the limit of many members: fewer may cost too much accuracy, or are no better")
+        notes.append(
+            "the new last layer averages turned copies of the old one; it is the average of infinitely many copies "
+            "(the limit of many members), because fewer may cost too much accuracy, or are no better"
+        )
     elif chosen.ensemble_size > first:
-        notes.append(f"averaged {chosen.ensemble_size} members, not {first}: fewer cost too much accuracy")
+        notes.append(
+            "the new last layer averages turned copies of the old one; it takes many of them to keep the accuracy: "
+            f"averaged {chosen.ensemble_size} members, not {first}"
+        )
     return notes
 
 

@@ -84,6 +84,7 @@ def open_task(job: Job, progress: Progress) -> Task:
         size = session.fixed_batch
     provider, fallback = _provider(session)
     _log.info("open: %s, provider %s", model.name, provider)
+    _log.debug("open: %s, samples per run: %d, inputs: %s", _described(readout), size, ", ".join(model.inputs))
     network = _Network(opened, probed, size, progress)
     return Task(
         opened=opened,
@@ -91,10 +92,10 @@ def open_task(job: Job, progress: Progress) -> Task:
         class_output=output_of(readout),
         class_names=names,
         output=target,
-        calibration=network.collect(samples, job.folder),
+        calibration=network.collect(samples, "calibration data", job.folder),
         # no cache: a store is for what later fits start from
-        held_out=None if held_out is None else network.collect(held_out, None),
-        training=None if training is None else network.collect(training, None),
+        held_out=None if held_out is None else network.collect(held_out, "held-out data", None),
+        training=None if training is None else network.collect(training, "training data", None),
         provider=provider,
         fallback=fallback,
         batch_size=size,
@@ -102,6 +103,13 @@ def open_task(job: Job, progress: Progress) -> Task:
         tilt_bias=job.settings.tilt_bias,
         data_notes=data_notes,
     )
+
+
+def _described(readout: Readout) -> str:
+    """Name the head, or the tensor that takes its place, for the log."""
+    if isinstance(readout, Head):
+        return f"head {readout.node} ({readout.n_classes:,}, {readout.n_features:,})"
+    return f"output {readout.output}, without a head"
 
 
 def _check_arguments(job: Job) -> None:
@@ -125,15 +133,18 @@ class _Network:
     batch_size: int
     progress: Progress
 
-    def collect(self, samples: Samples, cache: Path | None) -> Collected:
+    def collect(self, samples: Samples, stage: str, cache: Path | None) -> Collected:
         """Run the samples, once, up to the head; samples that hold logits are taken as they are."""
         _log.info("collect: %s", samples.source.describe())
+
+        # two data sets under one name would look like one that is read twice
+        def advance(_: str, done: int, total: int) -> None:
+            self.progress(stage, done, total)
+
         readout = samples.readout
         if isinstance(readout, Head):
             readout = self.probed.readout
-        table = collect_features(
-            self.opened, readout, samples.source, self.batch_size, self.progress, cache, samples.given
-        )
+        table = collect_features(self.opened, readout, samples.source, self.batch_size, advance, cache, samples.given)
         return Collected(replace(samples, readout=readout), table)
 
 

@@ -8,11 +8,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tna_onnx.calibration.anchor import AnchoredStrategy
 from tna_onnx.calibration.comparing import compare_heads
 from tna_onnx.calibration.details import collect_details
 from tna_onnx.calibration.job import Job
 from tna_onnx.calibration.labels import check_labels
+from tna_onnx.calibration.made import Started
 from tna_onnx.calibration.opening import open_task
 from tna_onnx.calibration.outcome import Outcome
 from tna_onnx.calibration.provenance import provenance_entries
@@ -47,17 +50,20 @@ def recalibrate(job: Job, progress: Progress, finish: Callable[[Path, Report], R
     Raises:
         UsageError, UnsupportedModel, DataError, DeviceError, CheckFailed, GateMissed: see `tna_onnx.calibrate`.
     """
+    started = Started()
     task = open_task(job, progress)
     try:
-        return _recalibrate(job, task, progress, finish)
+        return _recalibrate(job, task, started, progress, finish)
     except RuntimeError as error:
         if not task.placement.gave_up(error):
             raise
         # nothing is written yet, and the features are here: the host begins again
-        return _recalibrate(job, task.on_host(str(error)), progress, finish)
+        return _recalibrate(job, task.on_host(str(error)), started, progress, finish)
 
 
-def _recalibrate(job: Job, task: Task, progress: Progress, finish: Callable[[Path, Report], Report] | None) -> Report:
+def _recalibrate(
+    job: Job, task: Task, started: Started, progress: Progress, finish: Callable[[Path, Report], Report] | None
+) -> Report:
     # wrong labels would make every later number meaningless: before the search
     labels = check_labels(job, task)
     writing = Writing(task, job.settings.fold)
@@ -89,7 +95,9 @@ def _recalibrate(job: Job, task: Task, progress: Progress, finish: Callable[[Pat
             after = writing.shipped(outcome, task.shown)
         compared = compare_heads(task, strategy, outcome, job.settings, after)
         _log.info("compare: %s samples, %s", f"{compared.comparison.before.n:,}", compared.comparison.how)
-        details = collect_details(task, job.settings, outcome, compared, path, progress) if job.details else None
+        details = None
+        if job.details:
+            details = collect_details(task, job.settings, outcome, compared, path, started, progress)
         finished = Finished(task, outcome, folding, rewritten, verification, compared, details, labels)
         # gates are part of the report; raised inside of `pending`, no file gets its name
         report = report_of(job, finished)
@@ -134,6 +142,11 @@ def _search(task: Task, strategy: Strategy | AnchoredStrategy, progress: Progres
     # `numerics` knows neither files nor heads: name both here
     except ValueError as error:
         raise UnsupportedModel(f"{task.model.name}: {task.where}: {error}; use --search none") from error
+    for each in outcome.candidates:
+        _log.debug("search: %g degrees, %s members, accuracy %.4f", each.angle, each.ensemble_size or "many",
+                   np.mean(each.scores.hit))  # fmt: skip
+    for method, scores in outcome.scores.items():
+        _log.debug("choice: %s, cross-validated NLL %.4f", method.label, np.mean(scores.nll, dtype=np.float64))
     _log.info("search: %s, weights scored: %d", _weight(outcome), len(outcome.candidates))
     _log.info("choice: %s, methods compared: %d", outcome.label, len(outcome.scores))
     return outcome

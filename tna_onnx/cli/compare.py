@@ -13,11 +13,12 @@ from tna_onnx.cli.options import (
     bins_option,
     confidence_option,
     data_options,
-    labelled_data_options,
+    labels_option,
     model_options,
     run_options,
 )
 from tna_onnx.cli.paths import check_result_file
+from tna_onnx.cli.positional import last_word
 from tna_onnx.cli.preprocessing import preprocessing_options, take_recipe
 from tna_onnx.cli.written import watch
 
@@ -25,8 +26,9 @@ __all__ = ["compare"]
 
 
 @click.command(cls=Command)
-@click.argument("models", metavar="MODEL MODEL...", nargs=-1, required=True, type=click.Path())
-@labelled_data_options
+@click.argument("models", metavar="MODEL MODEL... [DATA]", nargs=-1, required=True, type=click.Path())
+@click.option("--data", "--calib", "data", type=click.Path(), help="Labelled data: file, folder or URL.  [required]")
+@labels_option
 @click.option(
     "--baseline",
     metavar="NAME|INDEX",
@@ -50,13 +52,14 @@ def compare(preset: str | None, json_file: str | None, page: str | None, quiet: 
 
     \b
     Example:
-      tna-onnx compare model.onnx model.tna.onnx other.onnx --data heldout/ --report comparison.html
+      tna-onnx compare model.onnx model.tna.onnx other.onnx heldout/ --report comparison.html
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
     from tna_onnx.api.compare import compare as run  # noqa: PLC0415 - NumPy loads only when a command runs
     from tna_onnx.cli.show import command_line, finish, json_step, page_step, ready  # noqa: PLC0415
     from tna_onnx.render.comparison_text import model_comparison_text  # noqa: PLC0415
     from tna_onnx.render.progress import progress_shown  # noqa: PLC0415
 
+    arguments["models"], arguments["data"] = last_word(arguments["models"], arguments["data"])
     inputs = [*arguments["models"], arguments["data"], arguments["ood_data"]]
     # before any model runs; the two results must not be one file either
     check_result_file(json_file, *inputs, page)

@@ -1,4 +1,7 @@
-"""The log of a run on standard error, for `--verbose`: one line a stage, also where no terminal shows progress bars."""
+"""The log of a run on standard error, for `--verbose`, also where no terminal shows progress bars.
+
+`-v` prints one line a stage, `-vv` every candidate and every method as well.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,13 @@ __all__ = ["show_log"]
 
 
 @contextlib.contextmanager
-def show_log() -> Iterator[None]:
-    """Print the records of the logger `tna_onnx`, from INFO on, while the block runs."""
+def show_log(verbose: int = 1) -> Iterator[None]:
+    """Print the records of the logger `tna_onnx`, from INFO on, or from DEBUG on, while the block runs."""
     logger = logging.getLogger("tna_onnx")
     level = logger.level
     handler = _StandardError()
     logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
+    logger.setLevel(logging.DEBUG if verbose > 1 else logging.INFO)
     try:
         yield
     finally:

@@ -21,6 +21,7 @@ __all__ = [
     "data_options",
     "foreign_model_options",
     "labelled_data_options",
+    "labels_option",
     "model_argument",
     "model_options",
     "run_options",
@@ -73,6 +74,8 @@ def calibration_data_options(calib: str, held_out: str, *, required: bool = Fals
     )
 
 
+labels_option = click.option("--labels", type=click.Path(), help="File with the labels, if they are stored separately.")
+
 labelled_data_options = together(
     click.option(
         "--data",
@@ -83,7 +86,7 @@ labelled_data_options = together(
         type=click.Path(),
         help="Labelled data: file, folder or URL.",
     ),
-    click.option("--labels", type=click.Path(), help="File with the labels, if they are stored separately."),
+    labels_option,
 )
 
 data_options = together(

@@ -2,17 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 from click.core import ParameterSource
 
-__all__ = ["DataOption", "data_argument"]
+__all__ = ["DataOption", "data_argument", "last_word"]
 
 _WORD = "positional_data"
 
 data_argument = click.argument(_WORD, metavar="[DATA]", required=False, expose_value=False, type=click.Path())
+
+
+# Suffixes of models: a last word with one of them is no data.
+_MODELS = (".onnx", ".ort")
+
+
+def last_word(words: Sequence[str], data: str | None) -> tuple[tuple[str, ...], str]:
+    """Return the models and the data of a command that takes several models.
+
+    Args:
+        words: as typed; without `--data` the last one is the data.
+        data: of the flag, or of a setting.
+
+    Raises:
+        UsageError: there are no data, or they are given twice.
+    """
+    ctx = click.get_current_context()
+    *models, last = words
+    is_model = last.lower().endswith(_MODELS)
+    if ctx.get_parameter_source("data") is ParameterSource.COMMANDLINE and data is not None:
+        return tuple(words), data
+    # a setting gives way to what was typed
+    if models and not is_model:
+        return tuple(models), last
+    if data is not None:
+        return tuple(words), data
+    raise click.UsageError("Missing data. Give them behind the models, or as --data DATA.", ctx)
 
 
 class DataOption(click.Option):

@@ -14,6 +14,7 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from tna_onnx.cli.channels import standard_output
+from tna_onnx.cli.config.apply import setting_flags
 from tna_onnx.cli.signals import loaded
 from tna_onnx.errors import DeviceError, ResultError, TnaError
 from tna_onnx.files import write_file
@@ -110,9 +111,9 @@ def page_step(path: str | None, make: Callable[[], str]) -> Step:
 
 
 def command_line() -> str:
-    """Return the command as the user typed it, for the HTML pages."""
+    """Return the command that repeats the run, for the HTML pages: as typed, and what came from elsewhere as flags."""
     # quoted, so that the page's line can be pasted into a shell
-    return shlex.join(["tna-onnx", *sys.argv[1:]])
+    return shlex.join(["tna-onnx", *sys.argv[1:], *setting_flags()])
 
 
 def _write(path: str, text: str) -> None:

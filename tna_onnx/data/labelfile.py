@@ -122,7 +122,24 @@ def find_label_column(names: Sequence[str], label_column: str | None, where: str
         raise DataError(
             f"{where}: {count} can hold the labels ({listed(candidates or names)}); name the one with --label-column"
         )
+    _check_y(names, candidates[0], where)
     return candidates[0]
+
+
+def _check_y(names: Sequence[str], label: str, where: str) -> None:
+    """Refuse to take `y` for the label where it may be a coordinate: beside an `x`, or amid other columns.
+
+    Raises:
+        DataError: it may be.
+    """
+    known = [name for name in names if str(name).strip()]
+    if str(label).strip().lower() != "y" or len(known) < 3:
+        return
+    beside_x = any(str(name).strip().lower() in ("x", "z") for name in known)
+    if beside_x or label not in (known[0], known[-1]):
+        raise DataError(
+            f"{where}: {label!r} may be the label or a feature ({listed(names)}); name the label with --label-column"
+        )
 
 
 def labels_apart(request: Request, stored: AnyArray | None) -> AnyArray:

@@ -96,6 +96,7 @@ def open_source(
     if not isinstance(data, (str, Path)):
         return _open_object(data, request)
     if format == "loader":
+        request.check_no_table(str(data))
         return open_loader(str(data), request)
     if isinstance(data, str):
         data = local_path(data)
@@ -135,7 +136,12 @@ def _open_path(path: Path, request: Request, kind: Format | None) -> Source:
         if ".py:" in str(path):
             advice = "to run a function of a Python file, add --format loader"
         raise UsageError(f"{path}: no such file or folder; {advice}")
-    return _opener(kind or _recognise(path, request))(path, request)
+    if not path.is_file() and not path.is_dir():
+        raise DataError(f"{path}: is a pipe or a device, not a regular file; expected a file or a folder")
+    found = kind or _recognise(path, request)
+    if found != "table":
+        request.check_no_table(str(path))
+    return _opener(found)(path, request)
 
 
 def _recognise(path: Path, request: Request) -> Format:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tna_onnx.errors import DataError, TnaError
 
-__all__ = ["parse_json", "parsing", "reason"]
+__all__ = ["parse_json", "parsing", "reason", "whole_numbers"]
 
 _MAX_REASON = 200  # characters of a foreign message: some quote the whole file
 
@@ -45,6 +48,20 @@ def parse_json(text: str, where: str, advice: str = "write it again") -> Any:
     """
     with parsing(where, "is not JSON", advice):
         return json.loads(text)
+
+
+def whole_numbers(values: Sequence[int]) -> NDArray[Any]:
+    """Return Python's integers as int64, or uint64, or as float64 where they fit into neither.
+
+    >>> whole_numbers([2**63]).dtype, whole_numbers([2**63, -1]).dtype
+    (dtype('uint64'), dtype('float64'))
+    """
+    for dtype in (np.int64, np.uint64):
+        bounds = np.iinfo(dtype)
+        if all(bounds.min <= value <= bounds.max for value in values):
+            return np.array(values, dtype)
+    # an integer of hundreds of digits has no float
+    return np.array([float(value) if abs(value) < 2**1000 else np.inf for value in values])
 
 
 def reason(error: BaseException) -> str:

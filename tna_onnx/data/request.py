@@ -102,6 +102,20 @@ class Request:
         if not self.inputs:
             raise DataError(f"{where}: the model has no inputs, so samples cannot be given to it; check the file")
 
+    def check_no_table(self, where: str) -> None:
+        """Check that nothing is asked for that only columns of a table have; it would be ignored.
+
+        Raises:
+            UsageError: columns or a tokenizer are given.
+        """
+        if self.columns:
+            raise UsageError(
+                f"{where}: --columns chooses columns of a table, and these samples are none; leave it out, and name "
+                "the arrays after the model's inputs"
+            )
+        if self.tokenizer is not None:
+            raise UsageError(f"{where}: --tokenizer is for text in a table, and these samples are none; leave it out")
+
     def labels_where(self, stored: str) -> str:
         """Return what messages about labels start with: the file that holds them apart, else `stored`."""
         if isinstance(self.labels, Path):

@@ -20,6 +20,7 @@ from tna_onnx.data.digest import arrays_sha256, sample_form
 from tna_onnx.data.options import Data
 from tna_onnx.data.request import Request
 from tna_onnx.data.sources.columns import open_columns
+from tna_onnx.data.sources.remote import Copy, is_url, local_path
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction.keys import model_key
 from tna_onnx.extraction.mapped import ReadOnce
@@ -111,12 +112,23 @@ def open_samples(opened: OpenModel, data: Data, names: tuple[str, ...] | None) -
         UsageError, DataError: see `tna_onnx.data.open_source`; or the features do not belong to the model.
         UnsupportedModel, DeviceError: see `tna_onnx.runtime.open_session`.
     """
+    url = data.samples
+    # looked at, and opened, from one copy
+    if isinstance(url, str) and is_url(local_path(url)) and url.endswith(".npz"):
+        copy = Copy(url, data.limits)
+        try:
+            samples = open_samples(opened, dataclasses.replace(data, samples=copy.path), names)
+        except (DataError, UsageError) as error:  # name what the user named
+            raise type(error)(str(error).replace(str(copy.path), url)) from error
+        copy.keep_for(samples.source)
+        return samples
     readout = opened.readout
     path = data.samples
     if isinstance(path, (str, Path)) and data.format is None and find_stores(Path(path)):
         # two sets of labels could contradict each other
         if data.labels is not None:
             raise UsageError(f"{path}: the feature store has its own labels; leave --labels out")
+        _check_no_table(data, readout, str(path))
         return _stored(opened.model, readout, Path(path), data, names)
     specs = opened.inputs
     if data.format in (None, "npz", "npy"):
@@ -130,9 +142,15 @@ def open_samples(opened: OpenModel, data: Data, names: tuple[str, ...] | None) -
             limits=data.limits,
         )
         if computed is not None:
+            _check_no_table(data, readout, computed.source.title)
             values: dict[str, NDArray[Any]] = {computed.kind: computed.values}
             return _enter(readout, values, computed.labels, computed.kind, data, names, computed.source.title)
     return Samples(data.open(specs, readout.n_classes, names), readout)
+
+
+def _check_no_table(data: Data, readout: Readout, where: str) -> None:
+    """Refuse what would be ignored."""
+    Request((), readout.n_classes, columns=tuple(data.columns), tokenizer=data.tokenizer).check_no_table(where)
 
 
 def _stored(model: Model, readout: Readout, folder: Path, data: Data, names: tuple[str, ...] | None) -> Samples:

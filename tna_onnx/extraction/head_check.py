@@ -141,10 +141,11 @@ def class_logits(model: Model, readout: Readout, raw: NDArray[Any], samples: int
             raise ValueError(f"logits have shape {raw.shape} for {samples} samples")
         return readout.class_logits(raw)
     except (TypeError, ValueError) as mismatch:
-        what = "" if "probabilities" not in str(mismatch) else f"; {mismatch}"
+        if "probabilities" in str(mismatch):
+            raise UnsupportedModel(f"{model.name}: {where} should hold probabilities, but {mismatch}") from mismatch
         raise UnsupportedModel(
             f"{model.name}: logits '{readout.logits}' have shape {raw.shape} for {samples} samples; expected (N, "
-            f"{readout.n_classes}) for {where}{what}"
+            f"{readout.n_classes}) for {where}"
         ) from mismatch
 
 

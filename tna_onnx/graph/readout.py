@@ -16,6 +16,8 @@ __all__ = ["Head", "Readout", "Refusal"]
 
 # A thousand float16 probabilities, each rounded by up to 2^-11 of itself, add up to well within this.
 _SUM_TOLERANCE = 1e-2
+# A forest's share of class 0 is 1 less a sum in float32 of the others, which ends a little above 1: no sign of logits.
+_ROUNDING = 1e-5
 
 # Samples whose logits are made at a time; a thousand classes in float64 are 32 MB.
 _PIECE = 4096
@@ -95,7 +97,7 @@ class Readout:
         raw = raw.reshape(len(raw), self.n_classes)  # of a convolution: (N, C, 1, 1)
         if self.holds == "logits":
             return raw
-        if np.any(raw < 0) or np.any(np.abs(raw.sum(axis=1) - 1) > _SUM_TOLERANCE):
+        if np.any(raw < -_ROUNDING) or np.any(np.abs(raw.sum(axis=1) - 1) > _SUM_TOLERANCE):
             raise ValueError("the values are no probabilities: some are negative, or do not add up to 1")
         # log p differs from the logits by one number a sample, which a softmax does not see.
         logs: NDArray[Any] = np.log(np.clip(raw, np.finfo(raw.dtype).tiny, 1))

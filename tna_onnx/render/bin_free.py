@@ -7,7 +7,10 @@ from collections.abc import Callable
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.results.bin_free import BinFree
 
-__all__ = ["bin_free_lines", "bin_free_rows", "p_text"]
+__all__ = ["bin_free_lines", "bin_free_rows", "bin_free_sentence", "p_text"]
+
+# p-values below it are called more than chance.
+_LEVEL = 0.05
 
 Row = tuple[str, Callable[[BinFree], str]]
 
@@ -38,6 +41,20 @@ def bin_free_lines(*stages: BinFree) -> list[str]:
         f"bin-free Kuiper {kuiper} (p {p_value}); ECE debiased {ece}, by chance alone {_percent(last.ece_expected)} %",
         f"NLL      of it miscalibrated confidence {lost} nats, by chance alone {_nats(last.corp.nll.expected)}",
     ]
+
+
+def bin_free_sentence(bin_free: BinFree) -> str:
+    """Say whether confidence and accuracy differ by more than chance, with the p-value of Kuiper's test."""
+    p = bin_free.cumulative.kuiper_p
+    if p is None:
+        return "cross-fitted samples have no p-value, because the errors of the folds partly cancel"
+    text = p_text(p)
+    if p >= 0.001:
+        # three digits: 0.0496 must not read 0.05 beside a level of 0.05
+        text = f"= {p:.3f}"
+    if p < _LEVEL:
+        return f"confidence and accuracy differ by more than chance explains (p {text})"
+    return f"chance explains the differences between confidence and accuracy (p {text})"
 
 
 _ROWS: tuple[Row, ...] = (

@@ -4,7 +4,8 @@ MLflow decides where runs go, as always: MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_
 
     parameters   settings.seed, map, angle, preprocessing.mean, ...: words and settings; fitted.temperature, ...
     metrics      before.ece, after.ece, difference.ece and difference.ece.low, .high; the same on the calibration
-                 data, which were fitted, under calibration.*; fractions, NLL in nats, as in the JSON
+                 data, which were fitted, under calibration.*; fractions, NLL in nats, as in the JSON;
+                 before.kuiper, before.kuiper_p, before.ece_debiased, ... without bins
     curve        curve.angle, curve.reached, curve.members, curve.objective, curve.accuracy; step k is candidate k
     tags         tna_onnx.verdict, tna_onnx.missed (gates), tna_onnx.version.PACKAGE
     artifacts    report.json, what else was written (the HTML report, figures/), model/ with its external data
@@ -201,6 +202,8 @@ def _metrics(report: Report) -> Iterator[tuple[str, float, int]]:
     for prefix, comparison in (("", report.comparison), ("calibration.", report.calibration)):
         for name, value in _comparison_metrics(comparison):
             yield prefix + name, value, 0
+    for name, value in _bin_free_metrics(report):
+        yield name, value, 0
     for step, point in enumerate(report.curve):
         yield "curve.angle", point.angle, step
         yield "curve.reached", point.reached, step
@@ -208,6 +211,21 @@ def _metrics(report: Report) -> Iterator[tuple[str, float, int]]:
         yield "curve.members", float(point.ensemble_size), step
         yield "curve.objective", point.objective, step
         yield "curve.accuracy", point.accuracy, step
+
+
+def _bin_free_metrics(report: Report) -> Iterator[tuple[str, float]]:
+    """Calibration without bins, where it is known: cross-fitted samples have no p-value."""
+    for stage, found in (("before", report.bin_free_before), ("after", report.bin_free_after)):
+        values = {
+            "ece_debiased": found.ece_debiased,
+            "ece_expected": found.ece_expected,
+            "kuiper": found.cumulative.kuiper,
+            "kuiper_p": found.cumulative.kuiper_p,
+            "nll_miscalibration": found.corp.nll.miscalibration,
+        }
+        for name, value in values.items():
+            if value is not None:
+                yield f"{stage}.{name}", value
 
 
 def _comparison_metrics(c: Comparison) -> Iterator[tuple[str, float]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import sys
 import threading
 import time
@@ -40,11 +41,16 @@ def progress_shown(wanted: bool = True) -> Iterator[Callback]:
     console = Console(stderr=True)  # standard output is for results
     if not wanted:
         yield silent
-    elif console.is_terminal or console.is_jupyter:
+    elif console.is_terminal or (console.is_jupyter and _has_widgets()):
         yield from _bars(console)
     else:
         with Lines() as lines:
             yield lines
+
+
+def _has_widgets() -> bool:
+    """Tell whether a notebook can show bars; without widgets rich writes a warning for each of their states."""
+    return importlib.util.find_spec("ipywidgets") is not None
 
 
 def _bars(console: Console) -> Iterator[Callback]:
@@ -53,6 +59,8 @@ def _bars(console: Console) -> Iterator[Callback]:
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
+        # two times side by side say nothing by themselves
+        TextColumn("left"),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console) as bars:

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tna_onnx.numerics.proportions import consistent_range, wilson_interval
 from tna_onnx.numerics.reliability import Bins
 
-__all__ = ["Bar", "bars"]
+__all__ = ["FEW", "Bar", "bars", "short_count"]
+
+FEW = 10
+"""Bins with fewer samples are drawn pale: their interval is wider than half of the axis."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,22 @@ class Bar:
         return (self.confidence > self.height) - (self.confidence < self.height)
 
     @property
+    def weak(self) -> bool:
+        """Whether there are few samples."""
+        return self.count < FEW
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Wilson's 95 % interval of the accuracy; there is a sample."""
+        return wilson_interval(self.height, self.count)
+
+    @property
+    def consistent(self) -> tuple[float, float]:
+        """Where the accuracy is in 95 % of cases if confidences are right; there is a sample."""
+        # a mean of rounded probabilities may end above 1
+        return consistent_range(min(1.0, self.confidence), self.count)
+
+    @property
     def span(self) -> tuple[float, float]:
         """Ends of the gap, the lower one first."""
         return min(self.confidence, self.height), max(self.confidence, self.height)
@@ -90,3 +110,24 @@ def _merged(bins: Bins, start: int, stop: int) -> Bar:
     hits = sum(n * value for n, value in zip(counts, bins.accuracy[start:stop], strict=True))
     # max: a bar without samples has no mean, and counts as 0
     return Bar(start / total, stop / total, size, confidence / max(1, size), hits / max(1, size))
+
+
+def short_count(number: int) -> str:
+    """Write a count in at most four characters.
+
+    >>> [short_count(n) for n in (999, 1_901, 9_999, 84_210, 1_234_567)]
+    ['999', '1.9k', '10k', '84k', '1.2M']
+    """
+    for factor, suffix in ((1, ""), (1_000, "k"), (1_000_000, "M")):
+        # 999.5 thousand is a million, not 1000 thousand
+        if round(number / factor) < 1_000:
+            return _short(number / factor) + suffix
+    return f"{number:.0e}"
+
+
+def _short(number: float) -> str:
+    """Write a number below 1,000 with one digit behind the point where there is room: below 10, if it has one."""
+    text = f"{number:.1f}"
+    if len(text) > len("9.9") or text.endswith(".0"):
+        return f"{number:.0f}"
+    return text

@@ -21,6 +21,7 @@ from tna_onnx.results.difference import ModelDifference, OtherOutput, OutputDiff
 from tna_onnx.results.evaluation import Evaluation
 from tna_onnx.results.inspection import HeadInfo, Inspection
 from tna_onnx.results.report import Comparison, Report
+from tna_onnx.results.standing import Word, changed
 
 __all__ = ["collection_text", "difference_text", "evaluation_text", "inspection_text", "report_text", "show"]
 
@@ -34,6 +35,7 @@ _MAX_VALUES = 4
 _PLACES = {True: "folded into weight and bias", False: "appended as nodes"}
 # Colours of a difference by its standing: significantly better, open, worse.
 _STYLES = {1: "green", 0: "", -1: "red"}
+_WORD_STYLES: dict[Word, str] = {"improved": "green", "no significant change": "", "worse": "red"}
 
 
 def show(console: Console, content: RenderableType) -> None:
@@ -65,8 +67,12 @@ def report_text(report: Report, *, plot: bool = False) -> RenderableType:
         *_note_lines(report.notes),
         f"wrote    {report.output or 'nothing'}",
     ]
+    summary = Text(f"{report.summary}.", style=f"bold {_WORD_STYLES[report.standing.word]}".strip())
+    if report.missed:
+        # the error that follows is red, and green above it would contradict it
+        summary.stylize("not bold default")
     verdict = Text(report.verdict, style="bold")
-    return Group(*_comparison_table(report.comparison), *diagrams, Text(), _lines(lines), verdict)
+    return Group(summary, Text(), *_comparison_table(report.comparison), *diagrams, Text(), _lines(lines), verdict)
 
 
 def evaluation_text(evaluation: Evaluation, *, plot: bool = False) -> RenderableType:
@@ -152,7 +158,8 @@ def _comparison_table(c: Comparison) -> tuple[Text, Table]:
             metric.title,
             metric.number(getattr(c.before, name)),
             metric.number(getattr(c.after, name)),
-            Text(change, style=_STYLES[metric.standing(d.low, d.high)]),
+            # by the rule of the verdict, so that both have one colour
+            Text(change, style=_STYLES[changed(name, d)]),
         )
     return _lines([title]), table
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tna_onnx.numerics.checks import MAX_LEVEL
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Interval, Metrics
+from tna_onnx.results.bin_free import BinFree
 from tna_onnx.results.details import Bins
 from tna_onnx.results.guarding import Decisions
 from tna_onnx.results.shown import Record, Shown, difference_record, metric_record
@@ -28,6 +29,7 @@ class ComparedModel:
         output_kind: what that output holds.
         metrics: metrics on the samples.
         reliability: top-label reliability diagram, with the bins of the ECE.
+        bin_free: calibration of the top label without bins.
         agreement: share of samples for which it predicts the class that the baseline predicts, a fraction.
         differences: this model minus the baseline for each metric, paired, with an interval; empty for the baseline.
         verdict: the differences in words; empty for the baseline.
@@ -43,6 +45,7 @@ class ComparedModel:
     output_kind: str
     metrics: Metrics
     reliability: Bins
+    bin_free: BinFree
     agreement: float
     differences: dict[str, Interval]
     verdict: str

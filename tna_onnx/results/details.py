@@ -21,7 +21,11 @@ __all__ = [
     "Averaged",
     "Bins",
     "ClassBins",
+    "ClassResult",
+    "Confusion",
     "Details",
+    "Made",
+    "Port",
     "RiskCoverage",
     "Sample",
     "Scored",
@@ -86,6 +90,34 @@ class Averaged:
 
 
 @dataclass(frozen=True)
+class Confusion:
+    """A class that another one is taken for.
+
+    Attributes:
+        predicted: name of the predicted class.
+        samples: samples for which it is predicted.
+    """
+
+    predicted: str
+    samples: int
+
+
+@dataclass(frozen=True)
+class ClassResult:
+    """How a model predicts one class.
+
+    Attributes:
+        predicted: samples for which it predicts the class.
+        right: samples among these whose label it is.
+        confused: what samples of the class are most often taken for, most samples first; at most three.
+    """
+
+    predicted: int
+    right: int
+    confused: tuple[Confusion, ...]
+
+
+@dataclass(frozen=True)
 class ClassBins:
     """One class: the probability that all samples give it, against how often it is their label.
 
@@ -94,12 +126,16 @@ class ClassBins:
         samples: samples whose label it is.
         before: diagram of the input model.
         after: diagram of the recalibrated model.
+        result_before: predictions of the input model.
+        result_after: predictions of the recalibrated model.
     """
 
     name: str
     samples: int
     before: Bins
     after: Bins
+    result_before: ClassResult
+    result_after: ClassResult
 
 
 @dataclass(frozen=True)
@@ -179,6 +215,46 @@ class Sample:
 
 
 @dataclass(frozen=True)
+class Port:
+    """An input of the model.
+
+    Attributes:
+        name: of the input.
+        shape: lengths of its axes, the batch axis first; null for any length.
+        dtype: as NumPy calls it.
+    """
+
+    name: str
+    shape: tuple[int | None, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Made:
+    """When and from what a result was made, and how its file is called.
+
+    Attributes:
+        date: when it began, in UTC, as ISO 8601 has it.
+        seconds: how long it took up to the figures, in seconds.
+        calibration_sha256: SHA-256 of the calibration samples and their labels.
+        held_out_sha256: SHA-256 of the held-out samples and their labels; empty without any.
+        inputs: inputs of the model.
+        output: graph output that classifies.
+        output_kind: what that output holds.
+        mapped: whether the output is a dictionary from class to probability for each sample (ZipMap).
+    """
+
+    date: str
+    seconds: float
+    calibration_sha256: str
+    held_out_sha256: str
+    inputs: tuple[Port, ...]
+    output: str
+    output_kind: str
+    mapped: bool
+
+
+@dataclass(frozen=True)
 class Details:
     """The numbers behind the figures of a report.
 
@@ -203,6 +279,7 @@ class Details:
         overconfident: wrong predictions with the highest confidence after, on the shown data.
         underconfident: right predictions with the lowest confidence after, on the shown data.
         changes: what differs between the two files.
+        made: when and from what the result was made.
     """
 
     data: str
@@ -223,3 +300,4 @@ class Details:
     overconfident: tuple[Sample, ...]
     underconfident: tuple[Sample, ...]
     changes: tuple[Difference, ...]
+    made: Made

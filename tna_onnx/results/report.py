@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any, Literal
@@ -18,6 +19,7 @@ from tna_onnx.results.details import Details
 from tna_onnx.results.guarding import Guard
 from tna_onnx.results.shown import Record, Shown, difference_record, metric_record, values_text
 from tna_onnx.results.standing import Standing
+from tna_onnx.results.summary import copied_sentence, result_sentence
 from tna_onnx.results.verification import Verification
 
 __all__ = ["Changes", "Comparison", "CurvePoint", "MethodScores", "Report", "compare_scores"]
@@ -248,6 +250,20 @@ class Report(Shown):
     def standing(self) -> Standing:
         """Accuracy, NLL, ECE and the objective judged together."""
         return Standing.of(self.comparison.differences, self.objective)
+
+    def _repr_html_(self) -> str:
+        """Return HTML for notebooks."""
+        # drawing lies above the results: loaded by name, and only when it is asked for
+        text: str = importlib.import_module("tna_onnx.render.notebook").fragment(self)
+        return text
+
+    @property
+    def summary(self) -> str:
+        """One sentence for readers who know no metric; it says the same as the verdict."""
+        c = self.comparison
+        if self.already_calibrated:
+            return copied_sentence(c.before)
+        return result_sentence(self.standing.word, c.before, c.after, c.differences)
 
     @property
     def verdict(self) -> str:

@@ -17,7 +17,7 @@ from tna_onnx.cli.config.files import read_file, read_pyproject
 from tna_onnx.cli.config.options import Setting, flag_of
 from tna_onnx.cli.log import show_log
 
-__all__ = ["config_options", "setting_sources"]
+__all__ = ["config_options", "setting_flags", "setting_sources"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -32,7 +32,7 @@ def config_options(command: F) -> F:
     """Add `--config` and `--verbose`, which make the options of a command read files and the environment."""
 
     @functools.wraps(command)  # click takes the help from the docstring
-    def run(*args: Any, verbose: bool, **arguments: Any) -> Any:
+    def run(*args: Any, verbose: int, **arguments: Any) -> Any:
         ctx = click.get_current_context()
         for name in _outranked(ctx):
             arguments[name] = None  # the weaker one of two options that exclude each other
@@ -43,16 +43,16 @@ def config_options(command: F) -> F:
         if verbose:
             for name, setting in _applied(ctx).items():
                 complain(f"setting  {flag_of(ctx.command, name)} = {setting.value}  ({setting.source})")
-        with show_log() if verbose and not quiet else contextlib.nullcontext():
+        with show_log(verbose) if verbose and not quiet else contextlib.nullcontext():
             return command(*args, **arguments)
 
     for option in (
         click.option(
             "-v",
             "--verbose",
-            is_flag=True,
-            help="Print which settings come from a file or the environment, and log the stages of `calibrate`. "
-            "--quiet turns the log off.",
+            count=True,
+            help="Print which settings come from a file or the environment, and log each stage; twice (-vv), every "
+            "candidate and method too. --quiet turns the log off.",
         ),
         click.option(
             "--config",
@@ -78,6 +78,26 @@ def setting_sources() -> dict[str, str]:
             value = ",".join(setting.value) if isinstance(setting.value, list) else setting.value
             sources[flag_of(ctx.command, str(param.name))] = f"{value} ({setting.source})"
     return sources
+
+
+def setting_flags() -> list[str]:
+    """Return what files and the environment set for the current command, as words of a command line."""
+    ctx = click.get_current_context()
+    applied = _applied(ctx)
+    words: list[str] = []
+    for param in ctx.command.params:
+        setting = applied.get(str(param.name))
+        if setting is None:
+            continue
+        flag = f"--{flag_of(ctx.command, str(param.name))}"
+        if not getattr(param, "is_flag", False):
+            words += [flag, ",".join(setting.value) if isinstance(setting.value, list) else str(setting.value)]
+        elif click.BOOL.convert(setting.value, param, ctx):
+            words.append(flag)
+        else:
+            # a flag that is off and has no opposite is off anyway
+            words += param.secondary_opts[-1:]
+    return words
 
 
 def _load(ctx: click.Context, _param: click.Parameter, path: str | None) -> None:

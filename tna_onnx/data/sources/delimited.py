@@ -17,11 +17,12 @@ import numpy as np
 from tna_onnx.data.digest import files_sha256
 from tna_onnx.data.files import read_text
 from tna_onnx.data.labels import listed
-from tna_onnx.data.parsing import parse_json, parsing
+from tna_onnx.data.parsing import parse_json, parsing, whole_numbers
 from tna_onnx.data.sources.inmemory import open_in_memory
 from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from tna_onnx.data.limits import Limits
@@ -29,14 +30,14 @@ if TYPE_CHECKING:
     from tna_onnx.data.source import AnyArray
     from tna_onnx.data.sources.columns import ArraySource
 
-__all__ = ["DELIMITED", "open_delimited", "read_columns"]
+__all__ = ["DELIMITED", "aligned", "open_delimited", "read_columns"]
 
 DELIMITED = (".csv", ".tsv", ".jsonl", ".json")
 
 _EMPTY = frozenset({"", "na", "n/a", "nan", "null", "none"})
 _TRUTH = {"true": True, "false": False}
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?inf(inity)?", re.IGNORECASE)
-_WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
+_WHOLE = re.compile(r"[+-]?[0-9]{1,20}")
 
 
 def open_delimited(path: Path, request: Request) -> ArraySource:
@@ -108,7 +109,7 @@ def _parsed(cells: list[str], where: str) -> AnyArray:
     """Return cells of text as what they stand for."""
     filled = [cell for cell in cells if cell.lower() not in _EMPTY]
     if filled and len(filled) == len(cells) and all(_WHOLE.fullmatch(cell) for cell in filled):
-        return np.array(cells).astype(np.int64)
+        return whole_numbers([int(cell) for cell in cells])
     if filled and all(_NUMBER.fullmatch(cell) for cell in filled):
         return np.array([cell if cell.lower() not in _EMPTY else "nan" for cell in cells]).astype(np.float64)
     if filled and len(filled) == len(cells) and all(cell.lower() in _TRUTH for cell in filled):
@@ -135,12 +136,30 @@ def _from_objects(path: Path, records: Any) -> dict[str, AnyArray]:
 
 def _turned(path: Path, columns: dict[str, Any]) -> list[dict[str, Any]]:
     # pandas writes {column: {row: value}} by default
-    columns = {name: list(values.values()) if isinstance(values, dict) else values for name, values in columns.items()}
+    if columns and all(isinstance(values, dict) for values in columns.values()):
+        columns = aligned(str(path), columns)
     if not all(isinstance(values, list) for values in columns.values()):
         raise DataError(f"{path}: expected a list of objects, one for each sample, found a single one; write it again")
     if len({len(values) for values in columns.values()}) != 1:
         raise DataError(f"{path}: its columns differ in length; write one value per sample in each")
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def aligned(where: str, columns: Mapping[str, Mapping[Any, Any]]) -> dict[str, list[Any]]:
+    """Return {column: {row: value}} as lists, the rows of each column in the order of the first.
+
+    Raises:
+        DataError: a column has other rows.
+    """
+    first, *_ = columns
+    rows = list(columns[first])
+    for name, values in columns.items():
+        if set(values) != set(rows):
+            raise DataError(
+                f"{where}: column {name!r} has other rows than {first!r} ({len(values):,} and {len(rows):,}); write "
+                "one value per row in each"
+            )
+    return {name: [values[row] for row in rows] for name, values in columns.items()}
 
 
 def _typed(values: list[Any]) -> AnyArray:
@@ -150,9 +169,9 @@ def _typed(values: list[Any]) -> AnyArray:
     numbers = [value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)) for value in values]
     if not all(numbers) or all(value is None for value in values):
         return _objects(values)
-    if any(value is None or isinstance(value, float) or abs(value) >= 2**63 for value in values):
+    if any(value is None or isinstance(value, float) for value in values):
         return np.array([np.nan if value is None else float(value) for value in values])
-    return np.array(values, np.int64)
+    return whole_numbers(values)
 
 
 def _objects(values: list[Any]) -> AnyArray:

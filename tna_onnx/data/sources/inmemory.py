@@ -12,8 +12,10 @@ import numpy as np
 
 from tna_onnx.data.digest import arrays_sha256
 from tna_onnx.data.labelfile import find_label_column, labels_apart
+from tna_onnx.data.parsing import whole_numbers
 from tna_onnx.data.sources.columns import ArraySource, open_columns
 from tna_onnx.data.sources.layout import Kind, lay_out
+from tna_onnx.data.sources.ragged import padded, token_columns
 from tna_onnx.data.sources.stacked import stack
 from tna_onnx.data.sources.tokens import text_columns, tokenized
 from tna_onnx.errors import DataError
@@ -63,7 +65,10 @@ def open_in_memory(
         names = [name for name in columns if name not in inputs and name not in request.columns]
         label = find_label_column(names, request.label_column, where)
     kinds: dict[str, Kind] = {name: _kind(values) for name, values in columns.items()}
-    if request.tokenizer is None:
+    tokens = token_columns(kinds, request)
+    if tokens and _needs_padding(tokens, columns, request):
+        arrays, note = padded(where, {role: (name, columns[name].tolist()) for role, name in tokens.items()}, request)
+    elif request.tokenizer is None:
         layout = lay_out(where, kinds, request, label)
         note = layout.note
         arrays = {spec.name: _filled(where, spec, layout.columns[spec.name], columns, kinds) for spec in request.inputs}
@@ -98,7 +103,7 @@ def plain_column(values: Any) -> AnyArray:
     if all(isinstance(cell, bool) for cell in cells):
         return array.astype(bool)
     if not any(missing) and all(isinstance(cell, numbers.Integral) for cell in cells):
-        return array.astype(np.int64)
+        return whole_numbers([int(cell) for cell in cells])
     return np.array([np.nan if gone else float(cell) for cell, gone in zip(cells, missing, strict=True)])
 
 
@@ -148,6 +153,14 @@ def _cast(where: str, spec: InputSpec, name: str, values: AnyArray) -> AnyArray:
             f"{where}: column {name!r}: {wrong} does not fit into {spec.dtype}, the input's dtype; correct it"
         )
     return cast
+
+
+def _needs_padding(tokens: Mapping[str, str], columns: Mapping[str, AnyArray], request: Request) -> bool:
+    """Tell whether lists of tokens differ in length, are shorter than the model's, or have no mask."""
+    values = columns[tokens["ids"]]
+    lengths = {len(cell) if hasattr(cell, "__len__") else 0 for cell in values}
+    fixed = {spec.shape[1] for spec in request.inputs} - {None}
+    return len(lengths | fixed) > 1 or "mask" not in tokens
 
 
 def _joined(where: str, cells: AnyArray) -> AnyArray:

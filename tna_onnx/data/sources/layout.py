@@ -2,8 +2,10 @@
 
 1. Columns that the user names fill the inputs in the model's order, n of them an input of shape (N, n).
 2. Every input has a column of its name; case, spaces and signs do not count where that is unambiguous.
+   A column of single numbers is not the one of an input of several.
 3. The model has one input: the only column that there is, or the only one with lists.
 4. The model has one input (N, n): all columns of numbers but the label, in the order of the table, if they are n.
+   Where n is open, none of them may be called as row numbers are (`id`, `index`, `row_id`): that is refused.
 
 Row numbers that pandas has stored as a column, which has no name then, are never an input.
 """
@@ -31,6 +33,7 @@ Kind: TypeAlias = Literal["number", "list", "text", "other"]
 
 _ROW_NUMBERS = ("", "Unnamed: 0", "__index_level_0__")  # what pandas calls an index that has no name
 _LABELS = ("label", "labels")  # columns that are never features, unless --columns or an input names them
+_ID = re.compile(r"(.*_)?(id|ids|idx|index|uuid|guid)|row|rownumber|row_number|rowid|key", re.IGNORECASE)
 _MAX_NAMED = 4  # names in a note before they are cut
 
 
@@ -67,7 +70,7 @@ def lay_out(where: str, kinds: Mapping[str, Kind], request: Request, label: str 
     order = "in the model's order, as told"
     if request.columns:
         columns = _as_told(where, kinds, inputs, request.columns)
-    elif by_name := _by_name(others, inputs):
+    elif (by_name := _by_name(others, inputs)) and _wide_enough(others, inputs, by_name):
         columns = by_name
         order = "by name"
     elif len(inputs) == 1:
@@ -86,6 +89,9 @@ def _as_told(
     unknown = [name for name in names if name not in kinds]
     if unknown:
         raise DataError(f"{where}: no column {listed(unknown)}, which --columns names; the columns are {listed(kinds)}")
+    twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
+    if twice:
+        raise DataError(f"{where}: --columns names {listed(twice)} several times; name each column once")
     widths = [_width(spec) for spec in inputs]
     if all(kinds[name] == "list" for name in names):
         widths = [1 for _ in inputs]
@@ -118,12 +124,23 @@ def _by_name(others: Mapping[str, Kind], inputs: Sequence[InputSpec]) -> dict[st
     return {spec.name: tuple(names) for spec, names in zip(inputs, found, strict=True)}
 
 
+def _wide_enough(others: Mapping[str, Kind], inputs: Sequence[InputSpec], columns: Mapping[str, Sequence[str]]) -> bool:
+    """Tell whether no column of single numbers has the name of an input of several; with several inputs, it is one."""
+    if len(inputs) > 1:
+        return True
+    spec = inputs[0]
+    several = len(spec.shape) == 2 and spec.shape[1] not in (None, 1)
+    # with one column alone there is nothing else that the name could mean
+    return not several or len(others) == 1 or others[columns[spec.name][0]] != "number"
+
+
 def _of_one(where: str, others: Mapping[str, Kind], spec: InputSpec) -> dict[str, tuple[str, ...]]:
     lists = [name for name, kind in others.items() if kind == "list"]
     if len(others) == 1 or len(lists) == 1:
         return {spec.name: tuple(lists or others)}
     numbers = [name for name, kind in others.items() if kind == "number"]
     if len(spec.shape) == 2 and numbers and spec.shape[1] in (None, len(numbers)):
+        _check_ids(where, numbers, spec)
         return {spec.name: tuple(numbers)}
     rest = [name for name in others if name not in numbers]
     without = f"; no numbers are in {listed(rest)}" if rest else ""
@@ -137,6 +154,20 @@ def _of_one(where: str, others: Mapping[str, Kind], spec: InputSpec) -> dict[str
         f"{len(numbers)} ({listed(numbers)}{without}); name those {spec.shape[1]}, in the order of the training, with "
         "--columns"
     )
+
+
+def _check_ids(where: str, numbers: Sequence[str], spec: InputSpec) -> None:
+    """Refuse to take what is called like a row number for a feature, where any number of columns would fit.
+
+    Raises:
+        DataError: there is such a column.
+    """
+    rows = [name for name in numbers if _ID.fullmatch(name.strip())]
+    if rows and spec.shape[1] is None:
+        raise DataError(
+            f"{where}: the model's input {spec.name!r} does not say how many columns it takes, and {listed(rows)} may "
+            "be no feature; name the features, in the order of the training, with --columns"
+        )
 
 
 def _missing(

@@ -27,6 +27,7 @@ import numpy as np
 
 from tna_onnx.data.labels import listed
 from tna_onnx.data.sources.columns import LABELS
+from tna_onnx.data.sources.delimited import aligned
 from tna_onnx.data.sources.inmemory import open_in_memory, plain_column
 from tna_onnx.data.sources.iterables import is_iterable, open_iterable, open_mapping
 from tna_onnx.data.sources.tables import open_table
@@ -61,6 +62,8 @@ def open_object(data: Any, request: Request) -> Source:
         return _open_array(_array(data), request)
     if isinstance(data, Mapping):  # before iterables: a mapping is one too
         return _open_mapping(data, request)
+    if _has_items(data) or is_iterable(data):
+        request.check_no_table(type(data).__name__)
     if _has_items(data):
         return open_iterable(_items(data), request, title=f"data set {type(data).__name__}")
     if is_iterable(data):
@@ -115,6 +118,7 @@ def _frame_columns(data: Any) -> dict[str, AnyArray]:
 
 def _open_array(values: AnyArray, request: Request) -> Source:
     """Take one array as the only input, or its columns as the inputs of one number each."""
+    request.check_no_table(f"array {values.shape}")
     specs = list(request.inputs)
     if request.labels is None:
         raise DataError(f"array {values.shape}: has no labels; give (X, y), or labels= beside it")
@@ -137,13 +141,28 @@ def _open_mapping(data: Mapping[str, Any], request: Request) -> Source:
     if data and all(_is_hugging_face(part) for part in data.values()):
         raise UsageError(f"expected one data set, found {len(data)}; choose one of {listed(map(str, data))}")
     names = [spec.name for spec in request.inputs]
+    data = _in_one_order(data)
     # columns of a table: labels may be the only array that has another name in a mapping of inputs
     arrays = {str(name): _array(values) for name, values in data.items()}
     flat = all(array.ndim == 1 for array in arrays.values())
     if not flat or not all(len(spec.shape) == 2 for spec in request.inputs) or set(arrays) <= {*names[:1], LABELS}:
+        request.check_no_table("arrays")
         return open_mapping(data, request)
     columns = {name: plain_column(array) for name, array in arrays.items()}
     return open_in_memory("arrays", "arrays", columns, request)
+
+
+def _in_one_order(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return {column: {row: value}}, as `DataFrame.to_dict` writes it, as lists with one order of the rows.
+
+    Raises:
+        DataError: the columns have different rows.
+    """
+    if not data or not all(isinstance(column, Mapping) for column in data.values()):
+        return data
+    if any(any(isinstance(cell, (Mapping, list, np.ndarray)) for cell in column.values()) for column in data.values()):
+        return data
+    return aligned("mapping", {str(name): column for name, column in data.items()})
 
 
 def _open_hugging_face(data: Any, request: Request) -> Source:

@@ -9,6 +9,7 @@ import numpy as np
 
 from tna_onnx.data.files import read_text
 from tna_onnx.data.labels import listed
+from tna_onnx.data.parsing import whole_numbers
 from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:
@@ -39,7 +40,11 @@ def stored_labels(table: Any, name: str, path: Path, request: Request) -> AnyArr
         if all(isinstance(value, (int, float)) for value in values):
             return values.astype(np.float64)
         return values
-    indices = values.astype(np.int64)
+    indices = whole_numbers(values.tolist())
+    # no class of any model has such a number
+    if indices.dtype != np.int64:
+        row = next(row for row, value in enumerate(values) if not -(2**63) <= value < 2**63)
+        raise DataError(f"{path}: column {name!r}: {values[row]} in row {row} is no class index; store the classes")
     known = _class_label(table.schema, name, path, request.limits)
     if known is None or indices.size == 0:
         return indices
@@ -56,7 +61,8 @@ def stored_labels(table: Any, name: str, path: Path, request: Request) -> AnyArr
             f"{path}: column {name!r} must lie in 0 to {len(known) - 1}, the places of its class names, but goes from "
             f"{indices.min()} to {indices.max()}; remove samples without a label"
         )
-    return np.array(known)[indices]  # names decide: the data set and the model may order the classes differently
+    named: AnyArray = np.array(known)[indices]
+    return named  # names decide: the data set and the model may order the classes differently
 
 
 def _class_label(schema: Any, name: str, path: Path, limits: Limits) -> list[str] | None:

@@ -12,6 +12,7 @@ a temporary file, a few hundred rows at a time: so memory does not grow with the
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ from tna_onnx.data.sources.columns import ArraySource, open_columns
 from tna_onnx.data.sources.delimited import DELIMITED, open_delimited
 from tna_onnx.data.sources.images import ImageSource, open_image_files
 from tna_onnx.data.sources.layout import Kind, Layout, lay_out
+from tna_onnx.data.sources.ragged import padded, token_columns
 from tna_onnx.data.sources.stacked import stack
 from tna_onnx.data.sources.table_labels import stored_labels
 from tna_onnx.data.sources.tokens import text_columns, tokenized
@@ -115,6 +117,9 @@ def open_table(path: Path, request: Request) -> ArraySource | ImageSource:
     kinds = {field.name: _kind(pyarrow, field.type) for field in schema}
     if request.tokenizer is not None:
         return _open_text(path, files, request, kinds, label_name)
+    tokens = token_columns(kinds, request)
+    if tokens and (ragged := _open_ragged(path, files, request, tokens, label_name)) is not None:
+        return ragged
     return _open_numbers(path, files, request, lay_out(str(path), kinds, request, label_name), kinds, label_name)
 
 
@@ -168,7 +173,29 @@ def _open_text(
     text = [name for name, kind in kinds.items() if kind == "text" and name != label_name]
     chosen = text_columns(str(path), text, request)
     table, labels = _map(path, files, request, list(chosen), label_name)
-    arrays, note = tokenized(str(path), [(name, table.column(name).to_pylist()) for name in chosen], request)
+    made = tokenized(str(path), [(name, table.column(name).to_pylist()) for name in chosen], request)
+    return _of_arrays(path, request, made, labels, label_name)
+
+
+def _open_ragged(
+    path: Path, files: tuple[Path, ...], request: Request, tokens: Mapping[str, str], label_name: str | None
+) -> ArraySource | None:
+    """Pad lists of tokens; None if they have one length, which is the model's, and a mask."""
+    compute = importlib.import_module("pyarrow.compute")
+    table, labels = _map(path, files, request, list(tokens.values()), label_name)
+    lengths = {*compute.list_value_length(table.column(tokens["ids"])).unique().to_pylist()}
+    if len(lengths | {spec.shape[1] for spec in request.inputs} - {None}) <= 1 and "mask" in tokens:
+        return None
+    request.check_arrays(str(path))
+    lists = {role: (name, table.column(name).to_pylist()) for role, name in tokens.items()}
+    return _of_arrays(path, request, padded(str(path), lists, request), labels, label_name)
+
+
+def _of_arrays(
+    path: Path, request: Request, made: tuple[dict[str, AnyArray], str], labels: AnyArray, label_name: str | None
+) -> ArraySource:
+    """Take arrays that were made of columns, and the note on how."""
+    arrays, note = made
     return open_columns(
         _title(path),
         str(path),

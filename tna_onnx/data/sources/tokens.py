@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tna_onnx.data.request import Request
     from tna_onnx.data.source import AnyArray
 
-__all__ = ["text_columns", "tokenized"]
+__all__ = ["roles_of", "text_columns", "tokenized"]
 
 _TEXT = ("text", "sentence", "content", "review", "question")
 _PADDING = ("[PAD]", "<pad>", "<|padding|>", "<|endoftext|>")
@@ -112,16 +112,25 @@ def tokenized(
     return arrays, f"{note}; {cut:,} samples cut at {longest} tokens" if cut else note
 
 
-def _roles(where: str, request: Request) -> dict[str, str]:
+def roles_of(request: Request) -> dict[str, str]:
+    """Return input name -> `ids`, `mask` or `types`; empty for a model that does not take tokens (N, T)."""
     roles = {}
     for spec in request.inputs:
         name = spec.name.lower()
         roles[spec.name] = "mask" if "mask" in name else "types" if "type" in name or "segment" in name else "ids"
     wrong = [spec.name for spec in request.inputs if len(spec.shape) != 2 or spec.dtype.kind not in "iu"]
     if wrong or list(roles.values()).count("ids") != 1:
+        return {}
+    return roles
+
+
+def _roles(where: str, request: Request) -> dict[str, str]:
+    roles = roles_of(request)
+    if not roles:
+        inputs = listed(spec.name for spec in request.inputs)
         raise DataError(
             f"{where}: text needs a model that takes token ids (N, T) of integers, and a mask or token types beside "
-            f"them; found inputs {listed(roles)}; leave --tokenizer out, or store what the model takes as arrays"
+            f"them; found inputs {inputs}; leave --tokenizer out, or store what the model takes as arrays"
         )
     return roles
 

@@ -13,7 +13,7 @@ from tna_onnx.render.html.charts import LineChart
 from tna_onnx.render.html.diagrams import Histogram, ReliabilityDiagram
 from tna_onnx.render.html.svg import IntervalBar, marker_path
 
-__all__ = ["Column", "Figure", "Key", "Strong", "Table", "Term", "area_key", "line_key", "table"]
+__all__ = ["Column", "Figure", "Key", "Strong", "Table", "Term", "area_key", "interval_key", "line_key", "table"]
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,7 @@ class Key:
         look: class of the style sheet.
         text: that explains it.
         line: whether it is a line.
+        capped: whether the line ends in strokes, as an interval does.
         marker: path data; empty for none.
     """
 
@@ -95,6 +96,12 @@ class Key:
     text: str
     line: bool
     marker: str = ""
+    capped: bool = False
+
+
+def interval_key(look: str, text: str) -> Key:
+    """Explain an interval."""
+    return Key(look, text, line=True, capped=True)
 
 
 def area_key(look: str, text: str) -> Key:

@@ -19,6 +19,7 @@ from tna_onnx.render.html.sections.result import result
 from tna_onnx.render.html.sections.run import run
 from tna_onnx.render.html.sections.samples import samples
 from tna_onnx.render.html.sections.search import search
+from tna_onnx.render.html.sections.use import use
 from tna_onnx.results.report import Report
 
 __all__ = ["to_html"]
@@ -49,6 +50,7 @@ def to_html(report: Report, command: str = "", sources: Mapping[str, str] | None
         ("search", "Search over the angle", search(report, details)),
         ("angles", "Angles between features and class vectors", angles(report, details)),
         ("samples", "Samples to look at", samples(details)),
+        ("use", "Use it", use(report, details)),
         ("changes", changes_title, changes(report, details)),
         ("run", "How it was made", run(report, details, command, sources)),
     )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.reliability import Bins
+from tna_onnx.render.bin_free import bin_free_rows
 from tna_onnx.render.html.blocks import Column, Figure, Key, Table, Term, line_key, table
 from tna_onnx.render.html.charts import Series, line_chart
 from tna_onnx.render.html.diagrams import reliability_diagram
@@ -13,6 +14,7 @@ from tna_onnx.render.html.page import Section, render_page
 from tna_onnx.render.html.sections.decisions import decided
 from tna_onnx.render.html.svg import MARKERS, IntervalBar
 from tna_onnx.render.html.words import (
+    CURVE_KEYS,
     GAP_KEYS,
     LOOKS,
     bins_table,
@@ -65,6 +67,7 @@ class Reliability:
 
     keys: tuple[Key, ...]
     figures: tuple[Figure, ...]
+    bin_free: Table
     min_samples: int
     overlaid: int
     left_out: int
@@ -163,8 +166,9 @@ def _reliability(comparison: ModelComparison) -> Reliability:
         y_range=(0.0, 1.0),
     )
     return Reliability(
-        GAP_KEYS,
+        (*GAP_KEYS, *CURVE_KEYS),
         tuple(map(_diagram, comparison.models)),
+        _bin_free(comparison),
         _MIN_SAMPLES,
         len(drawn),
         left_out,
@@ -174,8 +178,14 @@ def _reliability(comparison: ModelComparison) -> Reliability:
     )
 
 
+def _bin_free(comparison: ModelComparison) -> Table:
+    rows = bin_free_rows(*(model.bin_free for model in comparison.models))
+    return table(("", *(model.name for model in comparison.models)), rows, "Without bins")
+
+
 def _diagram(model: ComparedModel) -> Figure:
-    drawing = reliability_diagram(model.reliability, f"Reliability of {model.name}")
+    curve = model.bin_free.corp.curve
+    drawing = reliability_diagram(model.reliability, f"Reliability of {model.name}", curve=curve)
     return Figure(drawing, f"{model.name}: ECE {100 * model.metrics.ece:.2f} %")
 
 

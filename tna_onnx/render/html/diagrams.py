@@ -10,18 +10,20 @@ from dataclasses import dataclass
 from tna_onnx.numerics.corp import Curve
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.render.html.svg import Axes, Frame, Mark, Segment, range_from_zero, ticks
-from tna_onnx.render.reliability import Bar, bars
+from tna_onnx.render.reliability import Bar, bars, short_count
 
 __all__ = ["Histogram", "ReliabilityDiagram", "confidence_histogram", "reliability_diagram"]
 
 _FIFTHS = (0, 0.2, 0.4, 0.6, 0.8, 1)
-# Narrower bars have no room for the digits of their count; page.js has the same limit, 25 bins.
-_MIN_COUNTED_WIDTH = 0.04
+# Narrower bars have no room for the digits of their count; page.js has the same limit, 20 bins.
+_MIN_COUNTED_WIDTH = 0.05
+# Half the length of the strokes that end an interval, pixels.
+_CAP = 2.5
 
 
 @dataclass(frozen=True)
 class ReliabilityDiagram:
-    """Bars of accuracy per bin with their gaps, and a strip below that counts the samples.
+    """Bars of accuracy per bin with their gaps and intervals, and a strip below that counts the samples.
 
     `band` and `curve` are the points of the area of calibrated models and of the fit without bins; empty for none.
     `edges` tells the page's script where both are: left, right, top, bottom, top and bottom of the strip.
@@ -61,8 +63,8 @@ def reliability_diagram(
         curve: the same without bins.
     """
     frame = Frame((0, 1), (0, 1), bottom=236)
-    # Without any samples the strip still needs a scale.
-    strip = Frame((0, 1), (0, max(bins.count) or 1), top=250, bottom=292)
+    # Without any samples the strip still needs a scale. Above it there is a line of counts.
+    strip = Frame((0, 1), (0, max(bins.count) or 1), top=262, bottom=292)
     # an empty bin has no accuracy: a bar of height 0 would claim one
     filled = [bar for bar in bars(bins) if bar.count]
     total = sum(bins.count)
@@ -72,7 +74,7 @@ def reliability_diagram(
         f"Bars of {what} per bin of {against}. {listed}.",
         frame.axes("", what, y_ticks=_FIFTHS),
         strip.axes(against, "", x_ticks=_FIFTHS),
-        tuple(_reliability_mark(frame, strip, bar, total, what, against) for bar in filled),
+        tuple(_reliability_mark(frame, strip, bar, total, (what, against), not curve) for bar in filled),
         frame.segment("diagonal", (0, 0), (1, 1)),
         f"{frame.left} {frame.right} {frame.top} {frame.bottom} {strip.top} {strip.bottom}",
         frame.area(curve.confidence, curve.low, curve.high) if curve else "",
@@ -80,24 +82,42 @@ def reliability_diagram(
     )
 
 
-def _reliability_mark(frame: Frame, strip: Frame, bar: Bar, total: int, what: str, against: str) -> Mark:
+def _reliability_mark(
+    frame: Frame, strip: Frame, bar: Bar, total: int, names: tuple[str, str], consistent: bool
+) -> Mark:
+    """Draw a bar with its gap and interval; `consistent` adds where calibration would put it."""
+    what, against = names
     sides = (bar.left, bar.right)
     # The hit area comes first: it is as high as the axes, so that small bars can be hovered.
-    rects = (
-        frame.rect("hit-area", sides, 0, 1),
+    rects = [frame.rect("hit-area", sides, 0, 1)]
+    if consistent:
+        # behind the bars, so that their colours stay; its border lies before them
+        rects.append(frame.rect("consistent", sides, *bar.consistent))
+    rects += [
         frame.rect("accuracy", sides, 0, bar.height),
         frame.rect("over" if bar.sign > 0 else "under", sides, *bar.span),
         strip.rect("count", sides, 0, bar.count),
-    )
+    ]
+    if consistent:
+        rects.append(frame.rect("consistent-border", sides, *bar.consistent))
+    low, high = bar.interval
     hover = (
         f"{against} {_range(bar)}: {bar.count:,} samples ({bar.count / total:.1%}), "
-        f"mean {against} {bar.confidence:.3f}, {what} {bar.height:.3f}"
+        f"mean {against} {bar.confidence:.3f}, {what} {bar.height:.3f} ({low:.3f} to {high:.3f})"
     )
-    if bar.width < _MIN_COUNTED_WIDTH:
-        return Mark(hover, rects)
-    # Upwards from the bottom of the strip; 3.5 pixels to the right is the middle of the digits.
-    place = f"translate({strip.at_x(bar.middle) + 3.5:.2f} {strip.bottom - 3}) rotate(-90)"
-    return Mark(hover, rects, f"{bar.count:,}", place)
+    count = ""
+    if bar.width >= _MIN_COUNTED_WIDTH:
+        count = short_count(bar.count)
+    lines = _whisker(frame, bar)
+    return Mark(hover, tuple(rects), lines, count, strip.at_x(bar.middle), bar.weak)
+
+
+def _whisker(frame: Frame, bar: Bar) -> tuple[Segment, ...]:
+    """Return the interval of a bar's height, and the two strokes that end it."""
+    x = frame.at_x(bar.middle)
+    low, high = map(frame.at_y, bar.interval)
+    ends = tuple(Segment("whisker", x - _CAP, y, x + _CAP, y) for y in (low, high))
+    return (Segment("whisker", x, low, x, high), *ends)
 
 
 def confidence_histogram(bins: Bins, title: str, highest: float) -> Histogram:

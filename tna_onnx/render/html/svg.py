@@ -92,12 +92,17 @@ class Rect:
 
 @dataclass(frozen=True)
 class Mark:
-    """Rectangles that share a text on hover; a count written upwards, and the transform that places it."""
+    """Rectangles and lines that share a text on hover.
+
+    `count` is a short number in the middle of the bar, at pixel `count_x`; `weak` marks stand for few samples.
+    """
 
     hover: str
     rects: tuple[Rect, ...]
+    lines: tuple[Segment, ...] = ()
     count: str = ""
-    count_place: str = ""
+    count_x: float = 0.0
+    weak: bool = False
 
 
 @dataclass(frozen=True)

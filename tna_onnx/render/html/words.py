@@ -8,12 +8,13 @@ from tna_onnx.numerics.corp import BAND_LEVEL
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Interval
 from tna_onnx.numerics.reliability import Bins
-from tna_onnx.render.html.blocks import Table, area_key, line_key, table
+from tna_onnx.render.html.blocks import Table, area_key, interval_key, line_key, table
 from tna_onnx.render.html.svg import IntervalBar, interval_bar
-from tna_onnx.render.reliability import bars
-from tna_onnx.results.standing import Word
+from tna_onnx.render.reliability import FEW, bars
+from tna_onnx.results.standing import Word, changed
 
 __all__ = [
+    "CONSISTENT_KEY",
     "CURVE_KEYS",
     "GAP_KEYS",
     "LOOKS",
@@ -27,14 +28,23 @@ __all__ = [
     "versions_text",
 ]
 
-GAP_KEYS = (area_key("accuracy", "accuracy"), area_key("over", "confidence too high"), area_key("under", "too low"))
+GAP_KEYS = (
+    area_key("accuracy", "accuracy"),
+    area_key("over", "confidence too high"),
+    area_key("under", "too low"),
+    interval_key("whisker", "95 % interval"),
+    area_key("accuracy weak", f"fewer than {FEW} samples"),
+)
 """Legend of a reliability diagram."""
 
 CURVE_KEYS = (
     line_key("fit", "accuracy without bins"),
     area_key("band", f"consistent with calibration ({100 * BAND_LEVEL:g} %)"),
 )
-"""Legend of the fit without bins, and of where it lies if the model is calibrated."""
+"""Further entries where there is a fit without bins, and where it lies if the model is calibrated."""
+
+CONSISTENT_KEY = area_key("consistent", "consistent with calibration (95 %)")
+"""Further entry for diagrams whose bars show where calibrated ones would end."""
 
 LOOKS: dict[Word, str] = {"improved": "better", "no significant change": "open", "worse": "worse"}
 """Class of the style sheet for a verdict, by what a result comes to."""
@@ -58,11 +68,12 @@ def bins_table(bins: Bins, caption: str) -> Table:
     """Return the numbers of a reliability diagram."""
     rows = []
     for bar in bars(bins):
-        means = ("", "")
+        means = ("", "", "")
         if bar.count:
-            means = (f"{bar.confidence:.4f}", f"{bar.height:.4f}")
+            low, high = bar.interval
+            means = (f"{bar.confidence:.4f}", f"{bar.height:.4f}", f"{low:.4f} to {high:.4f}")
         rows.append((f"{bar.left:.3f} to {bar.right:.3f}", f"{bar.count:,}", *means))
-    return table(("bin", "samples", "mean confidence", "accuracy"), rows, caption)
+    return table(("bin", "samples", "mean confidence", "accuracy", "95 % interval"), rows, caption)
 
 
 def interval_cell(name: str, d: Interval, reach: float, open_word: str) -> IntervalBar:
@@ -81,7 +92,8 @@ def interval_cell(name: str, d: Interval, reach: float, open_word: str) -> Inter
     low, high = sorted((sign * d.low, sign * d.high))
     looks = {1: "better", 0: "open", -1: "worse"}
     words = {1: "better", 0: open_word, -1: "worse"}
-    standing = metric.standing(d.low, d.high)
+    # by the rule of the verdict, so that both have one colour
+    standing = changed(name, d)
     return interval_bar(sign * d.difference, low, high, reach, looks[standing], words[standing])
 
 

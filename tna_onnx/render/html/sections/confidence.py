@@ -22,10 +22,9 @@ _MIN_TIED = 0.02
 class Confidence:
     """What the section shows. `tied` are sentences that say why a curve begins late."""
 
-    histogram_keys: tuple[Key, ...]
+    keys: tuple[Key, ...]
     histograms: tuple[Figure, Figure]
     tied: tuple[str, ...]
-    risk_keys: tuple[Key, ...]
     risk: Figure
     risks: Table
 
@@ -36,10 +35,14 @@ def confidence(details: Details) -> Confidence:
     highest = 100 * max(max(bins.count) / sum(bins.count) for bins in (details.before, details.after))
     curves = {"before": details.risk_before, "after": details.risk_after}
     return Confidence(
-        (area_key("accuracy", "right"), area_key("over", "wrong")),
+        (
+            area_key("accuracy", "right"),
+            area_key("over", "wrong"),
+            line_key("before", "before"),
+            line_key("after", "after"),
+        ),
         (_histogram(details.before, "before", highest), _histogram(details.after, "after", highest)),
         tuple(text for word, curve in curves.items() for text in _tied(word, curve)),
-        (line_key("before", "before"), line_key("after", "after")),
         _risk_chart(curves),
         _risk_table(curves),
     )
@@ -63,7 +66,10 @@ def _risk_chart(curves: dict[str, RiskCoverage]) -> Figure:
     for word, curve in curves.items():
         points = tuple((100 * c, 100 * r) for c, r in zip(curve.coverage, curve.risk, strict=True))
         series.append(Series(word, points, word))
-    return Figure(line_chart(series, "Risk and coverage", "coverage, %", "errors among them, %", x_range=(0, 100)))
+    return Figure(
+        line_chart(series, "Risk and coverage", "coverage, %", "errors among them, %", x_range=(0, 100)),
+        "Risk and coverage",
+    )
 
 
 def _risk_table(curves: dict[str, RiskCoverage]) -> Table:

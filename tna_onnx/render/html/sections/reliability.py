@@ -6,15 +6,17 @@ the numbers of its bins.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tna_onnx.numerics.proportions import Z
 from tna_onnx.numerics.reliability import Bins
-from tna_onnx.render.bin_free import bin_free_rows
+from tna_onnx.render.bin_free import bin_free_rows, bin_free_sentence
 from tna_onnx.render.html.blocks import Figure, Key, Table, table
 from tna_onnx.render.html.diagrams import reliability_diagram
+from tna_onnx.render.html.sections.classes import classes_table
 from tna_onnx.render.html.sections.phrases import data_text
-from tna_onnx.render.html.words import CURVE_KEYS, GAP_KEYS, bins_table
+from tna_onnx.render.html.words import CONSISTENT_KEY, CURVE_KEYS, GAP_KEYS, bins_table
+from tna_onnx.render.reliability import FEW
 from tna_onnx.results.bin_free import BinFree
 from tna_onnx.results.details import ClassBins, Details
 from tna_onnx.results.report import Report
@@ -23,6 +25,9 @@ __all__ = ["Reliability", "reliability"]
 
 # Classes that have drawings without a script; all are in the table.
 _MAX_DRAWN = 10
+
+# Longer tables are folded away until they are asked for.
+_MAX_ROWS = 20
 
 Pair = tuple[Figure, Figure]
 
@@ -47,9 +52,13 @@ class Classes:
         first: its diagrams.
         packed: bins of every class before and after, for the script.
         bins: number of bins.
+        z: quantile of the normal distribution behind every interval, for the script.
+        few: samples below which a bin is pale, for the script.
+        keys: legend of the diagrams.
         summary: heads the drawings that need no script.
         drawn: these drawings.
         numbers: a row for each class.
+        folded: heads the table where it is long; empty for one that is shown at once.
     """
 
     shown_data: str
@@ -58,9 +67,13 @@ class Classes:
     first: Pair
     packed: list[list[list[int]]]
     bins: int
+    z: float
+    few: int
+    keys: tuple[Key, ...]
     summary: str
     drawn: tuple[Pair, ...]
     numbers: Table
+    folded: str
 
 
 @dataclass(frozen=True)
@@ -69,6 +82,7 @@ class Reliability:
 
     data: str
     how: str
+    tested: tuple[str, str]
     keys: tuple[Key, ...]
     figures: Pair
     numbers: tuple[Table, Table]
@@ -81,10 +95,11 @@ def reliability(report: Report, details: Details) -> Reliability:
     return Reliability(
         report.comparison.data,
         report.comparison.how,
+        (bin_free_sentence(report.bin_free_before), bin_free_sentence(report.bin_free_after)),
         (*GAP_KEYS, *CURVE_KEYS),
         (
-            _top_label(details.before, report.bin_free_before, "before"),
-            _top_label(details.after, report.bin_free_after, "after"),
+            _top_label(details.before, report.bin_free_before, report.comparison.before.ece, "before"),
+            _top_label(details.after, report.bin_free_after, report.comparison.after.ece, "after"),
         ),
         (bins_table(details.before, "Bins before"), bins_table(details.after, "Bins after")),
         table(("", "before", "after"), bin_free_rows(report.bin_free_before, report.bin_free_after), "Without bins"),
@@ -92,9 +107,10 @@ def reliability(report: Report, details: Details) -> Reliability:
     )
 
 
-def _top_label(bins: Bins, bin_free: BinFree, word: str) -> Figure:
+def _top_label(bins: Bins, bin_free: BinFree, ece: float, word: str) -> Figure:
     drawing = reliability_diagram(bins, f"Reliability {word}", curve=bin_free.corp.curve)
-    return Figure(drawing, f"{word.capitalize()}: ECE {_gap(bins)} %")
+    # the ECE of the first table: cross-fitted, it is corrected, and is not what the bars add up to
+    return Figure(drawing, f"{word.capitalize()}: ECE {100 * ece:.2f} %")
 
 
 def _classes(details: Details) -> Classes:
@@ -114,9 +130,13 @@ def _classes(details: Details) -> Classes:
         _pair(classes[worst[0]]),
         [[_packed(c.before), _packed(c.after)] for c in classes],
         len(classes[0].before.count),
+        Z,
+        FEW,
+        (*GAP_KEYS, CONSISTENT_KEY),
         summary,
         tuple(map(_pair, drawn)),
-        _classes_table(classes),
+        classes_table(classes),
+        f"Numbers of all {len(classes):,} classes" if len(classes) > _MAX_ROWS else "",
     )
 
 
@@ -136,19 +156,6 @@ def _packed(bins: Bins) -> list[int]:
     return [v for j, (n, p, f) in enumerate(rows) if n for v in (j, n, round(1e4 * p), round(1e4 * f))]
 
 
-def _classes_table(classes: Sequence[ClassBins]) -> Table:
-    rows = [(c.name, f"{c.samples:,}", _mean(c.before), _mean(c.after), _gap(c.before), _gap(c.after)) for c in classes]
-    heads = ("class", "samples", "probability before, %", "after, %", "gap before, %", "gap after, %")
-    total = sum(classes[0].before.count)
-    return table(heads, rows, f"Mean probability and mean gap of each class, {total:,} samples")
-
-
 def _gap(bins: Bins) -> str:
     """Mean gap in per cent."""
     return f"{100 * bins.ece:.2f}"
-
-
-def _mean(bins: Bins) -> str:
-    """Mean probability in per cent."""
-    total = sum(n * p for n, p in zip(bins.count, bins.confidence, strict=True))
-    return f"{100 * total / max(1, sum(bins.count)):.2f}"

@@ -27,7 +27,8 @@ class Result:
     Attributes:
         missed: a line for each gate that was missed; no file was written then.
         dry_run: no file was written because none was asked for.
-        verdict: one sentence.
+        summary: one sentence for readers who know no metric.
+        verdict: one sentence with the numbers.
         look: `better`, `worse` or `open`.
         measured_on: the samples, in words.
         metrics: before, after and differences.
@@ -36,6 +37,7 @@ class Result:
 
     missed: tuple[str, ...]
     dry_run: bool
+    summary: str
     verdict: str
     look: str
     measured_on: str
@@ -46,11 +48,16 @@ class Result:
 def result(report: Report) -> Result:
     """Return the values of the section."""
     c = report.comparison
+    look = LOOKS[report.standing.word]
+    if report.missed:
+        # red above green would contradict itself
+        look = "open"
     return Result(
         tuple(map(capital, report.missed)),
         report.dry_run,
+        report.summary,
         capital(report.verdict.replace(" -> ", " → ")),
-        LOOKS[report.standing.word],
+        look,
         _HOW[c.how],
         _metrics(c),
         report.notes,

@@ -2,21 +2,43 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PurePath
 
 from tna_onnx.render.html.blocks import Term
 from tna_onnx.render.html.words import plain, recipe_text, versions_text
+from tna_onnx.results.as_json import to_json
 from tna_onnx.results.details import Details
 from tna_onnx.results.report import Report
 
-__all__ = ["run"]
+__all__ = ["Run", "run"]
 
 # Settings that have a line of their own.
 _ELSEWHERE = ("seed", "search", "objective", "tilt", "gates", "device", "computed_on", "ensemble_size_asked")
 
 
-def run(report: Report, details: Details, command: str, sources: Mapping[str, str] | None = None) -> tuple[Term, ...]:
-    """Return the terms of the section.
+@dataclass(frozen=True)
+class Run:
+    """What the section shows; `numbers` is the whole report as JSON, gzipped, in base64, and `name` its file's."""
+
+    terms: tuple[Term, ...]
+    numbers: str
+    name: str
+
+
+def run(report: Report, details: Details, command: str, sources: Mapping[str, str] | None = None) -> Run:
+    """Return the values of the section; the arguments are those of `_terms`."""
+    # mtime: the same report gives the same page
+    packed = gzip.compress(to_json(report, details=True).encode(), mtime=0)
+    name = f"{PurePath(report.model).stem}.report.json.gz"
+    return Run(_terms(report, details, command, sources), base64.b64encode(packed).decode(), name)
+
+
+def _terms(report: Report, details: Details, command: str, sources: Mapping[str, str] | None) -> tuple[Term, ...]:
+    """Return what was run, on what, and when.
 
     Args:
         report: made with details.
@@ -24,18 +46,23 @@ def run(report: Report, details: Details, command: str, sources: Mapping[str, st
         command: command line that made it, if there was one.
         sources: settings that are not on it -> their values, and where these come from.
     """
+    made = details.made
     terms = [
+        Term("Date", f"{made.date.replace('T', ' ').replace('+00:00', ' UTC')}, took {_duration(made.seconds)}"),
         Term("Model", report.model),
         Term("SHA-256", report.model_sha256, code=True),
         Term("Calibration data", f"{report.calibration.data} (N = {report.calibration.before.n:,})"),
+        Term("SHA-256 of calibration data", made.calibration_sha256, code=True),
         Term("Reported on", f"{report.comparison.data} ({report.comparison.how})"),
-        Term("Preprocessing", recipe_text(report.preprocessing)),
     ]
+    if made.held_out_sha256:
+        terms.append(Term("SHA-256 of held-out data", made.held_out_sha256, code=True))
+    terms.append(Term("Preprocessing", recipe_text(report.preprocessing)))
     if sources:
         values = ", ".join(f"{flag} {value}" for flag, value in sources.items())
         terms.insert(0, Term("From files and the environment", values))
     if command:
-        terms.insert(0, Term("Command", command, code=True))
+        terms.insert(0, Term("Command to repeat it", command, code=True))
     # held-out data can have a recipe of their own
     if details.preprocessing != report.preprocessing:
         terms.append(Term("Preprocessing, held-out", recipe_text(details.preprocessing)))
@@ -52,6 +79,19 @@ def run(report: Report, details: Details, command: str, sources: Mapping[str, st
         values = ", ".join(f"{each.method} {each.metrics.nll:.4f}" for each in report.methods)
         terms.append(Term("Methods compared", f"cross-validated NLL: {values}"))
     return tuple(terms)
+
+
+def _duration(seconds: float) -> str:
+    """Write a time in two units at most.
+
+    >>> _duration(4.23), _duration(200), _duration(7300)
+    ('4.2 s', '3 min 20 s', '2 h 1 min')
+    """
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    if seconds < 3600:
+        return f"{int(seconds // 60)} min {int(seconds % 60)} s"
+    return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60)} min"
 
 
 def _settings_text(report: Report) -> str:

@@ -11,10 +11,11 @@ from tna_onnx.render.candidates import (
     MAX_DROP,
     MAX_TIMES,
     allowed_accuracy,
+    crowded,
     drawn_kinds,
-    highest,
     looks,
     near,
+    objective_range,
     shares_last_look,
     steps_of,
 )
@@ -46,7 +47,7 @@ class Stop:
 
 @dataclass(frozen=True)
 class Search:
-    """What the section shows; `members` is None where there were no members to count."""
+    """What the section shows; `closer` and `members` are None where they would show nothing."""
 
     mapped: str
     max_drop: str
@@ -54,6 +55,7 @@ class Search:
     shown_data: str
     keys: tuple[Key, ...]
     objective: Figure
+    closer: Figure | None
     stops: tuple[Stop, ...]
     start: int
     accuracy: Figure
@@ -74,6 +76,7 @@ def search(report: Report, details: Details) -> Search | None:
         data_text(details),
         tuple(_keys(details)),
         _objective_chart(report, details),
+        _closer_chart(report, details),
         stops,
         next(k for k, stop in enumerate(stops) if stop.chosen),
         _accuracy_chart(report, details),
@@ -108,13 +111,42 @@ def _objective_chart(report: Report, details: Details) -> Figure:
         "angle, degrees",
         metric.title,
         x_range=_x_range(details),
-        y_range=(0, highest(details, value)),
+        y_range=objective_range(details, value),
         vertical=_chosen_line(details),
         text_on_top=True,
         rings=_rings(details, value),
         cursor=True,
     )
     return Figure(chart, f"{metric.label} against angle")
+
+
+def _closer_chart(report: Report, details: Details) -> Figure | None:
+    """The objective where most candidates are; it needs no cursor, which moves over the whole range."""
+    x_range = crowded(details)
+    if x_range is None:
+        return None
+    metric = METRICS[report.objective]
+
+    def value(scored: Scored) -> float:
+        return metric.factor * scored.objective
+
+    inside = [step for step in near(details) if x_range[0] <= step.angle <= x_range[1]]
+    high = objective_range(details, value)[1]
+    values = [min(high, value(scored_of(step))) for step in inside for _, scored_of in drawn_kinds(details)]
+    room = 0.12 * (max(values) - min(values)) or 0.1 * high
+    chosen = details.steps[details.chosen]
+    chart = line_chart(
+        _lines(details, value),
+        f"{metric.title} where most candidates are",
+        "angle, degrees",
+        metric.title,
+        x_range=x_range,
+        y_range=(min(values) - room, max(values) + room),
+        vertical=_chosen_line(details) if chosen in inside else None,
+        text_on_top=True,
+        rings=_rings(details, value) if chosen in inside else (),
+    )
+    return Figure(chart, f"A closer look, {x_range[0]:.0f}° to {x_range[1]:.0f}°")
 
 
 def _accuracy_chart(report: Report, details: Details) -> Figure:

@@ -1,0 +1,39 @@
+"""Random forests as skl2onnx writes them: the share of the first class is 1 less a sum, which may end below zero."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+
+import tna_onnx
+from tna_onnx.errors import UnsupportedModel
+
+skl2onnx = pytest.importorskip("skl2onnx")
+ensemble = pytest.importorskip("sklearn.ensemble")
+
+
+def test_shares_that_end_a_rounding_below_zero(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((1500, 4)).astype(np.float32)
+    y = (x[:, 0] + x[:, 1] + rng.standard_normal(1500) > 0).astype(np.int64)
+    forest = ensemble.RandomForestClassifier(20, random_state=0).fit(x[:500], y[:500])
+    model = skl2onnx.to_onnx(forest, x[:1], options={"zipmap": False}).SerializeToString()
+    shares = ort.InferenceSession(model, providers=["CPUExecutionProvider"]).run(["probabilities"], {"X": x})[0]
+    assert -1e-6 < shares.min() < 0
+    words = {"output_kind": "probabilities", "output_name": "probabilities", "device": "cpu"}
+    report = tna_onnx.calibrate(model, (x[500:], y[500:]), output=tmp_path / "o.onnx", search="none", map="ts", **words)
+    assert report.comparison.after.nll < report.comparison.before.nll
+
+
+def test_values_that_are_none_say_so(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((100, 4)).astype(np.float32)
+    regression = pytest.importorskip("sklearn.linear_model").LinearRegression().fit(x, x[:, :3])
+    model = skl2onnx.to_onnx(regression, x[:1]).SerializeToString()
+    with pytest.raises(UnsupportedModel, match="should hold probabilities, but the values are no probabilities"):
+        tna_onnx.calibrate(
+            model, (x, np.arange(100) % 3), output=tmp_path / "o.onnx", search="none", output_kind="probabilities"
+        )
