@@ -1,4 +1,6 @@
-"""Writes `notebook.ipynb` from the cells of `notebook.md`, as Jupyter executes them: `python docs/how-to/make_notebook.py`.
+"""Writes `notebook.ipynb` from the cells of `notebook.md`, as Jupyter executes them.
+
+`python docs/how-to/make_notebook.py`
 
 Needs nbclient and ipykernel. Run it in a copy of the repository that has the package installed.
 """

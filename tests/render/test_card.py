@@ -187,14 +187,11 @@ def test_names_cannot_leave_their_place(report: Report) -> None:
     assert "](b)" not in body.replace("\\]", "")
 
 
-plain = st.recursive(
-    st.text() | st.integers(-(10**9), 10**9) | st.floats(allow_nan=False, allow_infinity=False) | st.booleans(),
-    lambda inner: st.dictionaries(st.from_regex(r"\A[a-z]{1,6}\Z"), inner, min_size=1, max_size=3),
-    max_leaves=6,
-)
+plain = st.text(max_size=20) | st.integers(-(10**9), 10**9) | st.floats(allow_nan=False, allow_infinity=False)
+names = st.sampled_from(["a", "b", "model-index"])
 
 
-@given(st.dictionaries(st.from_regex(r"\A[x-z]{1,6}\Z"), plain, min_size=1, max_size=3))
+@given(st.dictionaries(names, plain | st.dictionaries(names, plain, min_size=1), min_size=1))
 @example({"x": 1e-7, "y": {"z": "\x85\u2028\U0001f600 # no: comment"}})
 def test_yaml_reads_what_was_written(values: dict[str, Any]) -> None:
     yaml = pytest.importorskip("yaml")
