@@ -27,6 +27,7 @@ html_show_sphinx = False
 html_show_copyright = False
 smartquotes = False  # `--flag` in running text keeps its dashes
 
+myst_enable_extensions = ["deflist"]  # the glossary
 myst_heading_anchors = 3  # links to headings, as on GitHub: data.md#labels
 
 autodoc_member_order = "bysource"

@@ -1,11 +1,11 @@
 """Recalibrate a trained ONNX classifier: a drop-in file with confidences that can be trusted.
 
-The functions mirror the command line: `calibrate`, `compare`, `evaluate`, `features`, `guard`, `inspect`, `shift`,
-`study`, `verify`. They load on first use, so that importing the package stays light.
+The functions mirror the command line: `calibrate`, `card`, `compare`, `evaluate`, `features`, `guard`, `inspect`,
+`shift`, `study`, `verify`. They load on first use, so that importing the package stays light.
 
 >>> import tna_onnx
 >>> sorted(tna_onnx.__all__)[:3]
-['CheckFailed', 'Collection', 'Data']
+['Card', 'CheckFailed', 'Collection']
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from tna_onnx.errors import CheckFailed, DataError, DeviceError, TnaError, Unsup
 
 if TYPE_CHECKING:
     from tna_onnx.api.calibrate import calibrate
+    from tna_onnx.api.card import card
     from tna_onnx.api.compare import compare
     from tna_onnx.api.evaluate import evaluate
     from tna_onnx.api.features import features
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from tna_onnx.graph.options import ModelOptions
     from tna_onnx.guarding.settings import GuardSettings
     from tna_onnx.results.as_json import json_schema
+    from tna_onnx.results.card import Card
     from tna_onnx.results.collection import Collection
     from tna_onnx.results.comparison import ModelComparison
     from tna_onnx.results.difference import ModelDifference
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
 __all__ = [
     "PAPER",
     "PRESETS",
+    "Card",
     "CheckFailed",
     "Collection",
     "Data",
@@ -76,6 +79,7 @@ __all__ = [
     "UnsupportedModel",
     "UsageError",
     "calibrate",
+    "card",
     "compare",
     "evaluate",
     "features",
@@ -113,6 +117,8 @@ _HOMES = {
     "ModelComparison": "results.comparison",
     "ModelDifference": "results.difference",
     "calibrate": "api.calibrate",
+    "card": "api.card",
+    "Card": "results.card",
     "compare": "api.compare",
     "evaluate": "api.evaluate",
     "inspect": "api.inspect",

@@ -414,9 +414,9 @@ def test_names_of_variables_are_unambiguous() -> None:
             assert names.setdefault(name, f"{place} {flag}") == f"{place} {flag}"
 
 
-def test_the_file_in_the_readme(folder: Path) -> None:
+def test_the_file_in_the_reference(folder: Path) -> None:
     root = ROOT
-    text = (root / "README.md").read_text(encoding="utf-8")
+    text = (root / "docs/reference/calibrate.md").read_text(encoding="utf-8")
     (folder / "tna.toml").write_text(re.findall(r"^```toml\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)[0])
     shutil.copytree(root / "models/digits", folder / "models/digits", ignore=shutil.ignore_patterns("*.tna.onnx"))
     result = cli("calibrate", "models/digits/model.onnx", "--config", "tna.toml", "-v", "--dry-run", *words_of(PLAIN))

@@ -136,6 +136,19 @@ def tabular_page() -> World:
     return World()
 
 
+def notebook_page() -> World:
+    """docs/how-to/notebook.md shows tables of pandas."""
+    pytest.importorskip("pandas")
+    return World()
+
+
+def sharing_page() -> World:
+    """docs/how-to/sharing.md needs the libraries of bills of materials and of the Hub."""
+    pytest.importorskip("cyclonedx")
+    pytest.importorskip("huggingface_hub")
+    return World()
+
+
 def drawn(logits: np.ndarray, seed: int) -> np.ndarray:
     """Labels for which the model is overconfident."""
     return np.argmax(logits / 3 + np.random.default_rng(seed).gumbel(size=logits.shape), axis=1)
@@ -332,7 +345,10 @@ WORLDS: dict[str, Callable[[], World]] = {
     "README.md": read_me,
     "docs/data.md": data_page,
     "docs/how-to/images.md": data_page,
+    "docs/how-to/notebook.md": notebook_page,
+    "docs/how-to/sharing.md": sharing_page,
     "docs/how-to/tabular.md": tabular_page,
     "docs/models.md": models_page,
+    "docs/reference/calibrate.md": read_me,
 }
 """Pages that need more than the demo."""

@@ -50,6 +50,7 @@ def walk(path=None):
 history = {name: [(m.step, m.value) for m in client.get_metric_history(id, name)] for name in found.data.metrics}
 print(json.dumps({"id": id, "status": found.info.status, "name": found.info.run_name, "params": found.data.params,
     "metrics": found.data.metrics, "tags": found.data.tags, "history": history, "files": sorted(walk()),
+    "data": {i.tags[0].value: i.dataset.name for i in found.inputs.dataset_inputs},
     "folder": client.download_artifacts(id, "", dst_path=sys.argv[2])}))
 """
 
@@ -98,10 +99,38 @@ def test_a_run_holds_everything(small: Small, tmp_path: Path) -> None:
 
     assert found["tags"]["tna_onnx.verdict"] == report["verdict"]
     assert found["tags"]["tna_onnx.version.onnxruntime"] == report["versions"]["onnxruntime"]
-    assert found["files"] == ["model/o.onnx", "r.html", "report.json"]
+    described = ["model/MLmodel", "model/o.onnx", "model/python_env.yaml", "model/requirements.txt"]
+    assert found["files"] == [*described, "r.html", "report.json"]
+    assert found["data"] == {"calibration": report["calibration"]["data"], "evaluation": report["comparison"]["data"]}
     folder = Path(found["folder"])
     assert (folder / "model/o.onnx").read_bytes() == (tmp_path / "o.onnx").read_bytes()
     assert json.loads((folder / "report.json").read_text("utf-8"))["comparison"] == report["comparison"]
+
+
+LOAD = """
+import sys, mlflow, mlflow.onnx, numpy as np, onnxruntime
+uri = f"runs:/{sys.argv[1]}/model"
+model = mlflow.onnx.load_model(uri)
+version = mlflow.register_model(uri, "digits")
+again = mlflow.onnx.load_model(f"models:/digits/{version.version}")
+assert again == model
+stored = np.load(sys.argv[2])
+loaded = mlflow.pyfunc.load_model(uri).predict({"x": stored["x"]})["logits"]
+[plain] = onnxruntime.InferenceSession(sys.argv[3]).run(None, {"x": stored["x"]})
+assert np.array_equal(loaded, plain)
+"""
+
+
+@needs_mlflow
+def test_the_model_can_be_loaded_and_registered(small: Small, tmp_path: Path) -> None:
+    pytest.importorskip("pandas")  # what loads models of MLflow needs it
+    done = run(command(small, tmp_path, "--mlflow"), tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = stored(tmp_path)
+    env = {**os.environ, "MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path}/runs.db", "MLFLOW_DISABLE_TELEMETRY": "true"}
+    words = [sys.executable, "-c", LOAD, found["id"], small.test, tmp_path / "o.onnx"]
+    loaded = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, env=env, check=False)
+    assert loaded.returncode == 0, loaded.stderr
 
 
 @needs_mlflow

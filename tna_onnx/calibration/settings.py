@@ -94,7 +94,7 @@ class Settings:
             each other although some have no calibration sample.
         quantized_head: what becomes of a weight that is stored quantised (QDQ): `requantize` it, per class, or keep it
             in `float`.
-        confidence_level: of all intervals, per cent.
+        confidence_level: of every interval in the report, per cent: 95 gives 95 % intervals.
 
     Raises:
         UsageError: a value of the wrong type or out of its range.

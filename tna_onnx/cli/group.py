@@ -6,6 +6,7 @@ import click
 
 import tna_onnx
 from tna_onnx.cli.calibrate import calibrate
+from tna_onnx.cli.card import card
 from tna_onnx.cli.command import Group
 from tna_onnx.cli.compare import compare
 from tna_onnx.cli.evaluate import evaluate
@@ -18,7 +19,7 @@ from tna_onnx.cli.verify import verify
 
 __all__ = ["group"]
 
-COMMANDS = (calibrate, compare, evaluate, features, guard, inspect, shift, study, verify)
+COMMANDS = (calibrate, card, compare, evaluate, features, guard, inspect, shift, study, verify)
 
 
 @click.group(

@@ -8,25 +8,24 @@ MLflow decides where runs go, as always: MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_
                  before.kuiper, before.kuiper_p, before.ece_debiased, ... without bins
     curve        curve.angle, curve.reached, curve.members, curve.objective, curve.accuracy; step k is candidate k
     tags         tna_onnx.verdict, tna_onnx.missed (gates), tna_onnx.version.PACKAGE
-    artifacts    report.json, what else was written (the HTML report, figures/), model/ with its external data
+    data sets    what was fitted on (context `calibration`), what was measured on (`evaluation`)
+    artifacts    report.json, what else was written (the HTML report, figures/), model/: a model of flavour `onnx`
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tna_onnx.data.optional import optional
 from tna_onnx.errors import TnaError
-from tna_onnx.graph.limits import NO_MODEL_LIMITS
-from tna_onnx.graph.load import load_model
-from tna_onnx.numerics.metric import METRICS
+from tna_onnx.render.logged import metrics_of, parameters_of, tags_of
+from tna_onnx.render.mlflow_model import log_data_sets, log_model
 from tna_onnx.results.as_json import to_json
-from tna_onnx.results.report import Comparison, Report
+from tna_onnx.results.report import Report
 
 __all__ = ["TrackingError", "log_report", "require_mlflow"]
 
@@ -37,11 +36,6 @@ _MAX_CHARACTERS = 500
 # Metrics and parameters in one request.
 _MAX_METRICS = 1000
 _MAX_PARAMETERS = 100
-# Fields of a report that are logged as parameters under their own names.
-_FIELDS = (
-    "model", "model_sha256", "output", "head", "classes", "features", "search", "map", "folded", "angle", "reached",
-    "ensemble_size", "rotations", "objective", "provider",
-)  # fmt: skip
 
 
 class TrackingError(TnaError):
@@ -90,7 +84,9 @@ def log_report(
         experiment_id = _experiment_id(mlflow, experiment)
         with mlflow.start_run(experiment_id=experiment_id, run_name=Path(report.model).stem) as run:
             _log_values(mlflow, run.info.run_id, report)
-            _log_files(mlflow, {**(artifacts or {}), "model": _model_files(report)})
+            _log_files(mlflow, artifacts or {})
+            model = log_model(mlflow, run.info.run_id, report)
+            log_data_sets(mlflow, run.info.run_id, report, model)
         return f"run {run.info.run_id} in {mlflow.get_tracking_uri()}"
     except Exception as error:
         # MLflow and its stores raise exceptions of many libraries. The message says that the model is safe.
@@ -143,9 +139,9 @@ def _log_values(mlflow: Any, run_id: str, report: Report) -> None:
     entities = mlflow.entities
     client = mlflow.MlflowClient()
     now = mlflow.utils.time.get_current_time_millis()
-    tags = [entities.RunTag(name, value) for name, value in _tags(report).items()]
-    parameters = [entities.Param(name, value) for name, value in _parameters(report) if len(value) <= _MAX_CHARACTERS]
-    metrics = [entities.Metric(name, value, now, step) for name, value, step in _metrics(report)]
+    tags = [entities.RunTag(name, value) for name, value in tags_of(report).items()]
+    parameters = [entities.Param(name, value) for name, value in parameters_of(report) if len(value) <= _MAX_CHARACTERS]
+    metrics = [entities.Metric(name, value, now, step) for name, value, step in metrics_of(report)]
     # Tags first: if a later request fails, the run still says what it was.
     client.log_batch(run_id, tags=tags)
     for start in range(0, len(parameters), _MAX_PARAMETERS):
@@ -155,105 +151,10 @@ def _log_values(mlflow: Any, run_id: str, report: Report) -> None:
     mlflow.log_text(to_json(report, details=True), "report.json")
 
 
-def _tags(report: Report) -> dict[str, str]:
-    tags = {"tna_onnx.verdict": report.verdict}
-    if report.missed:
-        tags["tna_onnx.missed"] = "\n".join(report.missed)
-    for package, version in report.versions.items():
-        tags[f"tna_onnx.version.{package}"] = version
-    return tags
-
-
-def _parameters(report: Report) -> Iterator[tuple[str, str]]:
-    """Name and value as text; what is not a string as JSON."""
-    values = {
-        **{name: getattr(report, name) for name in _FIELDS},
-        "data": report.comparison.data,
-        "how": report.comparison.how,
-        "calibration_data": report.calibration.data,
-        **_flat("fitted", report.parameters),
-        **_flat("settings", report.settings),
-        **_flat("preprocessing", report.preprocessing or {}),
-    }
-    for name, value in values.items():
-        text = value
-        if not isinstance(value, str):
-            text = json.dumps(value)
-        yield name, text
-
-
-def _flat(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Join nested names with dots.
-
-    >>> _flat("settings", {"seed": 3, "tilt": {"theta_s": 0.9}})
-    {'settings.seed': 3, 'settings.tilt.theta_s': 0.9}
-    """
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            flat |= _flat(f"{prefix}.{name}", value)
-        else:
-            flat[f"{prefix}.{name}"] = value
-    return flat
-
-
-def _metrics(report: Report) -> Iterator[tuple[str, float, int]]:
-    """Name, value, step."""
-    for prefix, comparison in (("", report.comparison), ("calibration.", report.calibration)):
-        for name, value in _comparison_metrics(comparison):
-            yield prefix + name, value, 0
-    for name, value in _bin_free_metrics(report):
-        yield name, value, 0
-    for step, point in enumerate(report.curve):
-        yield "curve.angle", point.angle, step
-        yield "curve.reached", point.reached, step
-        # metrics of MLflow are floats
-        yield "curve.members", float(point.ensemble_size), step
-        yield "curve.objective", point.objective, step
-        yield "curve.accuracy", point.accuracy, step
-
-
-def _bin_free_metrics(report: Report) -> Iterator[tuple[str, float]]:
-    """Calibration without bins, where it is known: cross-fitted samples have no p-value."""
-    for stage, found in (("before", report.bin_free_before), ("after", report.bin_free_after)):
-        values = {
-            "ece_debiased": found.ece_debiased,
-            "ece_expected": found.ece_expected,
-            "kuiper": found.cumulative.kuiper,
-            "kuiper_p": found.cumulative.kuiper_p,
-            "nll_miscalibration": found.corp.nll.miscalibration,
-        }
-        for name, value in values.items():
-            if value is not None:
-                yield f"{stage}.{name}", value
-
-
-def _comparison_metrics(c: Comparison) -> Iterator[tuple[str, float]]:
-    yield "samples", float(c.before.n)
-    for name in METRICS:
-        d = c.differences[name]
-        yield f"before.{name}", getattr(c.before, name)
-        yield f"after.{name}", getattr(c.after, name)
-        yield f"difference.{name}", d.difference
-        yield f"difference.{name}.low", d.low
-        yield f"difference.{name}.high", d.high
-
-
 def _log_files(mlflow: Any, artifacts: Mapping[str, Sequence[str | Path]]) -> None:
     for folder, files in artifacts.items():
         for file in files:
             mlflow.log_artifact(str(file), folder or None)
-
-
-def _model_files(report: Report) -> list[Path]:
-    """Return the written model, and its external data."""
-    if not report.output:
-        return []
-    path = Path(report.output)
-    if not path.is_file():
-        return []
-    # a large model keeps its tensors in a file beside it, and does not load without that
-    return [path, *(path.with_name(name) for name in load_model(path, NO_MODEL_LIMITS).external_files)]
 
 
 def _first_line(error: Exception) -> str:

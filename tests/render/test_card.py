@@ -1,0 +1,205 @@
+"""Model cards and bills of materials: read back by the libraries that others read them with."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+import tna_onnx
+from tests.conftest import Small
+from tests.support import PLAIN, cli
+from tna_onnx.render.card import MARK, CardWords, _yaml, model_card
+from tna_onnx.results.as_json import to_json
+from tna_onnx.results.report import Report
+from tna_onnx.results.stored import stored_report
+
+
+@pytest.fixture(scope="module")
+def report(small: Small, tmp_path_factory: pytest.TempPathFactory) -> Report:
+    output = tmp_path_factory.mktemp("card") / "small.tna.onnx"
+    return tna_onnx.calibrate(small.model, small.calib, eval=small.test, output=output, **PLAIN)
+
+
+@pytest.fixture
+def result(report: Report, tmp_path: Path) -> Path:
+    path = tmp_path / "result.json"
+    path.write_text(to_json(report), "utf-8")
+    return path
+
+
+def header(text: str) -> dict[str, Any]:
+    yaml = pytest.importorskip("yaml")
+    found: dict[str, Any] = yaml.safe_load(text.split("---\n")[1])
+    return found
+
+
+def test_the_metrics_are_those_of_the_report(report: Report, result: Path, tmp_path: Path) -> None:
+    done = cli("card", result, "-o", tmp_path / "README.md", "--license", "mit", "--task", "tabular-classification")
+    assert done.exit_code == 0
+    text = (tmp_path / "README.md").read_text("utf-8")
+    values = header(text)
+    assert values["license"] == "mit"
+    assert values["pipeline_tag"] == "tabular-classification"
+    [model] = values["model-index"]
+    [found] = model["results"]
+    assert model["name"] == "small.tna"
+    assert found["dataset"]["name"] == report.comparison.data
+    for entry in found["metrics"]:
+        assert entry["value"] == getattr(report.comparison.after, entry["type"])
+    assert len(found["metrics"]) == 5
+    assert "\n| accuracy, % |" in text
+    assert text.endswith("sample.\n")
+
+
+def test_the_hub_reads_it(result: Path, tmp_path: Path) -> None:
+    hub = pytest.importorskip("huggingface_hub")
+    path = tmp_path / "README.md"
+    cli("card", result, "-o", path)
+    card = hub.ModelCard.load(path)
+    assert {entry.metric_type for entry in card.data.eval_results} == {"accuracy", "ece", "adaece", "nll", "brier"}
+    assert card.data.library_name == "onnx"
+
+
+def test_the_same_from_python(report: Report, result: Path) -> None:
+    assert tna_onnx.card(report).text == tna_onnx.card(result).text == cli("card", result).stdout.removesuffix("\n")
+
+
+def test_the_bill_of_materials_is_valid(report: Report, result: Path, tmp_path: Path) -> None:
+    validation = pytest.importorskip("cyclonedx.validation.json")
+    from cyclonedx.schema import SchemaVersion
+
+    done = cli("card", result, "-o", tmp_path / "README.md", "--bom", tmp_path / "bom.json")
+    assert done.exit_code == 0, done.output
+    text = (tmp_path / "bom.json").read_text("utf-8")
+    assert validation.JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+    component = json.loads(text)["metadata"]["component"]
+    assert component["type"] == "machine-learning-model"
+    assert component["hashes"][0]["content"] == hashlib.sha256(Path(report.output).read_bytes()).hexdigest()
+    assert component["pedigree"]["ancestors"][0]["hashes"][0]["content"] == report.model_sha256
+    card = component["modelCard"]
+    metrics = {m["type"]: m for m in card["quantitativeAnalysis"]["performanceMetrics"]}
+    ends = report.comparison.differences["ece"]
+    found = metrics["ECE, change from the input model, points (95 % interval)"]
+    assert found["confidenceInterval"] == {
+        "lowerBound": f"{100 * ends.low:+.2f}",
+        "upperBound": f"{100 * ends.high:+.2f}",
+    }
+    assert float(metrics["ECE, %"]["value"]) == pytest.approx(100 * report.comparison.after.ece, abs=0.0051)
+    [digest] = card["modelParameters"]["datasets"][0]["contents"]["properties"]
+    assert re.fullmatch("[0-9a-f]{64}", digest["value"])
+
+
+def test_without_the_model_there_is_no_digest(report: Report) -> None:
+    pytest.importorskip("cyclonedx")
+    from tna_onnx.render.bom import model_bom
+
+    moved = dataclasses.replace(stored_report(report), output="elsewhere/small.tna.onnx")
+    assert "hashes" not in json.loads(model_bom(moved))["metadata"]["component"]
+
+
+def test_pictures_are_linked_from_the_card(result: Path, tmp_path: Path) -> None:
+    for folder in ("figures", "docs"):
+        (tmp_path / folder).mkdir()
+    for name in ("reliability.png", "reliability.svg", "confidence.svg", "search.png"):
+        (tmp_path / "figures" / name).write_text("", "utf-8")
+    cli("card", result, "-o", tmp_path / "docs/README.md")
+    links = re.findall(r"!\[.*?\]\(<(.*?)>\)", (tmp_path / "docs/README.md").read_text("utf-8"))
+    assert links == ["../figures/reliability.png", "../figures/confidence.svg"]
+
+
+def test_a_text_of_a_person_is_kept(result: Path, tmp_path: Path) -> None:
+    path = tmp_path / "README.md"
+    path.write_text("# Ours\n", "utf-8")
+    refused = cli("card", result, "-o", path)
+    assert refused.exit_code == 2
+    assert "--overwrite" in refused.output
+    assert path.read_text("utf-8") == "# Ours\n"
+    assert cli("card", result, "-o", path, "--overwrite").exit_code == 0
+    assert MARK in path.read_text("utf-8")
+    assert cli("card", result, "-o", path).exit_code == 0  # its own it may replace
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda v: v.update(schema="tna-onnx/evaluation/1"), "expected the JSON of a calibration"),
+        (lambda v: v.pop("comparison"), "not a whole report"),
+        (lambda v: v.update(model=3), "not a whole report"),
+        (lambda v: v.update(comparison=[]), "not a whole report"),
+        (lambda v: v["comparison"]["before"].pop("nll"), "not a whole report"),
+        (lambda v: v.update(dry_run=True), "wrote no model"),
+        (lambda v: v.update(missed=["ECE"]), "wrote no model"),
+    ],
+)
+def test_what_is_no_report_of_a_written_model_is_refused(result: Path, change: Any, expected: str) -> None:
+    values = json.loads(result.read_text("utf-8"))
+    change(values)
+    result.write_text(json.dumps(values), "utf-8")
+    done = cli("card", result)
+    assert done.exit_code == 2
+    assert expected in done.output
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", "[" * 100_000])
+def test_what_is_no_json_is_refused(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "result.json"
+    path.write_text(content, "utf-8")
+    assert cli("card", path).exit_code == 2
+    assert cli("card", tmp_path / "missing.json").exit_code == 2
+
+
+def test_a_metric_that_is_not_finite_is_left_out(result: Path) -> None:
+    values = json.loads(result.read_text("utf-8"))
+    values["comparison"]["before"]["nll"] = None
+    result.write_text(json.dumps(values), "utf-8")
+    assert '"nll"' not in cli("card", result).stdout
+
+
+def test_an_unknown_task_is_refused(result: Path) -> None:
+    done = cli("card", result, "--task", "detection")
+    assert done.exit_code == 2
+    assert "image-classification" in done.output
+
+
+def test_a_missing_library_is_said(result: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "cyclonedx.validation.json", None)
+    done = cli("card", result, "-o", tmp_path / "README.md", "--bom", tmp_path / "bom.json")
+    assert done.exit_code == 2
+    assert "pip install 'tna-onnx[bom]'" in done.output
+    assert not (tmp_path / "README.md").exists()
+
+
+def test_names_cannot_leave_their_place(report: Report) -> None:
+    evil = 'x"\n---\nlicense: gpl\n`` <script>alert(1)</script> [a](b) \x85\u2028'
+    stored = dataclasses.replace(stored_report(report), data=evil, model=evil, output=evil, notes=(evil,), verdict=evil)
+    text = model_card(stored, CardWords())
+    assert "license" not in header(text)
+    body = re.sub(r"```.*?```|`[^`\n]*`", "", text.partition(MARK)[2], flags=re.DOTALL)
+    assert "<script>" not in body.replace("\\<", "")
+    assert "](b)" not in body.replace("\\]", "")
+
+
+plain = st.text(max_size=20) | st.integers(-(10**9), 10**9) | st.floats(allow_nan=False, allow_infinity=False)
+names = st.sampled_from(["a", "b", "model-index"])
+
+
+@given(st.dictionaries(names, plain | st.dictionaries(names, plain, min_size=1), min_size=1))
+@example({"x": 1e-7, "y": {"z": "\x85\u2028\U0001f600 # no: comment"}})
+def test_yaml_reads_what_was_written(values: dict[str, Any]) -> None:
+    yaml = pytest.importorskip("yaml")
+    from tna_onnx.printable import printable
+
+    def shown(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: shown(item) for name, item in value.items()}
+        return printable(value) if isinstance(value, str) else value
+
+    assert yaml.safe_load("".join(_yaml(values))) == shown(values)

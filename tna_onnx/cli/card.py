@@ -1,0 +1,48 @@
+"""`tna-onnx card`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from tna_onnx.cli.command import Command
+from tna_onnx.cli.paths import check_result_file
+
+__all__ = ["card"]
+
+
+@click.command(cls=Command)
+@click.argument("result", type=click.Path())
+@click.option("-o", "--output", metavar="FILE", type=click.Path(), help="Markdown file to write.  [default: print it]")
+@click.option("--bom", metavar="FILE", type=click.Path(), help="Write a CycloneDX bill of materials, too.")
+@click.option(
+    "--figures",
+    metavar="DIR",
+    type=click.Path(),
+    help="Folder of `calibrate --figures`.  [default: figures beside RESULT]",
+)
+@click.option("--task", metavar="NAME", help="Task on the Hugging Face Hub, such as image-classification.")
+@click.option("--license", metavar="NAME", help="Licence of the model, as the Hub calls it: apache-2.0.")
+@click.option("--base-model", metavar="NAME", help="Name of the input model on the Hub.")
+@click.option("--overwrite", is_flag=True, help="Replace a card that was not written by this command.")
+def card(result: str, output: str | None, bom: str | None, **arguments: Any) -> None:
+    """Write a model card from RESULT, the file of `calibrate --json`.
+
+    \b
+    Example:
+      tna-onnx calibrate model.onnx data/ --json result.json --figures figures/
+      tna-onnx card result.json -o README.md --bom bom.json
+    """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
+    from tna_onnx.api.card import card as run  # noqa: PLC0415 - NumPy loads only when a command runs
+    from tna_onnx.cli.channels import standard_output  # noqa: PLC0415
+    from tna_onnx.cli.signals import loaded  # noqa: PLC0415
+
+    check_result_file(output, result, bom, kind="card")
+    check_result_file(bom, result, kind="bill of materials")
+    loaded()
+    made = run(result, output, bom=bom, **arguments)
+    with standard_output():
+        click.echo(made.text if output is None else f"wrote    {output}")
+        if bom is not None and output is not None:
+            click.echo(f"wrote    {bom}")

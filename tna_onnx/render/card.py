@@ -1,0 +1,214 @@
+"""A model card as the Hugging Face Hub reads it: a header of YAML with the metrics, then Markdown.
+
+YAML holds JSON: every text of the header is a JSON string, which no content can leave. In Markdown, what came out of a
+file stands in code spans or has its marks escaped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import Any
+
+from tna_onnx.numerics.metric import METRICS
+from tna_onnx.printable import printable
+from tna_onnx.results.stored import Change, StoredReport
+
+__all__ = ["MARK", "TASKS", "CardWords", "figures_of", "model_card"]
+
+MARK = "<!-- written by tna-onnx card -->"
+"""Tells a card that this module wrote from one that a person did."""
+
+TASKS = ("image-classification", "text-classification", "tabular-classification", "audio-classification", "other")
+"""Tasks of the Hub that a classifier may have."""
+
+# Files of `--figures` and what they show; the Hub draws PNG everywhere, SVG not in every place.
+_FIGURES = {
+    "reliability": "Reliability before and after",
+    "confidence": "Confidences before and after",
+    "risk-coverage": "Error of the answers that are kept, by the share that is kept",
+}
+_ENDINGS = (".png", ".svg")
+
+
+@dataclass(frozen=True)
+class CardWords:
+    """What a report does not know of its model.
+
+    Attributes:
+        task: one of `TASKS`; None for what the report tells.
+        license: identifier of the licence, as the Hub has it.
+        base_model: name of the input model on the Hub.
+    """
+
+    task: str | None = None
+    license: str | None = None
+    base_model: str | None = None
+
+
+def model_card(report: StoredReport, words: CardWords, figures: Sequence[str] = ()) -> str:
+    """Return the text of a card.
+
+    Args:
+        report: of the calibration.
+        words: what it does not know.
+        figures: links to pictures, relative to the card.
+    """
+    header = "".join(_yaml(_header(report, words)))
+    body = "\n".join(_body(report, figures))
+    return f"---\n{header}---\n\n{MARK}\n\n{body}\n"
+
+
+def figures_of(folder: Path, card: Path | None) -> list[str]:
+    """Return links to the pictures in a folder, each once, relative to the card's folder or to this one."""
+    files = [
+        next((file for ending in _ENDINGS if (file := folder / f"{stem}{ending}").is_file()), None) for stem in _FIGURES
+    ]
+    start = card.parent if card else Path()
+    return [PurePath(os.path.relpath(file, start)).as_posix() for file in files if file]
+
+
+def task_of(report: StoredReport, words: CardWords) -> str:
+    """Return the task; a report knows of images alone."""
+    return words.task or ("image-classification" if report.preprocessing else "other")
+
+
+def _header(report: StoredReport, words: CardWords) -> dict[str, Any]:
+    task = task_of(report, words)
+    optional = {"license": words.license, "base_model": words.base_model}
+    if task != "other":
+        optional["pipeline_tag"] = task
+    return {
+        **{name: value for name, value in optional.items() if value},
+        "library_name": "onnx",
+        "tags": ["onnx", "calibration", "tna-onnx"],
+        "model-index": [
+            {
+                "name": Path(report.output or report.model).stem,
+                "results": [
+                    {
+                        "task": {"type": task, "name": "Classification"},
+                        "dataset": {"type": _slug(report.data), "name": printable(report.data)},
+                        "metrics": [_metric(change, report) for change in report.changes],
+                    }
+                ],
+            }
+        ],
+    }
+
+
+def _metric(change: Change, report: StoredReport) -> dict[str, Any]:
+    row = METRICS[change.metric]
+    # fractions and nats, as in the JSON of the report
+    unit = "fraction" if row.unit == "%" else row.unit
+    words = [report.how, f"N = {report.samples}", *([unit] if unit else [])]
+    entry: dict[str, Any] = {
+        "type": change.metric,
+        "value": change.after,
+        "name": f"{row.label} ({', '.join(words)})",
+    }
+    if change.metric in ("ece", "adaece"):
+        entry["args"] = {"bins": report.bins}
+    return entry
+
+
+def _slug(data: str) -> str:
+    """Return what the Hub takes for the id of a data set."""
+    return re.sub(r"[^\w.]+", "-", data.partition(" (")[0]).strip("-") or "data"
+
+
+def _yaml(value: Any, indent: str = "", first: str | None = None) -> Iterator[str]:
+    """Write mappings and lists as YAML blocks, everything else as JSON."""
+    start = indent if first is None else first
+    if isinstance(value, dict):
+        for name, item in value.items():
+            if isinstance(item, (dict, list)):
+                yield f"{start}{name}:\n"
+                yield from _yaml(item, f"{indent}  ")
+            else:
+                yield f"{start}{name}: {_scalar(item)}\n"
+            start = indent
+        return
+    for item in value:
+        if isinstance(item, dict):
+            yield from _yaml(item, f"{indent}  ", f"{indent}- ")
+        else:
+            yield f"{indent}- {_scalar(item)}\n"
+
+
+def _scalar(value: Any) -> str:
+    if isinstance(value, str):
+        # YAML reads the escapes of JSON, but not two of them as one character
+        return json.dumps(printable(value), ensure_ascii=False)
+    text = json.dumps(value)
+    # YAML 1.1 takes 1e-07 for a text, as it has no point
+    return text.replace("e", ".0e") if isinstance(value, float) and "." not in text else text
+
+
+def _body(report: StoredReport, figures: Sequence[str]) -> Iterator[str]:
+    name = Path(report.output or report.model).name
+    yield f"# {_plain(Path(name).stem)}\n"
+    yield f"{_code(name)} is {_code(Path(report.model).name)} with recalibrated confidences. Inputs, outputs, names and"
+    yield "shapes are those of the original, so programs that use it need no change.\n"
+    yield f"**{_plain(report.verdict)}**\n"
+    yield "## Measured\n"
+    yield from _table(report)
+    for link in figures:
+        yield f"![{_FIGURES[PurePath(link).stem]}](<{link}>)\n"
+    yield "## Use\n"
+    yield from _snippet(name)
+    yield "## How it was made\n"
+    yield from _making(report)
+    yield "## Limits\n"
+    yield "The numbers hold for data like those above. Where data shift, measure again:\n"
+    yield f"```bash\ntna-onnx evaluate {shlex.quote(printable(name))} --data NEW_DATA\n```\n"
+    yield "Confidences are right on average over samples, not for each group of them or each single sample."
+
+
+def _table(report: StoredReport) -> Iterator[str]:
+    level = next((100 * change.interval.level for change in report.changes), 95.0)
+    yield f"On {_code(report.data)}, {report.how}: N = {report.samples:,}, {report.bins} bins.\n"
+    yield f"| metric | before | after | difference ({level:g}% interval) |\n|---|---|---|---|"
+    for change in report.changes:
+        row = METRICS[change.metric]
+        ends = change.interval
+        interval = f"{row.change(ends.difference)} ({row.change(ends.low)} to {row.change(ends.high)})"
+        yield f"| {row.title} | {row.number(change.before)} | {row.number(change.after)} | {interval} |"
+    yield ""
+
+
+def _snippet(name: str) -> Iterator[str]:
+    yield "```python\nimport onnxruntime\n"
+    yield f"session = onnxruntime.InferenceSession({json.dumps(printable(name), ensure_ascii=False)})"
+    yield "print([(i.name, i.type, i.shape) for i in session.get_inputs()])\n```\n"
+
+
+def _making(report: StoredReport) -> Iterator[str]:
+    versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
+    yield f"- Input: {_code(report.model)}, SHA-256 {_code(report.model_sha256 or 'unknown')}"
+    yield f"- Calibration data: {_code(report.calibration_data)}"
+    yield f"- Method: {_code(report.method)}, map {_code(report.map)}, seed {report.seed}"
+    if report.preprocessing:
+        yield f"- Preprocessing: {_code(json.dumps(report.preprocessing))}"
+    yield f"- Versions: {_plain(versions)}"
+    for note in report.notes:
+        yield f"- Note: {_plain(note)}"
+    yield ""
+
+
+def _code(text: str) -> str:
+    return f"`{printable(text).replace('`', chr(39))}`"
+
+
+def _plain(text: str) -> str:
+    r"""Escape what Markdown or HTML would take for marks.
+
+    >>> _plain("a_b <i>")
+    'a\\_b \\<i\\>'
+    """
+    return re.sub(r"([\\`*_{}\[\]<>#|])", r"\\\1", printable(text))
