@@ -41,16 +41,16 @@ def inspect(
         ir_version=loaded.proto.ir_version,
         opset=loaded.opset,
         inputs=tuple(_input_lines(loaded)),
-        heads=tuple(_info(head) for head in by_node.values()),
+        heads=tuple(_info(loaded, head) for head in by_node.values()),
         refusals=refusals,
         provenance=provenance(loaded),
     )
 
 
-def _info(head: Head) -> HeadInfo:
+def _info(model: Model, head: Head) -> HeadInfo:
     return HeadInfo(
         node=head.node,
-        op_type=head.op_type,
+        op_type=model.opened.get(head.node, head.op_type),
         weight=head.stored_weight.name,
         weight_type=_type(head),
         classes=head.n_classes,
