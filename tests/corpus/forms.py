@@ -653,6 +653,12 @@ def _then_slack(g: Graph, op_type: str) -> None:
     g.output(g.node("Log", g.node(op_type, p, g.const(1e-6))))
 
 
+@refused("then Softmax, plus half a thousandth, log", "changes them by up to 0.0025 in the log", 5e-4)
+def _then_far_slack(g: Graph, added: float) -> None:
+    """Each of five numbers moves little; what they add up to does not."""
+    g.output(g.node("Log", g.node("Add", g.node("Softmax", g.gemm(g.vector())), g.const(added))))
+
+
 @form("then a soft cap")
 def _then_soft_cap(g: Graph) -> None:
     cap = g.const(30.0)

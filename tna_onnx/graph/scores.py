@@ -16,7 +16,7 @@ from tna_onnx.graph.load import Model
 from tna_onnx.graph.purpose import purpose
 from tna_onnx.graph.readout import Readout
 from tna_onnx.graph.stored import Refused
-from tna_onnx.graph.walk import ONE_NUMBER, SINGLE_ONLY, Walked, walk_back
+from tna_onnx.graph.walk import ONE_NUMBER, SINGLE_ONLY, Walked, require_little_slack, walk_back
 
 __all__ = ["choose_readout", "find_readout"]
 
@@ -100,6 +100,7 @@ def _readout(model: Model, info: onnx.ValueInfoProto, kind: str | None) -> Reado
     holds = _holds(walked, kind, columns)
     if columns < 2:
         raise Refused("the number of classes is unknown: the output's last dimension is not declared")
+    require_little_slack(walked.output_slack, columns, walked.activation)
     return Readout(
         output=info.name,
         logits=walked.logits,
