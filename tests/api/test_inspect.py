@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+from click.testing import CliRunner
 from onnx import helper
 
 import tna_onnx
-from tests.builders import tensor_info
+from tests.builders import small_model, tensor_info
 from tests.conftest import Small
 from tests.extraction.samples import dense
 from tests.support import PLAIN
+from tna_onnx.cli.group import group
 from tna_onnx.runtime import opening
 
 
@@ -64,3 +67,44 @@ def test_what_was_written_is_read_back(small: Small) -> None:
     found = tna_onnx.inspect(report.recalibrated)
     assert (found.provenance["map"], found.provenance["search"]) == ("ts", "none")
     assert float(found.provenance["temperature"]) == report.parameters["temperature"]
+
+
+def test_labels_beside_the_scores_are_no_refusal(tmp_path: Path) -> None:
+    """An output of integers is what a scikit-learn pipeline gives besides its probabilities."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["scores"], name="head"),
+        helper.make_node("Softmax", ["scores"], ["p"]),
+        helper.make_node("ArgMax", ["p"], ["label"], axis=1, keepdims=0, name="labels"),
+    ]
+    outputs = [helper.make_tensor_value_info("label", onnx.TensorProto.INT64, ["N"]), tensor_info("p", ["N", 3])]
+    proto = small_model(nodes, [tensor_info("x", ["N", 2])], outputs, {"w": np.eye(2, 3, dtype=np.float32)})
+    onnx.save(proto, tmp_path / "m.onnx")
+    result = tna_onnx.inspect(tmp_path / "m.onnx")
+    assert [head.output for head in result.heads] == ["p"]
+    assert [refusal.reason for refusal in result.refusals] == ["holds class labels, not scores"]
+    shown = CliRunner().invoke(group, ["inspect", str(tmp_path / "m.onnx")])
+    assert shown.exit_code == 0
+    assert "labels   output 'label', from labels" in shown.output
+    assert "refused" not in shown.output
+
+
+def test_a_function_that_stays_a_function_is_refused_as_one(tmp_path: Path) -> None:
+    """Its operators are of another version than the model's, so that it cannot be inlined."""
+    body = [helper.make_node("Identity", ["a"], ["b"])]
+    function = helper.make_function("own", "Last", ["a"], ["b"], body, [helper.make_opsetid("", 9)])
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["s"], name="head"),
+        helper.make_node("Last", ["s"], ["logits"], name="call", domain="own"),
+    ]
+    proto = small_model(
+        nodes,
+        [tensor_info("x", ["N", 2])],
+        [tensor_info("logits", ["N", 3])],
+        {"w": np.eye(2, 3, dtype=np.float32)},
+        domains={"own": 1},
+    )
+    proto.functions.append(function)
+    onnx.save(proto, tmp_path / "m.onnx")
+    (refusal,) = tna_onnx.inspect(tmp_path / "m.onnx").refusals
+    assert refusal.node == "call"
+    assert "Last is a function of the file that could not be inlined" in refusal.reason

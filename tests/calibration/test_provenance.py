@@ -12,6 +12,7 @@ import onnx
 import onnxruntime
 import pytest
 
+import tna_onnx
 from tests.calibration.samples import opened, outcome_of
 from tests.conftest import Demo, Small
 from tna_onnx import __version__
@@ -75,3 +76,11 @@ def test_a_recipe_is_kept(demo: Demo, tmp_path: Path) -> None:
 def test_versions_are_those_of_the_packages() -> None:
     expected = {"onnx": onnx.__version__, "onnxruntime": onnxruntime.__version__, "numpy": np.__version__}
     assert versions() == {"tna-onnx": __version__, **expected}
+
+
+def test_a_map_of_features_says_not_to_quantise_behind_it(small: Small, tmp_path: Path) -> None:
+    for name, told in (("aar", True), ("ts", False)):
+        target = tmp_path / f"{name}.onnx"
+        tna_onnx.calibrate(small.model, small.calib, search="none", map=name, output=target, fail_if_worse=False)
+        keys = {entry.key for entry in onnx.load(target).metadata_props}
+        assert ("tna_onnx.quantization" in keys) == told

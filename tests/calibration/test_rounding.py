@@ -13,6 +13,7 @@ import pytest
 from tests.builders import small_model, tensor_info
 from tests.calibration.samples import of_logits, probabilities
 from tests.conftest import Small
+from tna_onnx.calibration import rounding
 from tna_onnx.calibration.rounding import probability_bounds
 from tna_onnx.calibration.task import Task
 from tna_onnx.graph.nodes import NodeOps
@@ -84,6 +85,24 @@ def test_steps_of_quantisation_are_added(task: Task) -> None:
     plain = probability_bounds(task, z, s, None)
     np.testing.assert_allclose(probability_bounds(with_readout(task, step=0.02), z, s, None), plain + 0.01)
     np.testing.assert_allclose(probability_bounds(with_readout(task, output_step=0.004), z, s, None), plain + 0.004)
+
+
+def test_a_step_of_every_feature_moves_a_logit_by_the_length_of_its_vector(
+    task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    z, s = features_and_logits(task)
+    head = task.head
+    assert head is not None
+    plain = probability_bounds(task, z, s, None)
+    step = 1e-4
+    monkeypatch.setattr(rounding, "features_step", lambda model, head: step)
+    bound = probability_bounds(task, z, s, None)
+    np.testing.assert_allclose(bound - plain, step * np.linalg.norm(head.weight, axis=1).max() / 2, rtol=1e-6)
+    signs = np.random.default_rng(0).choice([-1.0, 1.0], (50, *z.shape))
+    moved = (z + step * signs) @ head.weight.T.astype(np.float64) + head.bias
+    powers = [np.exp(scores - scores.max(axis=-1, keepdims=True)) for scores in (moved, s)]
+    p, q = (each / each.sum(axis=-1, keepdims=True) for each in powers)
+    assert np.mean(np.abs(p - q).max(axis=-1) < bound) > 0.95
 
 
 def test_a_steep_map_has_a_wider_bound_and_a_flat_one_hardly(task: Task) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,23 @@ def test_all_samples_near_their_bounds_are_no_rounding(task: Task, exact: tuple[
     p, bound = exact
     with pytest.raises(CheckFailed, match="on average, too much for rounding"):
         check(task, moved(p, bound / 2))
+
+
+def test_a_quantised_output_is_off_by_half_a_step_everywhere(task: Task, exact: tuple[np.ndarray, np.ndarray]) -> None:
+    """Rounding to steps of 0.004 is no error; ten times the bound of one sample, or a step too many of all, is one."""
+    p, bound = exact
+    step = 0.004
+    coarse = replace(task, probed=replace(task.probed, readout=replace(task.readout, output_step=step)))
+    rounded = np.maximum(np.rint(p / step) * step, 1e-12)
+    by = np.abs(rounded - p).max(axis=1)
+    assert np.mean(by) > (np.mean(bound) + step) / 10
+    assert check(coarse, moved(p, by)).samples == 512
+    one = by.copy()
+    one[137] = 10 * (bound[137] + step)
+    with pytest.raises(CheckFailed, match="gives sample 137"):
+        check(coarse, moved(p, one))
+    with pytest.raises(CheckFailed, match="on average, too much for rounding"):
+        check(coarse, moved(p, bound + 0.9 * step))
 
 
 @pytest.mark.parametrize("part", ["weight", "bias"])

@@ -653,6 +653,12 @@ def _then_slack(g: Graph, op_type: str) -> None:
     g.output(g.node("Log", g.node(op_type, p, g.const(1e-6))))
 
 
+@refused("then Softmax, plus half a thousandth, log", "changes them by up to 0.0025 in the log", 5e-4)
+def _then_far_slack(g: Graph, added: float) -> None:
+    """Each of five numbers moves little; what they add up to does not."""
+    g.output(g.node("Log", g.node("Add", g.node("Softmax", g.gemm(g.vector())), g.const(added))))
+
+
 @form("then a soft cap")
 def _then_soft_cap(g: Graph) -> None:
     cap = g.const(30.0)
@@ -1426,15 +1432,15 @@ def _qdq_blocks(g: Graph) -> Array:
     return values.T
 
 
-@refused("QLinearMatMul", "quanti", "QLinearMatMul")
-@refused("QGemm", "quanti", "QGemm")
-@refused("QLinearConv", "quanti", "QLinearConv")
-@refused("DynamicQuantizeLinear, MatMulInteger", "quanti", "MatMulInteger")
-@refused("DynamicQuantizeMatMul", "quanti", "DynamicQuantizeMatMul")
-@refused("MatMulNBits", "quanti", "MatMulNBits")
-def _integer_arithmetic(g: Graph, how: str) -> None:
+@form("QLinearMatMul", "QLinearMatMul", route="quantized")
+@form("QGemm", "QGemm", route="quantized")
+@form("QLinearConv", "QLinearConv", route="quantized")
+@form("DynamicQuantizeLinear, MatMulInteger", "MatMulInteger", route="quantized")
+@form("DynamicQuantizeMatMul", "DynamicQuantizeMatMul", route="quantized")
+@form("MatMulNBits", "MatMulNBits", route="quantized")
+def _integer_arithmetic(g: Graph, how: str) -> Array:
     data = g.image() if how == "QLinearConv" else g.vector()
-    codes, scale, zero, _ = _quantized(g.weight.T, np.uint8)
+    codes, scale, zero, values = _quantized(g.weight.T, np.uint8)
     stored = [g.const(codes, np.uint8), g.const(scale), g.const(zero, np.uint8)]
     x_scale, x_zero = g.const(0.05), g.const(128, np.uint8)
     y_scale, y_zero = g.const(0.1), g.const(128, np.uint8)
@@ -1457,9 +1463,33 @@ def _integer_arithmetic(g: Graph, how: str) -> None:
     elif how == "DynamicQuantizeMatMul":
         g.output(g.node(how, data, *stored, g.const(g.bias), domain=MICROSOFT))
     else:
-        packed = g.const(np.random.default_rng(3).integers(0, 256, (CLASSES, 1, 8)), np.uint8)
+        numbers = np.random.default_rng(3).integers(0, 16, (CLASSES, 16))
+        packed = g.const((numbers[:, ::2] + 16 * numbers[:, 1::2])[:, None], np.uint8)
         flags = {"K": FEATURES, "N": CLASSES, "bits": 4, "block_size": 16}
         g.output(g.node(how, data, packed, g.const(np.full(CLASSES, 0.1)), domain=MICROSOFT, **flags))
+        return 0.1 * (numbers[:, :FEATURES] - 8.0)
+    return values.T
+
+
+@refused("QGemm with an alpha", "quanti", "QGemm")
+@refused("MatMulInteger without its scales", "quanti", "MatMulInteger")
+@refused("MatMulNBits with permuted columns", "quanti", "MatMulNBits")
+def _other_integer_arithmetic(g: Graph, how: str) -> None:
+    codes, scale, zero, _ = _quantized(g.weight.T, np.uint8)
+    stored = [g.const(codes, np.uint8), g.const(scale), g.const(zero, np.uint8)]
+    data = g.vector()
+    if how == "QGemm":
+        x_scale, x_zero = g.const(0.05), g.const(128, np.uint8)
+        x = g.node("QuantizeLinear", data, x_scale, x_zero)
+        g.output(g.node(how, x, x_scale, x_zero, *stored, alpha=0.5, domain=MICROSOFT))
+    elif how == "MatMulInteger":
+        x, _, z = g.node("DynamicQuantizeLinear", data, n_out=3)
+        g.output(g.node("Cast", g.node(how, x, stored[0], z, stored[2]), to=TensorProto.FLOAT))
+    else:
+        packed = g.const(np.zeros((CLASSES, 1, 8)), np.uint8)
+        flags = {"K": FEATURES, "N": CLASSES, "bits": 4, "block_size": 16}
+        order = g.const(np.zeros(FEATURES), np.int32)
+        g.output(g.node(how, data, packed, g.const(np.full(CLASSES, 0.1)), "", order, domain=MICROSOFT, **flags))
 
 
 # --- types

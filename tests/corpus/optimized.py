@@ -23,6 +23,8 @@ Array = NDArray[Any]
 _HALF = 2e-3
 # Half a step is 0.4 % of the largest weight with 8 bits and 0.8 % with 7.
 _STEP = 1e-2
+# A step of 4 bits is an eighth of the largest weight of a block.
+_NIBBLE = 0.1
 
 
 def _bert(folder: Path) -> Path:
@@ -264,16 +266,23 @@ CASES: tuple[Case, ...] = (
         if label in ("per-tensor", "per-channel") or name in ("linear", "mobilenet")
     ),
     *(
-        _case("quantized", label, name, partial(_static, name, form="QOperator", **options), "quanti", ("onnxruntime",))
+        _case(
+            "quantized",
+            label,
+            name,
+            partial(_static, name, form="QOperator", **options),
+            needs=("onnxruntime",),
+            rtol=_STEP,
+        )
         for label, options in (("operators", {}), ("operators-per-channel", {"per_channel": True}))
         for name in ("linear", "no-bias", "cnn", "squeezenet", "mobilenet")
     ),
     *(
-        _case("quantized", "dynamic", name, partial(_dynamic, name), "quanti", ("onnxruntime",))
+        _case("quantized", "dynamic", name, partial(_dynamic, name), needs=("onnxruntime",), rtol=_STEP)
         for name in ("linear", "cnn", "squeezenet", "sigmoid")
     ),
     *(
-        _case("quantized", "4-bit", name, partial(_four_bits, name), "quanti", ("onnxruntime",))
+        _case("quantized", "4-bit", name, partial(_four_bits, name), needs=("onnxruntime",), rtol=_NIBBLE)
         for name in ("matmul", "no-bias")
     ),
 )

@@ -19,8 +19,10 @@ from tests.corpus.case import Case, Unavailable, quiet
 from tests.support import WALKED
 from tna_onnx.errors import CheckFailed, DataError
 from tna_onnx.graph.head import choose_head
+from tna_onnx.graph.integers import opened_up
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.outputs import output_of
+from tna_onnx.graph.readout import Head
 from tna_onnx.runtime import Device, open_session
 
 FOUND = [case for case in ALL if case.weight is not None and case.feeds is not None]
@@ -31,8 +33,12 @@ def _id(case: Case) -> str:
     return case.name
 
 
+def _head(path: Path, case: Case) -> Head:
+    return choose_head(opened_up(load_model(path)), **case.choose)
+
+
 def _probabilities(path: Path, case: Case, feeds: dict[str, NDArray[np.generic]]) -> NDArray[np.float64]:
-    output = output_of(choose_head(load_model(path), **case.choose))
+    output = output_of(_head(path, case))
     session = open_session(path, case.name, Device("cpu"))
     batches = [{name: x[k : k + 50] for name, x in feeds.items()} for k in range(0, SAMPLES, 50)]
     return np.asarray(output.probabilities(np.concatenate([session.run([output.name], b)[0] for b in batches])))
@@ -78,7 +84,7 @@ def _check(case: Case, folder: Path) -> None:
     assert report.verification.max_difference <= report.verification.bound
     assert tna_onnx.verify(path, new).only_head_and_block
     if report.folded:  # no map in the way of finding the head again
-        head, before = choose_head(load_model(new), **case.choose), choose_head(load_model(path), **case.choose)
+        head, before = _head(new, case), _head(path, case)
         assert head.weight.shape == before.weight.shape
     onnxruntime.InferenceSession(str(new), providers=["CPUExecutionProvider"])  # as a user would load it
 

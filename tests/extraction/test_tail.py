@@ -70,3 +70,15 @@ def test_in_float_leaves_the_tail_it_came_from_as_it_is() -> None:
     other = tail.in_float()
     assert tail._head is head
     assert other._head is not head
+
+
+def test_a_candidate_is_a_copy_of_the_head_alone() -> None:
+    """The weights of the network in front are not copied for each weight that is tried."""
+    proto = tokens()
+    proto.graph.initializer.append(numpy_helper.from_array(np.zeros(10_000, np.float32), "trunk"))
+    proto.graph.node.insert(0, helper.make_node("Identity", ["trunk"], ["unused"]))
+    z = np.maximum(inputs(7, 4, 6), 0)
+    tail, head = tail_of(proto, {"z": z})
+    assert "trunk" not in tail._model.initializers
+    assert head.stored_weight.name in tail._model.initializers
+    np.testing.assert_allclose(tail.logits(head.weight)({"z": z}), (z @ WEIGHT.T + BIAS).max(axis=1), atol=ATOL)

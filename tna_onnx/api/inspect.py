@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tna_onnx.extraction.isolated import open_source
+from tna_onnx.graph.dtypes import FLOAT_TYPES
 from tna_onnx.graph.head import find_heads
 from tna_onnx.graph.input_types import tensor_types
 from tna_onnx.graph.limits import DEFAULT_MODEL_LIMITS, ModelLimits
 from tna_onnx.graph.load import Model, ModelSource
 from tna_onnx.graph.options import ModelOptions
-from tna_onnx.graph.readout import Head
+from tna_onnx.graph.readout import Head, Refusal
 from tna_onnx.graph.rewrite import provenance
-from tna_onnx.results.inspection import HeadInfo, Inspection
+from tna_onnx.results.inspection import LABELS, HeadInfo, Inspection
 
 __all__ = ["inspect"]
 
@@ -41,16 +44,24 @@ def inspect(
         ir_version=loaded.proto.ir_version,
         opset=loaded.opset,
         inputs=tuple(_input_lines(loaded)),
-        heads=tuple(_info(head) for head in by_node.values()),
-        refusals=refusals,
+        heads=tuple(_info(loaded, head) for head in by_node.values()),
+        refusals=tuple(_refusal(loaded, refusal) for refusal in refusals),
         provenance=provenance(loaded),
     )
 
 
-def _info(head: Head) -> HeadInfo:
+def _refusal(model: Model, refusal: Refusal) -> Refusal:
+    """Say of an output that its type already tells to hold no scores what it holds; where the walk ended says less."""
+    kinds = {info.name: info.type.tensor_type.elem_type for info in model.proto.graph.output}
+    if kinds[refusal.output] in (0, *FLOAT_TYPES):  # 0 is a type that the file does not say
+        return refusal
+    return replace(refusal, reason=LABELS)
+
+
+def _info(model: Model, head: Head) -> HeadInfo:
     return HeadInfo(
         node=head.node,
-        op_type=head.op_type,
+        op_type=model.opened.get(head.node, head.op_type),
         weight=head.stored_weight.name,
         weight_type=_type(head),
         classes=head.n_classes,

@@ -18,6 +18,7 @@ from tna_onnx.extraction.isolated import open_source
 from tna_onnx.extraction.sessions import input_specs, open_model
 from tna_onnx.graph.difference import differences
 from tna_onnx.graph.head import choose_head, find_heads
+from tna_onnx.graph.integers import opened_like
 from tna_onnx.graph.load import Model, ModelSource
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.graph.outputs import class_output, output_of
@@ -73,7 +74,8 @@ def verify(
     check_targets(json)
     if data is None and words.get("preprocessing") is not None:
         raise UsageError("preprocessing was given, but no data to preprocess; add --data, or leave it away")
-    files = _Files.of(open_source(original, options), open_source(recalibrated, options), options)
+    old = open_source(original, options)
+    files = _Files.of(old, opened_like(old, open_source(recalibrated, options)), options)
     found = differences(files.old, files.new, files.readout)
     sound = all(d.explained for d in found)
     notes = _notes(files)

@@ -24,6 +24,7 @@ from tna_onnx.calibration.task import Collected, Task
 from tna_onnx.calibration.worst import class_names, worst_samples
 from tna_onnx.engine.logits import Logits
 from tna_onnx.graph.difference import differences
+from tna_onnx.graph.integers import opened_like
 from tna_onnx.graph.limits import NO_MODEL_LIMITS
 from tna_onnx.graph.load import load_model
 from tna_onnx.numerics.averages import Ensemble
@@ -88,7 +89,7 @@ def collect_details(
         overconfident=over,
         underconfident=under,
         # of the file as it was written, not of what was meant
-        changes=differences(task.model, load_model(written, NO_MODEL_LIMITS), task.readout),
+        changes=differences(task.model, opened_like(task.model, load_model(written, NO_MODEL_LIMITS)), task.readout),
         made=made_by(task, started),
     )
 

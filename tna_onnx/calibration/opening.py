@@ -6,7 +6,7 @@ import logging
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from tna_onnx.calibration.crossfit import FOLDS
@@ -23,6 +23,7 @@ from tna_onnx.extraction.collect import collect_features
 from tna_onnx.extraction.given import Samples, open_samples
 from tna_onnx.extraction.head_check import Probed, check_readout
 from tna_onnx.extraction.isolated import open_source
+from tna_onnx.extraction.opened_check import opened_notes
 from tna_onnx.extraction.sessions import OpenModel
 from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import Model
@@ -33,6 +34,7 @@ from tna_onnx.graph.requantize import requantized
 from tna_onnx.graph.rewrite import provenance
 from tna_onnx.graph.save import check_output
 from tna_onnx.graph.scores import choose_readout, find_readout
+from tna_onnx.maps import MAPS
 from tna_onnx.progress import Progress
 from tna_onnx.runtime import Session, parse_device
 
@@ -59,7 +61,7 @@ def open_task(job: Job, progress: Progress) -> Task:
         )
     # before any data are opened: a path that cannot be used costs no run
     target = target_of(job, model)
-    readout = _find_readout(job, model)
+    model, readout = _left_closed(job, model, _find_readout(job, model))
     opened = OpenModel(model, readout, device)
     names = job.calib.class_names(model.metadata, readout.labels, readout.n_classes)
     samples = open_samples(opened, job.calib, names)
@@ -79,6 +81,8 @@ def open_task(job: Job, progress: Progress) -> Task:
         data_notes += (f"the session is on CUDA, but {session.elsewhere}",)
     size = _batch_size(job, opened, samples, session)
     probed = check_readout(opened, samples.readout, session, samples.source, size)
+    if not samples.given:
+        data_notes += opened_notes(opened, samples.source, size)
     if probed.tail is not None and session is not None and session.fixed_batch:
         # the tail runs the collected batches as they are, so they must be those of the model
         size = session.fixed_batch
@@ -218,6 +222,17 @@ def _find_readout(job: Job, model: Model) -> Readout:
     if isinstance(readout, Head):
         return _as_stored(model, readout, job.settings.quantized_head)
     return readout
+
+
+def _left_closed(job: Job, model: Model, readout: Readout) -> tuple[Model, Readout]:
+    """Return the model with its integer head as it is, where a map behind the logits is all that is added."""
+    closed = model.closed
+    settings = job.settings
+    reads_features = settings.map in MAPS and MAPS[settings.map].needs_features
+    searched = settings.resolved_search != "none"
+    if closed is None or searched or reads_features or readout.logits not in closed.producers:
+        return model, readout
+    return closed, Readout(**{each.name: getattr(readout, each.name) for each in fields(Readout)})
 
 
 def _head(model: Model, options: ModelOptions) -> Head:

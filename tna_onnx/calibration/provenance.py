@@ -45,11 +45,20 @@ def provenance_entries(task: Task, settings: Settings, outcome: Outcome) -> dict
         "calibration_sketch": sketch_of(sample_digests(task.source)),
         "calibration_form": task.calibration.samples.form,
         **({"preprocessing": recipe} if recipe else {}),
+        **_advice(outcome),
         **task.class_output.provenance,
         "output_kind": task.class_output.kind,
     }
     # `metadata_props` hold texts only
     return {key: value if isinstance(value, str) else json.dumps(value) for key, value in entries.items()}
+
+
+def _advice(outcome: Outcome) -> dict[str, str]:
+    """Say what the file should not go through: its map compares features with those of the network as it is."""
+    fitted = outcome.fitted
+    if fitted is None or not fitted.needs_features or fitted.folded() is not None:
+        return {}
+    return {"quantization": "quantise the source and calibrate the result: this map reads features as they are"}
 
 
 def versions() -> dict[str, str]:

@@ -26,6 +26,7 @@ from tna_onnx.engine.outputs import Runs
 from tna_onnx.errors import CheckFailed
 from tna_onnx.graph.checker import checker_complaint
 from tna_onnx.graph.difference import unexpected_differences
+from tna_onnx.graph.integers import opened_like, quantizes_batches
 from tna_onnx.graph.limits import NO_MODEL_LIMITS
 from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.rewrite import Rewritten
@@ -92,7 +93,7 @@ def check_file(model: Model, rewritten: Rewritten, path: Path) -> bool:
     Raises:
         CheckFailed: an unexpected difference, or the checker refuses the file but not the source.
     """
-    differences = unexpected_differences(model, rewritten, load_model(path, NO_MODEL_LIMITS).proto)
+    differences = unexpected_differences(model, rewritten, opened_like(model, load_model(path, NO_MODEL_LIMITS)).proto)
     if differences:
         raise CheckFailed(f"verification: the written file differs from {model.name} in {'; '.join(differences)}")
     complaint = checker_complaint(path)
@@ -136,7 +137,7 @@ def check_probabilities(
     bound = probability_bounds(task, z, s, shipped.fitted, shipped.logits)
     difference = np.max(np.abs(actual - expected), axis=1, initial=0)
     _check_each(task, checked, rows, difference, bound)
-    _check_mean(difference, bound)
+    _check_mean(difference, bound, task.readout.output_step / 2 + task.readout.slack)
     largest = int(np.argmax(difference))
     return Verification(len(rows), float(difference[largest]), float(bound[largest]), checker)
 
@@ -157,9 +158,13 @@ def _check_each(
     )
 
 
-def _check_mean(difference: FloatArray, bound: FloatArray) -> None:
+def _check_mean(difference: FloatArray, bound: FloatArray, constant: float) -> None:
+    """Refuse a mean that rounding does not explain; `constant` is what moves every sample, and does not average out.
+
+    An output that is quantised is off by up to half a step, whatever the sample.
+    """
     mean = float(np.mean(difference))
-    if mean > max(_MIN_MEAN, float(np.mean(bound)) / 10):
+    if mean > max(_MIN_MEAN, constant + float(np.mean(bound)) / 10):
         raise CheckFailed(
             f"verification: the written file's probabilities are {mean:.3g} off the numerics on average, too much for "
             "rounding, which averages out"
@@ -169,10 +174,10 @@ def _check_mean(difference: FloatArray, bound: FloatArray) -> None:
 def _rows(task: Task, checked: Collected) -> NDArray[np.int64]:
     """Choose samples all over the data; the first ones, in the same batches, where results may depend on the batch.
 
-    Without a float head the model may quantise each batch in its own way.
+    Without a float head the model may quantise each batch in its own way; dynamic quantisation does.
     """
     n = len(checked.source)
-    if task.head is None:
+    if task.head is None or quantizes_batches(task.model):
         whole_batches = _SAMPLES // task.batch_size * task.batch_size
         return np.arange(min(whole_batches or task.batch_size, n), dtype=np.int64)
     # spread, because files often come sorted by class

@@ -27,6 +27,7 @@ from tna_onnx.extraction.mapped import ReadOnce
 from tna_onnx.extraction.sessions import OpenModel, open_part
 from tna_onnx.extraction.stored import find_stores, read_stored
 from tna_onnx.graph.cut import cut_between
+from tna_onnx.graph.integers import opened_up
 from tna_onnx.graph.limits import NO_MODEL_LIMITS
 from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.nodes import PREFIX
@@ -68,7 +69,7 @@ class Samples:
         """
         if not self.given:
             return Runner(open_session(path, path.name, device))
-        written = load_model(path, NO_MODEL_LIMITS)
+        written = opened_up(load_model(path, NO_MODEL_LIMITS))
         names = {name: name for name in self.given}
         inner = f"{PREFIX}/logits"
         if self.readout.logits in names and inner in written.producers:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from tna_onnx.errors import DeviceError, UnsupportedModel
 from tna_onnx.graph.in_memory import model_bytes
+from tna_onnx.graph.integers import opened_up
 from tna_onnx.graph.load import Model, ModelSource, load_model
 from tna_onnx.graph.options import ModelOptions
 
@@ -45,7 +46,7 @@ def open_source(source: ModelSource, options: ModelOptions) -> Model:
     """
     if options.isolate:
         _try(source, options)
-    return load_model(source, options.model_limits)
+    return opened_up(load_model(source, options.model_limits))
 
 
 def _try(source: ModelSource, options: ModelOptions) -> None:

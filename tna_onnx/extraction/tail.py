@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.data import Batch
 from tna_onnx.extraction.sessions import open_part
-from tna_onnx.graph.cut import cut_between
+from tna_onnx.graph.cut import cut_between, keeping
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.readout import Head
 from tna_onnx.graph.rewrite import rewrite
@@ -26,11 +26,12 @@ class Tail:
     """
 
     def __init__(self, model: Model, head: Head, device: Device, sample: Batch, fixed_batch: int | None) -> None:
-        self._model = model
+        self._feeds = {name: array.dtype for name, array in sample.items()}
+        # Each weight is written into a copy: of the head's own constants, not of the whole network.
+        self._model = keeping(model, cut_between(model.proto, self._feeds, [head.logits]))
         self._head = head
         self._device = device
         self._fixed_batch = fixed_batch
-        self._feeds = {name: array.dtype for name, array in sample.items()}
 
     def in_float(self) -> Tail:
         """Return the same with a weight that is kept in float where the file has it quantised."""

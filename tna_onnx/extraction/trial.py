@@ -21,6 +21,7 @@ from tna_onnx.extraction.isolated import STARTED
 from tna_onnx.extraction.sessions import OpenModel, open_model
 from tna_onnx.graph.checker import checker_complaint
 from tna_onnx.graph.head import find_heads
+from tna_onnx.graph.integers import opened_up
 from tna_onnx.graph.limits import ModelLimits
 from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.readout import Readout
@@ -45,7 +46,7 @@ def main(words: str) -> None:
     os.write(1, STARTED)
     _keep_to_itself(limits.isolate_seconds)
     with contextlib.suppress(Exception):
-        _open(load_model(source, limits), given)
+        _open(opened_up(load_model(source, limits)), given)
 
 
 def _keep_to_itself(seconds: float) -> None:

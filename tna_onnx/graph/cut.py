@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from tna_onnx.graph.load import Model
 from tna_onnx.graph.readout import Head
 from tna_onnx.graph.traverse import subgraph_inputs
 
-__all__ = ["ModelProto", "ancestors", "cut_at", "cut_between", "read_beside", "tail_nodes"]
+__all__ = ["ModelProto", "ancestors", "cut_at", "cut_between", "keeping", "read_beside", "tail_nodes"]
 
 
 def cut_at(model: Model, tensors: Sequence[str]) -> onnx.ModelProto:
@@ -50,6 +51,19 @@ def cut_between(proto: onnx.ModelProto, feeds: Mapping[str, np.dtype[Any]], outp
     for name, dtype in feeds.items():
         cut.graph.input.append(onnx.helper.make_tensor_value_info(name, code_of(dtype), None))
     return cut
+
+
+def keeping(model: Model, part: onnx.ModelProto) -> Model:
+    """Return a model with all its nodes, by the same indices, and no initializers but those of a part of it."""
+    names = {tensor.name for tensor in part.graph.initializer}
+    proto = onnx.ModelProto(ir_version=model.proto.ir_version, opset_import=model.proto.opset_import)
+    proto.functions.extend(model.proto.functions)
+    graph = model.proto.graph
+    proto.graph.name = graph.name
+    for field in ("node", "input", "output", "value_info", "sparse_initializer"):
+        getattr(proto.graph, field).extend(getattr(graph, field))
+    proto.graph.initializer.extend(tensor for tensor in graph.initializer if tensor.name in names)
+    return replace(model, proto=proto)
 
 
 def ancestors(model: Model, tensor: str) -> set[int]:

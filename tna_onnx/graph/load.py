@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
@@ -47,6 +48,8 @@ class Model:
         path: where it was read from; None for a model in memory.
         inlined: names of the functions that were inlined.
         limits: how much of it is taken in.
+        opened: label -> operator of the integer nodes that were brought into QDQ form (`graph.integers`).
+        closed: the model before that; None where nothing was opened.
     """
 
     proto: onnx.ModelProto
@@ -54,6 +57,8 @@ class Model:
     path: Path | None
     inlined: tuple[str, ...] = ()
     limits: ModelLimits = DEFAULT_MODEL_LIMITS
+    opened: Mapping[str, str] = field(default_factory=dict)
+    closed: Model | None = field(default=None, repr=False)
 
     @property
     def name(self) -> str:

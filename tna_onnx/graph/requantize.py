@@ -11,7 +11,7 @@ from tna_onnx.graph.quantized import Quantized, read_quantized
 from tna_onnx.graph.readout import Head
 from tna_onnx.graph.stored import Stored
 
-__all__ = ["requantized"]
+__all__ = ["features_step", "requantized"]
 
 # The stored scale is a product that was rounded to float32 or float16; a scale of its own is further off.
 _SCALE_TOLERANCE = 1e-4
@@ -45,6 +45,17 @@ def _per_class(head: Head, stored: Stored, quantized: Quantized) -> Stored:
     if len(along) != 1:
         return stored
     return replace(stored, quantized=quantized.per_channel(along[0]))
+
+
+def features_step(model: Model, head: Head) -> float:
+    """Return the step of quantised features, the largest of several; 0 if they are not quantised by a constant."""
+    node = model.producer(head.features)
+    if node is None or node.op_type != "DequantizeLinear" or len(node.input) < 2:
+        return 0.0
+    scale = model.constant_tensor(node.input[1])
+    if scale is None:
+        return 0.0
+    return float(np.max(model.floats(scale), initial=0))
 
 
 def _features_scale(model: Model, head: Head) -> float | None:

@@ -11,11 +11,12 @@ from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.dtypes import FLOAT_TYPES
 from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.input_types import shape_text
+from tna_onnx.graph.linear import is_quantized
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.purpose import purpose
 from tna_onnx.graph.readout import Readout
 from tna_onnx.graph.stored import Refused
-from tna_onnx.graph.walk import ONE_NUMBER, SINGLE_ONLY, Walked, walk_back
+from tna_onnx.graph.walk import ONE_NUMBER, SINGLE_ONLY, Walked, require_little_slack, walk_back
 
 __all__ = ["choose_readout", "find_readout"]
 
@@ -99,6 +100,7 @@ def _readout(model: Model, info: onnx.ValueInfoProto, kind: str | None) -> Reado
     holds = _holds(walked, kind, columns)
     if columns < 2:
         raise Refused("the number of classes is unknown: the output's last dimension is not declared")
+    require_little_slack(walked.output_slack, columns, walked.activation)
     return Readout(
         output=info.name,
         logits=walked.logits,
@@ -143,10 +145,17 @@ def _holds(walked: Walked, kind: str | None, columns: int) -> str:
                 "hold shares from 0 to 1: say so with --output-kind probabilities"
             )
         raise Refused(
-            f"the graph does not tell whether it holds logits or probabilities (it comes from {walked.where}); say "
+            f"the graph does not tell whether it holds logits or probabilities (it comes from {_from(walked)}); say "
             "so with --output-kind logits or --output-kind probabilities"
         )
     return holds
+
+
+def _from(walked: Walked) -> str:
+    """Say where an output comes from, and why an integer operator there is no head."""
+    if walked.node is None or not is_quantized(walked.node):
+        return walked.where
+    return f"{walked.where}, a {walked.node.op_type}, whose quantised weight cannot be replaced"
 
 
 def _columns(info: onnx.ValueInfoProto, walked: Walked, labels: tuple[int | str, ...]) -> int:

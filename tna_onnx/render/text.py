@@ -19,7 +19,7 @@ from tna_onnx.render.plot import ReliabilityPlot
 from tna_onnx.results.collection import Collection
 from tna_onnx.results.difference import ModelDifference, OtherOutput, OutputDifference
 from tna_onnx.results.evaluation import Evaluation
-from tna_onnx.results.inspection import HeadInfo, Inspection
+from tna_onnx.results.inspection import LABELS, HeadInfo, Inspection
 from tna_onnx.results.report import Comparison, Report
 from tna_onnx.results.standing import Word, changed
 
@@ -120,7 +120,10 @@ def inspection_text(inspection: Inspection) -> RenderableType:
     for head in inspection.heads:
         lines += ["", *_head_lines(head)]
     for refusal in inspection.refusals:
-        lines += ["", f"refused  output '{refusal.output}', at {refusal.node}: {refusal.reason}"]
+        if refusal.reason == LABELS and inspection.heads:  # as it should be, beside scores that were found
+            lines += ["", f"labels   output '{refusal.output}', from {refusal.node}"]
+        else:
+            lines += ["", f"refused  output '{refusal.output}', at {refusal.node}: {refusal.reason}"]
     if inspection.provenance:
         lines += ["", "recalibrated by tna-onnx:", *(f"  {k}: {v}" for k, v in inspection.provenance.items())]
     return _lines(lines)

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.readout import Refusal
 
-__all__ = ["HeadInfo", "Inspection"]
+__all__ = ["LABELS", "HeadInfo", "Inspection"]
+
+LABELS = "holds class labels, not scores"
+"""Why an output of labels is no head's."""
 
 
 @dataclass(frozen=True)

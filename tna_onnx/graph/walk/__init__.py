@@ -2,5 +2,6 @@
 
 from tna_onnx.graph.walk.layer import MULTI_LABEL, ONE_NUMBER, SINGLE_ONLY
 from tna_onnx.graph.walk.loop import Walked, walk_back
+from tna_onnx.graph.walk.output_steps import require_little_slack
 
-__all__ = ["MULTI_LABEL", "ONE_NUMBER", "SINGLE_ONLY", "Walked", "walk_back"]
+__all__ = ["MULTI_LABEL", "ONE_NUMBER", "SINGLE_ONLY", "Walked", "require_little_slack", "walk_back"]

@@ -17,6 +17,7 @@ from tna_onnx.graph.nodes import PREFIX
 from tna_onnx.graph.readout import Head
 from tna_onnx.graph.stored import Mirror, Permute, Refused, Stored
 from tna_onnx.graph.walk.logit_steps import PASSED
+from tna_onnx.graph.walk.output_steps import require_little_slack
 from tna_onnx.graph.walk.state import State
 
 __all__ = ["MULTI_LABEL", "ONE_NUMBER", "SINGLE_ONLY", "head_at"]
@@ -168,6 +169,7 @@ def _check(state: State, layer: Linear, vectors: NDArray[np.float64]) -> None:
         raise Refused(f"logits are scaled by {state.scale.shape[0]} values, but there are {rows} classes")
     if state.bias is not None:
         _check_bias(state.bias, layer, rows)
+    require_little_slack(state.output_slack, layer.classes or max(2, rows), state.activation)
     _check_declared(state, rows)
 
 

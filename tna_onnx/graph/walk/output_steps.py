@@ -13,13 +13,22 @@ from tna_onnx.graph.walk.logit_steps import PASSED
 from tna_onnx.graph.walk.state import State
 from tna_onnx.graph.walk.written_out import BESIDE_SUM, scores_of, written_out
 
-__all__ = ["STEPS", "divides_by_own_sum", "normalized", "normalizer", "written_activation", "zip_map"]
+__all__ = [
+    "MAX_SLACK",
+    "STEPS",
+    "divides_by_own_sum",
+    "normalized",
+    "normalizer",
+    "require_little_slack",
+    "written_activation",
+    "zip_map",
+]
 
 # Operators that end the logits.
 _ACTIVATIONS = {"Softmax": "softmax", "LogSoftmax": "log_softmax", "Sigmoid": "sigmoid"}
 
-# By how much a Clip or an added constant behind an activation may change a probability.
-_MAX_SLACK = 1e-3
+MAX_SLACK = 1e-3
+"""By how much a Clip or an added constant behind an activation may change a probability."""
 
 
 def zip_map(state: State, node: onnx.NodeProto) -> str:
@@ -169,11 +178,27 @@ def _slack(state: State, node: onnx.NodeProto) -> str | None:
     if _makes(state.model, operands[0]) not in ("Softmax", "Sigmoid"):
         return None
     slack = _change(state.model, node)
-    if not slack <= _MAX_SLACK:
-        raise Refused(f"{node.op_type} behind probabilities changes them by up to {slack:.2g}; at most {_MAX_SLACK:g}")
+    if not slack <= MAX_SLACK:
+        raise Refused(f"{node.op_type} behind probabilities changes them by up to {slack:.2g}; at most {MAX_SLACK:g}")
     state.require_plain(f"the result of {node.op_type}")
     state.output_slack += slack
     return str(operands[0])
+
+
+def require_little_slack(slack: float, classes: int, activation: str) -> None:
+    """Refuse constants of all classes that together move a probability far, once these add up to 1 again.
+
+    log (p + e) stands for (p + e) / (1 + C e), which differs from p by C e at most.
+
+    Raises:
+        Refused: they do.
+    """
+    together = slack * classes
+    if activation == "log_softmax" and together > MAX_SLACK * (1 + 1e-6):
+        raise Refused(
+            f"a Clip or constant of {slack:.2g} behind each of {classes} probabilities changes them by up to "
+            f"{together:.2g} in the log; at most {MAX_SLACK:g}"
+        )
 
 
 def _change(model: Model, node: onnx.NodeProto) -> float:
