@@ -6,22 +6,21 @@ import logging
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tna_onnx.calibration.crossfit import FOLDS
 from tna_onnx.calibration.job import Job
 from tna_onnx.calibration.leaks import Told, check_leaks
+from tna_onnx.calibration.network import Network, check_engine
 from tna_onnx.calibration.settings import QuantizedHead
-from tna_onnx.calibration.task import Collected, Task
+from tna_onnx.calibration.task import Task
 from tna_onnx.data.images.notes import preprocessing_warnings
 from tna_onnx.data.source import require_samples, source_notes
 from tna_onnx.engine.placement import placement_of
 from tna_onnx.errors import UnsupportedModel, UsageError
 from tna_onnx.extraction.batch_size import batch_size_for, check_batch_size
-from tna_onnx.extraction.collect import collect_features
 from tna_onnx.extraction.given import Samples, open_samples
-from tna_onnx.extraction.head_check import Probed, check_readout
+from tna_onnx.extraction.head_check import check_readout
 from tna_onnx.extraction.isolated import open_source
 from tna_onnx.extraction.sessions import OpenModel
 from tna_onnx.graph.head import choose_head
@@ -82,17 +81,16 @@ def open_task(job: Job, progress: Progress) -> Task:
         size = session.fixed_batch
     provider, fallback = _provider(session)
     _log.info("open: %s, provider %s", model.name, provider)
-    network = _Network(opened, probed, size, progress)
+    network = Network(opened, probed, names, size, progress, job)
     return Task(
         opened=opened,
         probed=probed,
         class_output=output_of(readout),
         class_names=names,
         output=target,
-        calibration=network.collect(samples, job.folder),
-        # no cache: a store is for what later fits start from
-        held_out=None if held_out is None else network.collect(held_out, None),
-        training=None if training is None else network.collect(training, None),
+        calibration=network.collect(samples, job.calib, job.folder),
+        held_out=network.collect_beside(held_out, job.held_out),
+        training=network.collect_beside(training, job.training),
         provider=provider,
         fallback=fallback,
         batch_size=size,
@@ -109,30 +107,10 @@ def _check_arguments(job: Job) -> None:
         UsageError: such an argument.
     """
     check_batch_size(job.batch_size)
+    check_engine(job)
     # a head's graph says what follows it; a second word on that could contradict it
     if job.needs_head and job.options.output_kind not in (None, "logit"):
         raise UsageError("--output-kind is for --search none; where class vectors are searched, the graph tells")
-
-
-@dataclass(frozen=True, eq=False)
-class _Network:
-    """The model, ready to run over samples."""
-
-    opened: OpenModel
-    probed: Probed
-    batch_size: int
-    progress: Progress
-
-    def collect(self, samples: Samples, cache: Path | None) -> Collected:
-        """Run the samples, once, up to the head; samples that hold logits are taken as they are."""
-        _log.info("collect: %s", samples.source.describe())
-        readout = samples.readout
-        if isinstance(readout, Head):
-            readout = self.probed.readout
-        table = collect_features(
-            self.opened, readout, samples.source, self.batch_size, self.progress, cache, samples.given
-        )
-        return Collected(replace(samples, readout=readout), table)
 
 
 def _provider(session: Session | None) -> tuple[str, str]:
@@ -246,6 +224,11 @@ def _check_samples(job: Job, samples: Samples, held_out: Samples | None, trainin
     bins = job.settings.bins
     if training is not None and not isinstance(training.readout, Head):
         raise UsageError(f"{training.source.describe()}: holds logits; --train-features needs data or features")
+    if job.engine != "local" and samples.given:
+        raise UsageError(
+            f"{samples.source.describe()}: holds features or logits, which leave workers nothing to do; leave --engine "
+            f"{job.engine} out"
+        )
     if job.needs_head:
         _require_features(samples)
     if held_out is None:

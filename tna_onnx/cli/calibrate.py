@@ -16,6 +16,7 @@ from tna_onnx.cli.options import (
     bins_option,
     confidence_option,
     data_options,
+    engine_option,
     model_argument,
     model_options,
     run_options,
@@ -97,6 +98,7 @@ _result_options = together(
 @bins_option
 @model_options
 @run_options
+@engine_option
 @config_options
 def calibrate(
     preset: str | None,

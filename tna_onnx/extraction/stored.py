@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from tna_onnx.data.files import open_regular
 from tna_onnx.errors import DataError
-from tna_onnx.extraction.manifest import MANIFEST, read_manifest
-from tna_onnx.extraction.store import LABELS, DiskStore, as_json, labels_digest
+from tna_onnx.extraction.manifest import MANIFEST, as_json, read_manifest
+from tna_onnx.extraction.store import LABELS, DiskStore, labels_digest
 
 __all__ = ["StoredFeatures", "begun_batch_size", "find_stores", "read_stored"]
 
