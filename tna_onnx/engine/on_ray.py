@@ -55,7 +55,7 @@ class OnRay:
                 f"engine 'ray:{self.address}': expected ray:HOST:PORT, the address of the head node that `ray start` "
                 "prints; start this command on a machine of the cluster"
             )
-        optional("ray", "ray", "--engine ray")
+        _ray()
 
     def map_chunks(self, of: Callable[..., T], chunks: Iterable[tuple[Any, ...]]) -> Generator[T, None, None]:
         """Yield of(*chunk_1), of(*chunk_2), ...; see `Engine`.
@@ -63,8 +63,7 @@ class OnRay:
         Raises:
             DeviceError: the cluster cannot be reached, or has nothing free.
         """
-        import ray  # noqa: PLC0415 - an extra, and heavy
-
+        ray = _ray()
         with _connected(ray, self.address):
             kind = "GPU" if getattr(of, "needs_gpu", False) else "CPU"
             count = int(ray.available_resources().get(kind, 0))
@@ -138,11 +137,14 @@ class _Actor:
 
 def _workers_beside(kind: str) -> int:
     """Return how many workers the machine of this process has at most, this one included."""
-    import ray  # noqa: PLC0415 - an extra, and heavy
-
+    ray = _ray()
     own = ray.get_runtime_context().get_node_id()
     counts = [int(node["Resources"].get(kind, 1)) for node in ray.nodes() if node["NodeID"] == own]
     return max(1, *counts)
+
+
+def _ray() -> Any:
+    return optional("ray", "ray", "--engine ray")
 
 
 @contextlib.contextmanager

@@ -242,7 +242,7 @@ class Collector:
             )
         return decided
 
-    def put(self, array: NDArray[Any], name: str, values: NDArray[Any], start: int) -> None:
+    def put(self, array: Any, name: str, values: NDArray[Any], start: int) -> None:
         if values.shape[1:] != array.shape[1:]:
             raise DataError(
                 f"{self.source.describe()}: {name} of samples from {start} on have shape {values.shape[1:]}, those "

@@ -77,8 +77,8 @@ class Spread:
             # names, shapes and dtypes of the arrays, which all workers must agree on
             first = collector.rows(next(source.batches(batch_size)))
             if first.scalars:
-                names = ", ".join(first.scalars)
-                raise UsageError(f"{opened.model.name}: {names} have no row per sample; leave --engine out")
+                several = ", ".join(first.scalars)
+                raise UsageError(f"{opened.model.name}: {several} have no row per sample; leave --engine out")
             for name, values in first.arrays.items():
                 store.array(name, values.shape[1:], values.dtype)
             self._fill(self._filler(opened, collector, names, store), store, progress)
