@@ -61,14 +61,15 @@ class OnRay:
         """Yield of(*chunk_1), of(*chunk_2), ...; see `Engine`.
 
         Raises:
-            DeviceError: the cluster cannot be reached, or has nothing free.
+            DeviceError: the cluster cannot be reached, or has no CPU or GPU.
         """
         ray = _ray()
         with _connected(ray, self.address):
             kind = "GPU" if getattr(of, "needs_gpu", False) else "CPU"
-            count = int(ray.available_resources().get(kind, 0))
+            # what is free now says little: an actor that has just ended, or another job, may hold the rest for a moment
+            count = int(ray.cluster_resources().get(kind, 0))
             if not count:
-                raise DeviceError(f"the Ray cluster has no {kind} that is free; wait, or start machines")
+                raise DeviceError(f"the Ray cluster has no {kind}; start machines that have one")
             yield from map_on(lambda: _RayWorker(ray, of, kind), count, chunks)
 
     def sum_chunks(self, of: Callable[..., S], chunks: Iterable[tuple[Any, ...]]) -> S:
