@@ -53,6 +53,9 @@ NOT_RUN = {
         "tna-onnx calibrate models/digits/model.onnx --config tna.toml --figures figures/ --mlflow "
         "-o digits.logged.onnx"
     ],
+    "docs/how-to/cluster.md": [
+        "tna-onnx features model.onnx --data /shared/train/ --cache /shared/features/ --engine ray:head:6379"
+    ],
     "docs/how-to/text.md": ["tna-onnx calibrate model.onnx reviews.csv --tokenizer model_folder/"],
     "docs/how-to/serving.md": [
         'docker run --rm -p 8000:8000 -v "$PWD/repository:/models" nvcr.io/nvidia/tritonserver:24.08-py3 '

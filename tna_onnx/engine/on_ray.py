@@ -11,6 +11,7 @@ import os
 import re
 import signal
 import socket
+import sys
 import textwrap
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -159,13 +160,15 @@ def _connected(ray: Any, address: str) -> Iterator[None]:
     with _own_signals():
         try:
             _connect(ray, address)
-        except (ConnectionError, OSError, RuntimeError, ValueError) as error:
+        except Exception as error:  # noqa: BLE001 - what Ray raises here has no class in common
             where = address or "this machine"
             raise DeviceError(f"the Ray cluster at {where} cannot be used: {_last_line(error)}") from error
-    try:
-        yield
-    finally:
-        ray.shutdown()
+    # Ray tells of workers that are lost on standard output, which is for results
+    with contextlib.redirect_stdout(sys.stderr):
+        try:
+            yield
+        finally:
+            ray.shutdown()
 
 
 def _connect(ray: Any, address: str) -> None:

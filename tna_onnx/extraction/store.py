@@ -254,7 +254,7 @@ def open_store(cache: Path, key: Mapping[str, Any], labels: NDArray[np.int64], b
 def labels_digest(labels: NDArray[Any]) -> str:
     """Return SHA-256 (hex) of labels."""
     # little-endian on every machine: a store may be moved
-    return hashlib.sha256(np.ascontiguousarray(labels, "<i8").tobytes()).hexdigest()
+    return hashlib.sha256(np.ascontiguousarray(labels, "<i8").data).hexdigest()
 
 
 @contextlib.contextmanager
