@@ -160,7 +160,7 @@ def _connected(ray: Any, address: str) -> Iterator[None]:
     with _own_signals():
         try:
             _connect(ray, address)
-        except Exception as error:  # noqa: BLE001 - what Ray raises here has no class in common
+        except Exception as error:
             where = address or "this machine"
             raise DeviceError(f"the Ray cluster at {where} cannot be used: {_last_line(error)}") from error
     # Ray tells of workers that are lost on standard output, which is for results
