@@ -49,7 +49,7 @@ class Clock:
         """Start a worker."""
         return Clock.Worker(self)
 
-    def wait(self, *_: object) -> tuple[set[Future[Any]], set[Future[Any]]]:
+    def wait(self, *_ignored: object) -> tuple[set[Future[Any]], set[Future[Any]]]:
         """Go on to the next event."""
         self.now, _, future, dies = heapq.heappop(self._events)
         if dies:
