@@ -340,3 +340,26 @@ def test_samples_that_workers_cannot_open(data: Data, message: str) -> None:
 @pytest.mark.parametrize("path", ["d.npz", Path("d.npz"), "file:///d.npz"])
 def test_samples_that_they_can(path: str | Path) -> None:
     require_openable(Data(path), "ray")
+
+
+@pytest.mark.parametrize(("took", "written"), [(0.0, 11), (0.1, 3), (1.0, 2)])
+def test_manifests_take_a_small_share_of_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, took: float, written: int
+) -> None:
+    """100 chunks come in ten seconds; the last manifest is written whatever the time."""
+    now = [100.0]
+    times: list[float] = []
+
+    def write(_folder: Path, _content: dict[str, Any]) -> None:
+        times.append(now[0])
+        now[0] += took
+
+    store = store_module.DiskStore(tmp_path, {}, 100 * BATCH, BATCH)
+    monkeypatch.setattr(store_module, "write_manifest", write)
+    monkeypatch.setattr(store_module.time, "monotonic", lambda: now[0])
+    for place in range(100):
+        now[0] = max(now[0], 100 + place / 10)
+        store.take(str(place))
+    store.record()
+    store.record()  # nothing new
+    assert len(times) == written

@@ -26,11 +26,11 @@ from tna_onnx.data.files import open_regular
 from tna_onnx.data.options import Data
 from tna_onnx.errors import DataError, DeviceError, UsageError
 from tna_onnx.extraction.collect import Collector, session_for
-from tna_onnx.extraction.keys import model_key
+from tna_onnx.extraction.keys import labels_digest, model_key
 from tna_onnx.extraction.manifest import as_json, read_manifest
 from tna_onnx.extraction.own_files import open_own
 from tna_onnx.extraction.sessions import OpenModel
-from tna_onnx.extraction.store import cannot_write, labels_digest, rows_checksum
+from tna_onnx.extraction.store import cannot_write, rows_checksum
 from tna_onnx.extraction.tensors import Tensors
 from tna_onnx.graph.limits import ModelLimits
 from tna_onnx.graph.load import load_model

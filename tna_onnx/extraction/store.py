@@ -34,7 +34,7 @@ from tna_onnx.extraction.manifest import MANIFEST, as_json, json_digest, read_ma
 from tna_onnx.extraction.mapped import allocate, release
 from tna_onnx.extraction.own_files import make_folder, open_own
 
-__all__ = ["LABELS", "DiskStore", "cannot_write", "labels_digest", "open_store", "rows_checksum"]
+__all__ = ["LABELS", "DiskStore", "cannot_write", "open_store", "rows_checksum"]
 
 LABELS = "labels.npy"
 
@@ -42,8 +42,9 @@ LABELS = "labels.npy"
 # waited for a thousand times.
 _CHUNK = 1024
 
-# Between two manifests, where several processes fill the store: that of a hundred million samples has 7 MB.
-_SECONDS = 1.0
+# Where several processes fill the store, the next manifest waits this long, and this many times as long as the last one
+# took: that of a hundred million samples has 7 MB, and workers wait for who writes it.
+_SECONDS, _TIMES = 1.0, 50.0
 
 
 @dataclass(eq=False)
@@ -70,7 +71,7 @@ class DiskStore:
     begun: int = 0
     notes: list[str] = field(default_factory=list)
     _unrecorded: int = 0
-    _recorded_at: float = 0.0
+    _record_at: float = 0.0
 
     @property
     def n_chunks(self) -> int:
@@ -116,7 +117,7 @@ class DiskStore:
         self.checksums.append(checksum)
         self.begun = 0
         self._unrecorded += 1
-        if time.monotonic() - self._recorded_at > _SECONDS:
+        if time.monotonic() >= self._record_at:
             self.record()
 
     def record(self) -> None:
@@ -127,13 +128,15 @@ class DiskStore:
         """
         if not self._unrecorded:
             return
+        begun = time.monotonic()
         try:
             self._write_manifest()
             clear(self.folder)
         except OSError as error:
             raise cannot_write(self.folder, error) from error
         self._unrecorded = 0
-        self._recorded_at = time.monotonic()
+        now = time.monotonic()
+        self._record_at = now + max(_SECONDS, _TIMES * (now - begun))
 
     def reopened(self) -> dict[str, NDArray[Any]]:
         """Return the arrays mapped anew, with what other machines have written."""
@@ -249,12 +252,6 @@ def open_store(cache: Path, key: Mapping[str, Any], labels: NDArray[np.int64], b
         except OSError as error:
             raise cannot_write(folder, error) from error
         yield store
-
-
-def labels_digest(labels: NDArray[Any]) -> str:
-    """Return SHA-256 (hex) of labels."""
-    # little-endian on every machine: a store may be moved
-    return hashlib.sha256(np.ascontiguousarray(labels, "<i8").data).hexdigest()
 
 
 @contextlib.contextmanager
