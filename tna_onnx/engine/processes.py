@@ -74,13 +74,13 @@ class _Process:
 
     def stop(self, *, at_once: bool) -> None:
         """End it; see `Worker`."""
+        # a pool that is told to shut down and not waited for can be waited for no more: `join` tells it
         if at_once:
             self._ours.close()
-        self._pool.shutdown(wait=False, cancel_futures=True)
 
     def join(self) -> None:
         """Wait until it has ended; see `Worker`."""
-        self._pool.shutdown()
+        self._pool.shutdown(cancel_futures=True)
         self._ours.close()
         self._theirs.close()
 
