@@ -29,7 +29,7 @@ from problems import make
 from scipy.optimize import minimize_scalar
 from scipy.special import expit, log_softmax
 
-from tna_onnx.engine.local import reduce_chunks
+from tna_onnx.engine.local import sum_chunks
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.isotonic import CENTRES, cells, isotonic_log_odds, pool
 
@@ -42,7 +42,7 @@ def reduce_of(logits: np.ndarray, labels: np.ndarray) -> Callable[..., Any]:
     cuts = [*range(0, len(labels), rows), len(labels)]
 
     def run(of: Callable[..., Any], *aligned: np.ndarray) -> Any:
-        return reduce_chunks(
+        return sum_chunks(
             of, [(logits[a:b], labels[a:b], None, *(x[a:b] for x in aligned)) for a, b in itertools.pairwise(cuts)]
         )
 

@@ -58,7 +58,7 @@ class DataError(TnaError):
 
 
 class DeviceError(TnaError):
-    """ONNX Runtime or the device that was asked for is not available, or the machine has too little memory."""
+    """ONNX Runtime, the device or the cluster asked for is not available, or the machine has too little memory."""
 
     exit_code = 5
 

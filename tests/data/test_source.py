@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 import tarfile
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -364,6 +365,30 @@ def test_wrong_arguments_fail_at_the_call_and_not_later(opened: tuple[Source, li
 def test_split_rows() -> None:
     assert [part.tolist() for part in split_rows(5, 2, None)] == [[0, 1], [2, 3], [4]]
     assert [part.tolist() for part in split_rows(5, 2, np.array([4, 0, -1]))] == [[4, 0], [4]]
+    assert [part.tolist() for part in split_rows(5, 2, np.array([True, False, True, True, False]))] == [[0, 2], [3]]
+    assert split_rows(5, 2, np.array([], np.int64)) == []
+    assert split_rows(5, 9, np.array([4, 1], np.uint8))[0].dtype == np.int64
+
+
+@given(st.integers(1, 6), st.lists(st.integers(-8, 8), max_size=6))
+def test_rows_are_those_of_an_index_array(n_samples: int, rows: list[int]) -> None:
+    """The definition: NumPy's index of 0 to N - 1, its refusals included."""
+    index = np.array(rows, np.int64)
+    try:
+        expected = np.arange(n_samples)[index].tolist()
+    except IndexError:
+        with pytest.raises(IndexError):
+            split_rows(n_samples, 9, index)
+    else:
+        assert [row for part in split_rows(n_samples, 9, index) for row in part.tolist()] == expected
+
+
+def test_a_few_rows_of_very_many_samples_cost_no_list_of_all() -> None:
+    tracemalloc.start()
+    split_rows(10**8, 64, np.arange(10**8 - 1024, 10**8))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2**20
 
 
 def test_require_samples() -> None:

@@ -1,7 +1,7 @@
 """An engine may send what it is given to other processes: every function and statistic can be pickled."""
 
 import pickle
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
 import numpy as np
@@ -30,11 +30,11 @@ class Pickling:
     def __init__(self) -> None:
         self.calls = 0
 
-    def reduce_chunks(self, of: Callable[..., Any], chunks: Iterable[tuple[Any, ...]]) -> Any:
-        return local.reduce_chunks(self._sent(of), chunks)
+    def sum_chunks(self, of: Callable[..., Any], chunks: Iterable[tuple[Any, ...]]) -> Any:
+        return local.sum_chunks(self._sent(of), chunks)
 
-    def collect_chunks(self, of: Callable[..., Any], chunks: Iterable[tuple[Any, ...]]) -> list[Any]:
-        return local.collect_chunks(self._sent(of), chunks)
+    def map_chunks(self, of: Callable[..., Any], chunks: Iterable[tuple[Any, ...]]) -> Generator[Any, None, None]:
+        return local.map_chunks(self._sent(of), chunks)
 
     def _sent(self, of: Callable[..., Any]) -> Callable[..., Any]:
         self.calls += 1
@@ -127,4 +127,4 @@ def test_every_kind_of_logits_takes_an_engine(problem: tuple[FeatureTable, Array
 def test_a_closure_is_noticed() -> None:
     """The engine of this test refuses what cannot be sent."""
     with pytest.raises((pickle.PicklingError, AttributeError)):
-        Pickling().reduce_chunks(lambda x: x, [(1,)])
+        Pickling().sum_chunks(lambda x: x, [(1,)])

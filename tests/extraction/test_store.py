@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from tests.conftest import ROOT
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction import store as store_module
-from tna_onnx.extraction.store import DiskStore, labels_digest, open_store
+from tna_onnx.extraction.keys import labels_digest
+from tna_onnx.extraction.store import DiskStore, open_store
 from tna_onnx.extraction.stored import begun_batch_size, find_stores, read_stored
 
 N, BATCH, CHUNK = 2500, 100, 1000  # chunks are whole batches, 1024 samples at most for batches up to that

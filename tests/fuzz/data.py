@@ -29,7 +29,8 @@ from tna_onnx.cli.config.files import read_file
 from tna_onnx.cli.group import group
 from tna_onnx.data import InputSpec, Recipe, open_precomputed, open_source, read_class_names, read_recipe
 from tna_onnx.data.digest import sample_digests
-from tna_onnx.extraction.store import labels_digest, open_store
+from tna_onnx.extraction.keys import labels_digest
+from tna_onnx.extraction.store import open_store
 from tna_onnx.extraction.stored import find_stores, read_stored
 
 N = 6

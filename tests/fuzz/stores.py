@@ -17,8 +17,9 @@ from random import Random
 import numpy as np
 
 from tests.fuzz.mutate import mutated_bytes, mutated_json
+from tna_onnx.extraction.keys import labels_digest
 from tna_onnx.extraction.manifest import json_digest
-from tna_onnx.extraction.store import labels_digest, open_store
+from tna_onnx.extraction.store import open_store
 from tna_onnx.extraction.stored import find_stores, read_stored
 
 N, BATCH = 40, 5

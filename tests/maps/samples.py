@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tna_onnx.engine.local import reduce_chunks
+from tna_onnx.engine.local import sum_chunks
 from tna_onnx.maps.base import Reduce
 
 Array = np.ndarray
@@ -27,7 +27,7 @@ def reduce_of(logits: Any, labels: Any, features: Any = None, cuts: Sequence[int
 
     def run(of: Callable[..., Any], *aligned: Array) -> Any:
         arrays = (logits, labels, features, *aligned)
-        return reduce_chunks(
+        return sum_chunks(
             of, [tuple(None if x is None else x[a:b] for x in arrays) for a, b in itertools.pairwise(borders)]
         )
 

@@ -76,6 +76,9 @@ NOT_RUN = {
         "python3 -m venv .venv && .venv/bin/pip install '.[cpu]'",
         r'py -m venv .venv; .venv\Scripts\pip install ".[cpu]"; .venv\Scripts\tna-onnx --version',
     ],
+    "docs/how-to/cluster.md": [
+        "tna-onnx features model.onnx --data /shared/train/ --cache /shared/features/ --engine ray:head:6379"
+    ],
     "docs/how-to/text.md": ["tna-onnx calibrate model.onnx reviews.csv --tokenizer model_folder/"],
     "docs/how-to/serving.md": [
         'docker run --rm -p 8000:8000 -v "$PWD/repository:/models" nvcr.io/nvidia/tritonserver:24.08-py3 '

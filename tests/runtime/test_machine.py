@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from tna_onnx.runtime import allowed_cores, free_memory, machine, resident_memory
+from tna_onnx.runtime import allowed_cores, free_memory, machine, resident_memory, share_cores
 
 
 @pytest.mark.parametrize(
@@ -57,3 +57,17 @@ def test_this_machine() -> None:
     total = psutil.virtual_memory().total
     assert 0 <= free_memory() <= total
     assert 10**6 < resident_memory() < total  # Python and NumPy alone take more than a megabyte
+
+
+def test_processes_share_the_cores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "cpu.max").write_text("max 100000\n")
+    monkeypatch.setattr(psutil, "Process", lambda: SimpleNamespace(cpu_affinity=lambda: [*range(8)]))
+    monkeypatch.setattr(machine, "_SHARING", [1])
+    assert allowed_cores(tmp_path) == 8
+    share_cores(3)
+    assert allowed_cores(tmp_path) == 2
+    share_cores(100)
+    assert allowed_cores(tmp_path) == 1
+    (tmp_path / "cpu.max").write_text("400000 100000\n")
+    share_cores(2)
+    assert allowed_cores(tmp_path) == 2

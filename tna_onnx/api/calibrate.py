@@ -44,6 +44,7 @@ def calibrate(
     device: str = "auto",
     batch_size: BatchSize = 64,
     cache: str | Path | None = None,
+    engine: str = "local",
     overwrite: bool = False,
     details: bool = False,
     report: str | Path | None = None,
@@ -73,6 +74,8 @@ def calibrate(
         device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
         batch_size: samples per run; `auto` finds them by a short probe.
         cache: folder in which features are kept; an interrupted run goes on there, and a later one starts from them.
+        engine: `local`, `processes:N`, `ray` or `ray:HOST:PORT`: who runs the model over the data. All but `local` need
+            a `cache` (docs/how-to/cluster.md).
         overwrite: allow the output to be the input.
         details: collect the numbers behind the figures of the HTML report too, as `Report.details`.
         report: HTML page to write.
@@ -91,7 +94,7 @@ def calibrate(
         UsageError: a path or setting that cannot be used.
         UnsupportedModel: no head that can be replaced.
         DataError: the data do not fit the model, or a map cannot be fitted on them.
-        DeviceError: ONNX Runtime or the device is missing.
+        DeviceError: ONNX Runtime, the device or the Ray cluster is missing, or workers end again and again.
         ResultError: `report`, `json` or `figures` cannot be written; the model is.
         CheckFailed: the file does not verify, or the accuracy is not the expected one. No file is written.
         GateMissed: a CheckFailed whose `result` is the Report of a result that missed gates. No file is written.
@@ -116,6 +119,7 @@ def calibrate(
         device=device,
         batch_size=batch_size,
         cache=cache,
+        engine=engine,
     )
     unknown = held_out_of(ood_data, calibration, {**words, "eval_labels": None})
     if unknown is not None and decisions is None:

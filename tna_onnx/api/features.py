@@ -11,6 +11,7 @@ from tna_onnx.api.arguments import DataModelWords, Unpack, data_of, model_option
 from tna_onnx.api.shown import ProgressWord, check_targets, kept, shown
 from tna_onnx.data.images.notes import preprocessing_notes
 from tna_onnx.data.suspicion import warnings_of
+from tna_onnx.engine.collecting import spread_on
 from tna_onnx.errors import UsageError
 from tna_onnx.extraction.batch_size import BatchSize, batch_size_for, batch_size_notes, check_batch_size
 from tna_onnx.extraction.collect import collect_features
@@ -38,6 +39,7 @@ def features(
     *,
     device: str = "auto",
     batch_size: BatchSize = 64,
+    engine: str = "local",
     json: str | Path | None = None,
     progress: ProgressWord = None,
     **words: Unpack[DataModelWords],
@@ -52,6 +54,7 @@ def features(
         cache: folder of feature stores; made if it is missing.
         device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
         batch_size: samples per run; `auto` finds them by a short probe.
+        engine: `local`, `processes:N`, `ray` or `ray:HOST:PORT`: who runs the model (docs/how-to/cluster.md).
         json: JSON file to write.
         progress: True for bars on standard error, or a function that is called with (stage, done, total).
         **words: single fields by name, of `tna_onnx.Data` and `tna_onnx.ModelOptions`.
@@ -62,13 +65,14 @@ def features(
         UnsupportedModel: the model is no classifier that can be read.
         DataError: the data do not fit the model.
         CheckFailed: the accuracy is more than two standard errors below the expected one.
-        DeviceError: ONNX Runtime or the device is missing.
+        DeviceError: ONNX Runtime, the device or the Ray cluster is missing, or workers end again and again.
     """
     refuse_unknown("features", words, DataModelWords)
     check_batch_size(batch_size)
     check_targets(json)
     options = model_options_of(words)
     labelled = data_of(data, words)
+    spread = spread_on(engine, labelled)
     where = parse_device(device)
     loaded = open_source(model, options)
     readout = find_readout(loaded, options.head, options.output_name, options.output_kind)
@@ -87,7 +91,10 @@ def features(
     if probed.tail is not None and session.fixed_batch:
         size = session.fixed_batch
     with shown(progress) as advance:
-        table = collect_features(opened, probed.readout, source, size, advance, Path(cache))
+        if spread is None:
+            table = collect_features(opened, probed.readout, source, size, advance, Path(cache))
+        else:
+            table = spread.collect(opened, probed.readout, source, names, size, advance, Path(cache))
     suspicion = labelled.check(_predicted(table, probed.readout), source.labels, names, readout.n_classes)
     about_images = preprocessing_notes(source, opened.inputs, labelled.preprocessing)
     result = Collection(

@@ -34,6 +34,7 @@ class Job:
         device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
         batch_size: samples per run, or `auto`.
         cache: folder of feature stores.
+        engine: who runs the model, in the words of the command line.
     """
 
     model: ModelSource
@@ -50,6 +51,7 @@ class Job:
     device: str = "auto"
     batch_size: BatchSize = DEFAULT
     cache: str | Path | None = None
+    engine: str = "local"
 
     @property
     def folder(self) -> Path | None:

@@ -6,22 +6,22 @@ import logging
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields
 from pathlib import Path
 
 from tna_onnx.calibration.crossfit import FOLDS
 from tna_onnx.calibration.job import Job
 from tna_onnx.calibration.leaks import Told, check_leaks
+from tna_onnx.calibration.network import Network, check_engine
 from tna_onnx.calibration.settings import QuantizedHead
-from tna_onnx.calibration.task import Collected, Task
+from tna_onnx.calibration.task import Task
 from tna_onnx.data.images.notes import preprocessing_warnings
 from tna_onnx.data.source import require_samples, source_notes
 from tna_onnx.engine.placement import placement_of
 from tna_onnx.errors import UnsupportedModel, UsageError
 from tna_onnx.extraction.batch_size import batch_size_for, check_batch_size
-from tna_onnx.extraction.collect import collect_features
 from tna_onnx.extraction.given import Samples, open_samples
-from tna_onnx.extraction.head_check import Probed, check_readout
+from tna_onnx.extraction.head_check import check_readout
 from tna_onnx.extraction.isolated import open_source
 from tna_onnx.extraction.opened_check import opened_notes
 from tna_onnx.extraction.sessions import OpenModel
@@ -89,17 +89,16 @@ def open_task(job: Job, progress: Progress) -> Task:
     provider, fallback = _provider(session)
     _log.info("open: %s, provider %s", model.name, provider)
     _log.debug("open: %s, samples per run: %d, inputs: %s", _described(readout), size, ", ".join(model.inputs))
-    network = _Network(opened, probed, size, progress)
+    network = Network(opened, probed, names, size, progress, job)
     return Task(
         opened=opened,
         probed=probed,
         class_output=output_of(readout),
         class_names=names,
         output=target,
-        calibration=network.collect(samples, "calibration data", job.folder),
-        # no cache: a store is for what later fits start from
-        held_out=None if held_out is None else network.collect(held_out, "held-out data", None),
-        training=None if training is None else network.collect(training, "training data", None),
+        calibration=network.collect(samples, "calibration data", job.calib, job.folder),
+        held_out=network.collect_beside(held_out, "held-out data", job.held_out),
+        training=network.collect_beside(training, "training data", job.training),
         provider=provider,
         fallback=fallback,
         batch_size=size,
@@ -123,33 +122,10 @@ def _check_arguments(job: Job) -> None:
         UsageError: such an argument.
     """
     check_batch_size(job.batch_size)
+    check_engine(job)
     # a head's graph says what follows it; a second word on that could contradict it
     if job.needs_head and job.options.output_kind not in (None, "logit"):
         raise UsageError("--output-kind is for --search none; where class vectors are searched, the graph tells")
-
-
-@dataclass(frozen=True, eq=False)
-class _Network:
-    """The model, ready to run over samples."""
-
-    opened: OpenModel
-    probed: Probed
-    batch_size: int
-    progress: Progress
-
-    def collect(self, samples: Samples, stage: str, cache: Path | None) -> Collected:
-        """Run the samples, once, up to the head; samples that hold logits are taken as they are."""
-        _log.info("collect: %s", samples.source.describe())
-
-        # two data sets under one name would look like one that is read twice
-        def advance(_: str, done: int, total: int) -> None:
-            self.progress(stage, done, total)
-
-        readout = samples.readout
-        if isinstance(readout, Head):
-            readout = self.probed.readout
-        table = collect_features(self.opened, readout, samples.source, self.batch_size, advance, cache, samples.given)
-        return Collected(replace(samples, readout=readout), table)
 
 
 def _provider(session: Session | None) -> tuple[str, str]:
@@ -274,6 +250,11 @@ def _check_samples(job: Job, samples: Samples, held_out: Samples | None, trainin
     bins = job.settings.bins
     if training is not None and not isinstance(training.readout, Head):
         raise UsageError(f"{training.source.describe()}: holds logits; --train-features needs data or features")
+    if job.engine != "local" and samples.given:
+        raise UsageError(
+            f"{samples.source.describe()}: holds features or logits, which leave workers nothing to do; leave --engine "
+            f"{job.engine} out"
+        )
     if job.needs_head:
         _require_features(samples)
     if held_out is None:

@@ -18,6 +18,7 @@ from tna_onnx.cli.options import (
     calibration_data_options,
     confidence_option,
     data_options,
+    engine_option,
     model_argument,
     model_options,
     run_options,
@@ -94,6 +95,7 @@ _result_options = together(
 @bins_option
 @model_options
 @run_options
+@engine_option
 @config_options
 def calibrate(
     preset: str | None,

@@ -8,7 +8,14 @@ import click
 
 from tna_onnx.cli.command import Command
 from tna_onnx.cli.config import config_options
-from tna_onnx.cli.options import data_options, labelled_data_options, model_argument, model_options, run_options
+from tna_onnx.cli.options import (
+    data_options,
+    engine_option,
+    labelled_data_options,
+    model_argument,
+    model_options,
+    run_options,
+)
 from tna_onnx.cli.paths import check_result_file
 from tna_onnx.cli.positional import data_argument
 from tna_onnx.cli.preprocessing import preprocessing_options, take_recipe
@@ -26,6 +33,7 @@ __all__ = ["features"]
 @preprocessing_options
 @model_options  # and no --bins: no metric is computed
 @run_options
+@engine_option
 @config_options
 def features(preset: str | None, json_file: str | None, quiet: bool, **arguments: Any) -> None:
     """Store the features, logits and labels of data, for `calibrate --calib CACHE`.

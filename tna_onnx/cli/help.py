@@ -38,7 +38,7 @@ SECTIONS = {
     ),
     "Gates": ("max_ece", "max_nll", "min_accuracy", "require_improvement", "fail_if_worse"),
     "Model": ("head", "output_name", "output_kind", "isolate", "model_limits"),
-    "Running": ("device", "batch_size", "cache", "config", "quiet", "verbose"),
+    "Running": ("device", "batch_size", "cache", "engine", "config", "quiet", "verbose"),
 }  # fmt: skip
 
 _COMMON = {

@@ -19,6 +19,7 @@ __all__ = [
     "calibration_data_options",
     "confidence_option",
     "data_options",
+    "engine_option",
     "foreign_model_options",
     "labelled_data_options",
     "labels_option",
@@ -182,6 +183,15 @@ run_options = together(
         help="Write the result as JSON to this file; - is standard output, which then gets nothing else.",
     ),
     click.option("-q", "--quiet", is_flag=True, help="Show no progress and print no table."),
+)
+
+engine_option = click.option(
+    "--engine",
+    default="local",
+    show_default=True,
+    metavar="ENGINE",
+    help="Who runs the model over the data: local, processes:N (N processes of this machine), ray or ray:HOST:PORT (a "
+    "Ray cluster). The features are the same, byte for byte. Workers need --cache on a disk that all share.",
 )
 
 bins_option = click.option(

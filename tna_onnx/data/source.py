@@ -140,9 +140,22 @@ def split_rows(n_samples: int, size: int, rows: IntArray | None) -> list[IntArra
     """
     if size < 1:
         raise UsageError(f"the batch size must be at least 1, got {size}")
-    chosen = np.arange(n_samples, dtype=np.int64)
-    if rows is not None:
-        chosen = chosen[rows]  # NumPy refuses rows outside the samples, and resolves negative ones
+    chosen = np.arange(n_samples, dtype=np.int64) if rows is None else _resolved(n_samples, np.asarray(rows))
     if chosen.ndim != 1:
         raise IndexError(f"rows must have one axis, got shape {chosen.shape}")
     return [chosen[start : start + size] for start in range(0, len(chosen), size)]
+
+
+def _resolved(n_samples: int, rows: AnyArray) -> IntArray:
+    """Return arange(n_samples)[rows], without making all those numbers for a few rows of very many samples.
+
+    Raises:
+        IndexError: a row is not a sample.
+    """
+    if rows.dtype.kind not in "iu":  # a mask
+        return np.arange(n_samples, dtype=np.int64)[rows]
+    if rows.size and not -n_samples <= int(rows.min()) <= int(rows.max()) < n_samples:
+        raise IndexError(f"rows must be samples, 0 to {n_samples - 1}, got {rows.min()} to {rows.max()}")
+    wrapped: IntArray = rows.astype(np.int64)
+    wrapped[wrapped < 0] += n_samples
+    return wrapped

@@ -1,37 +1,28 @@
-"""The engine of this machine: one chunk after the other.
-
-Neighbours are merged pairwise, so joining k chunks copies each value log k times and the order is kept.
-"""
+"""The engine of this process: one chunk after the other."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
-from tna_onnx.engine.protocol import S, T
+from tna_onnx.engine.protocol import S, T, add_neighbours
 
-__all__ = ["collect_chunks", "reduce_chunks"]
+__all__ = ["map_chunks", "sum_chunks"]
 
 
-def reduce_chunks(of: Callable[..., S], chunks: Iterable[tuple[Any, ...]]) -> S:
+def map_chunks(of: Callable[..., T], chunks: Iterable[tuple[Any, ...]]) -> Generator[T, None, None]:
+    """Yield of(*chunk_1), of(*chunk_2), ..."""
+    for chunk in chunks:
+        yield of(*chunk)
+
+
+def sum_chunks(of: Callable[..., S], chunks: Iterable[tuple[Any, ...]]) -> S:
     """Return of(*chunk_1) + of(*chunk_2) + ...
 
     Raises:
         ValueError: no chunk.
 
-    >>> reduce_chunks(lambda a, b: a * b, [(1, 2), (3, 4), (5, 6)])
+    >>> sum_chunks(lambda a, b: a * b, [(1, 2), (3, 4), (5, 6)])
     44
     """
-    parts = collect_chunks(of, chunks)
-    if not parts:
-        raise ValueError("no chunk to reduce")
-    # neighbours first, pair by pair: every engine adds in this order, so that bits are the same
-    while len(parts) > 1:
-        odd_one = parts[len(parts) & ~1 :]
-        parts = [a + b for a, b in zip(parts[::2], parts[1::2], strict=False)] + odd_one
-    return parts[0]
-
-
-def collect_chunks(of: Callable[..., T], chunks: Iterable[tuple[Any, ...]]) -> list[T]:
-    """Return [of(*chunk_1), of(*chunk_2), ...]."""
-    return [of(*chunk) for chunk in chunks]
+    return add_neighbours(map_chunks(of, chunks))

@@ -52,7 +52,7 @@ class Logits(ABC):
         """Return the predicted class of every sample, (N,), after a calibration map."""
         features = fitted is not None and fitted.needs_features
         of = functools.partial(_predicted, fitted)
-        return np.concatenate(self.engine.collect_chunks(of, self.pieces(None, features, ())))
+        return np.concatenate(list(self.engine.map_chunks(of, self.pieces(None, features, ()))))
 
     def forget(self) -> None:
         """Give back the memory of logits that are kept; they are computed again if they are asked for."""
@@ -63,7 +63,7 @@ class Logits(ABC):
         # a mask keeps the order of the chunks
         mask = np.zeros(len(self), bool)
         mask[rows] = True
-        return np.concatenate(self.engine.collect_chunks(_on_host, self.chunks(mask)))
+        return np.concatenate(list(self.engine.map_chunks(_on_host, self.chunks(mask))))
 
     @abstractmethod
     def _compute(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64], NDArray[Any]]]:
@@ -104,7 +104,7 @@ class Logits(ABC):
         """Scores of all samples; logits are not kept."""
         # a candidate of a search is scored once: there is no second pass to keep its logits for
         chunks = ((logits, labels) for logits, labels, _ in self._compute())
-        scores: SampleScores = self.engine.reduce_chunks(Blocked(SampleScores.of_logits), chunks)
+        scores: SampleScores = self.engine.sum_chunks(Blocked(SampleScores.of_logits), chunks)
         return scores
 
     def pieces(
@@ -142,7 +142,7 @@ class _Reduction:
     features: bool
 
     def __call__(self, of: Callable[..., Any], *aligned: NDArray[Any]) -> Any:
-        return self.logits.engine.reduce_chunks(of, self.logits.pieces(self.rows, self.features, aligned))
+        return self.logits.engine.sum_chunks(of, self.logits.pieces(self.rows, self.features, aligned))
 
     @property
     def bare(self) -> Reduce:
@@ -265,7 +265,7 @@ def score_all(several: Sequence[Logits]) -> list[SampleScores]:
     if len(heads) < len(several) or not heads:
         return [logits.scores() for logits in several]
     of = functools.partial(_scores_of_heads, [logits.head for logits in heads])
-    chunks = heads[0].engine.collect_chunks(of, heads[0].placed())
+    chunks = list(heads[0].engine.map_chunks(of, heads[0].placed()))
     return [SampleScores.concatenate([*scores]) for scores in zip(*chunks, strict=True)]
 
 

@@ -24,7 +24,7 @@ from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.progress import Progress
 from tna_onnx.runtime import Session, runtime_version
 
-__all__ = ["collect_features"]
+__all__ = ["Collector", "Rows", "collect_features", "session_for"]
 
 # Rows checked at a time: their flags fit into the cache.
 _FINITE_ROWS = 4096
@@ -65,7 +65,7 @@ def collect_features(
     if cache is not None and given:  # nothing new to store
         raise UsageError("the data are computed features or logits already; leave --cache out")
     tensors = Tensors.of(opened, readout, given, keep_logits=cache is not None)
-    collector = _Collector(opened, readout, source, batch_size, tensors, _session(opened, tensors, source, given))
+    collector = Collector(opened, readout, source, batch_size, tensors, session_for(opened, tensors, source, given))
     if cache is None:
         return _stored_column(collector) or collector.run(TemporaryRows(len(source)).array, progress)
     with open_store(cache, collector.key(), source.labels, batch_size) as store:
@@ -74,7 +74,7 @@ def collect_features(
 
 
 @dataclass(frozen=True, eq=False)
-class _Rows:
+class Rows:
     """What is kept of one batch.
 
     Attributes:
@@ -88,8 +88,8 @@ class _Rows:
     rows: int
 
 
-class _Collector:
-    """Runs the batches and keeps their rows."""
+class Collector:
+    """Runs the batches and keeps their rows; `has_row` says which tensors have a row per sample."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class _Collector:
         self._session = session
         self._model = opened.model
         self._head = readout if isinstance(readout, Head) else None
-        self._has_row: dict[str, bool] = {}
+        self.has_row: dict[str, bool] = {}
 
     def key(self) -> dict[str, Any]:
         """Everything that the rows depend on."""
@@ -146,14 +146,14 @@ class _Collector:
         several = 0
         progress("collect features", done, total)
         for batch in self._batches(done):
-            rows = self._rows(batch)
+            rows = self.rows(batch)
             several = rows.rows
             if rows.scalars:
                 scalars.append(rows.scalars)
             for name, values in rows.arrays.items():
                 arrays[name] = new_array(name, values.shape[1:], values.dtype)
                 if done < total:
-                    self._put(arrays[name], name, values, done)
+                    self.put(arrays[name], name, values, done)
             if done < total:
                 done += len(next(iter(batch.values())))
                 if finish_up_to:
@@ -161,7 +161,7 @@ class _Collector:
             progress("collect features", done, total)
         if "features" not in arrays or done != total:
             raise DataError(f"{self.source.describe()}: {done} samples read; expected {total}")
-        return self._table(arrays, tuple(scalars), several)
+        return self.table(arrays, tuple(scalars), several)
 
     def _batches(self, done: int) -> Iterator[Batch]:
         """Yield the batches from sample `done` on.
@@ -175,7 +175,7 @@ class _Collector:
             return self.source.batches(self.batch_size)
         return self.source.batches(self.batch_size, np.arange(done, total))
 
-    def _rows(self, batch: Batch) -> _Rows:
+    def rows(self, batch: Batch) -> Rows:
         """Run one batch and return what is kept of it."""
         results = dict(batch)
         if self._session is not None:  # else the samples hold all of it themselves
@@ -195,7 +195,7 @@ class _Collector:
             if self._head:
                 arrays["logits"] = results[self.tensors.logits]
         several = self._head is not None and not self._head.linear and len(raw) != count
-        return _Rows(arrays, scalars, arrays["features"].shape[1] if several else 0)
+        return Rows(arrays, scalars, arrays["features"].shape[1] if several else 0)
 
     def _main_rows(self, raw: NDArray[Any], samples: int) -> NDArray[Any]:
         """Return what is kept of the features or logits, a row per sample."""
@@ -215,7 +215,7 @@ class _Collector:
             return raw  # kept as it comes: (N, n, 1, 1), say
         return features.reshape(samples, head.n_features)
 
-    def _table(self, arrays: dict[str, NDArray[Any]], scalars: tuple[Batch, ...], rows: int) -> FeatureTable:
+    def table(self, arrays: dict[str, NDArray[Any]], scalars: tuple[Batch, ...], rows: int) -> FeatureTable:
         features = arrays["features"]
         if self._head and self._head.linear:
             features = features.reshape(len(self.source), self._head.n_features)
@@ -234,7 +234,7 @@ class _Collector:
     def _has_rows(self, name: str, value: NDArray[Any], count: int) -> bool:
         """Whether a tensor has a row per sample; decided on the first batch."""
         there = bool(value.ndim) and len(value) == count
-        decided = self._has_row.setdefault(name, there and (value.ndim > 1 or count > _MAX_AXES))
+        decided = self.has_row.setdefault(name, there and (value.ndim > 1 or count > _MAX_AXES))
         if decided and not there:
             raise UnsupportedModel(
                 f"{self._model.name}: '{name}', which the nodes behind the head read, has shape {value.shape} for "
@@ -242,7 +242,7 @@ class _Collector:
             )
         return decided
 
-    def _put(self, array: NDArray[Any], name: str, values: NDArray[Any], start: int) -> None:
+    def put(self, array: Any, name: str, values: NDArray[Any], start: int) -> None:
         if values.shape[1:] != array.shape[1:]:
             raise DataError(
                 f"{self.source.describe()}: {name} of samples from {start} on have shape {values.shape[1:]}, those "
@@ -253,7 +253,7 @@ class _Collector:
         release(array, slice(start, start + len(values)))
 
 
-def _session(opened: OpenModel, tensors: Tensors, source: Source, given: Mapping[str, Any]) -> Session | None:
+def session_for(opened: OpenModel, tensors: Tensors, source: Source, given: Mapping[str, Any]) -> Session | None:
     """Return the session that computes what is kept; None if the samples hold all of it.
 
     Raises:
@@ -271,7 +271,7 @@ def _session(opened: OpenModel, tensors: Tensors, source: Source, given: Mapping
     return session
 
 
-def _stored_column(collector: _Collector) -> FeatureTable | None:
+def _stored_column(collector: Collector) -> FeatureTable | None:
     """Return the samples' own array of features where that is all there is to keep: nothing is copied.
 
     None where something has to be computed or converted, or the samples are no arrays.

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tna_onnx.data import Source
 from tna_onnx.data.digest import stream_sha256
 from tna_onnx.errors import UnsupportedModel
-from tna_onnx.extraction.store import labels_digest
 from tna_onnx.graph.load import Model
 
-__all__ = ["data_key", "model_key"]
+__all__ = ["data_key", "labels_digest", "model_key"]
 
 
 def model_key(model: Model) -> dict[str, Any]:
@@ -37,3 +40,9 @@ def data_key(source: Source) -> dict[str, Any]:
         "labels_sha256": labels_digest(source.labels),
         "recipe": source.recipe(),
     }
+
+
+def labels_digest(labels: NDArray[Any]) -> str:
+    """Return SHA-256 (hex) of labels."""
+    # little-endian on every machine: a store may be moved
+    return hashlib.sha256(np.ascontiguousarray(labels, "<i8").data).hexdigest()

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 from tna_onnx.data.files import open_regular
 from tna_onnx.errors import DataError
 
-__all__ = ["MANIFEST", "json_digest", "read_manifest", "replace_file", "write_manifest"]
+__all__ = ["MANIFEST", "as_json", "json_digest", "read_manifest", "replace_file", "write_manifest"]
 
 MANIFEST = "manifest.json"
 
@@ -68,6 +69,12 @@ def write_manifest(folder: Path, content: dict[str, Any]) -> None:
     manifest = {"schema": _SCHEMA, **content}
     manifest["sha256"] = json_digest(manifest)
     replace_file(folder / MANIFEST, json.dumps(manifest, indent=1, sort_keys=True).encode())
+
+
+def as_json(key: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a key as it comes back from the manifest: tuples are lists there."""
+    plain: dict[str, Any] = json.loads(json.dumps(dict(key)))
+    return plain
 
 
 def json_digest(value: Any) -> str:

@@ -17,8 +17,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-import json
 import math
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,17 +30,21 @@ from numpy.typing import NDArray
 from tna_onnx.data.files import open_regular
 from tna_onnx.errors import UsageError
 from tna_onnx.extraction.journal import JOURNAL, Done, append_line, clear, read_lines
-from tna_onnx.extraction.manifest import MANIFEST, json_digest, read_manifest, replace_file, write_manifest
+from tna_onnx.extraction.manifest import MANIFEST, as_json, json_digest, read_manifest, replace_file, write_manifest
 from tna_onnx.extraction.mapped import allocate, release
 from tna_onnx.extraction.own_files import make_folder, open_own
 
-__all__ = ["LABELS", "DiskStore", "as_json", "labels_digest", "open_store"]
+__all__ = ["LABELS", "DiskStore", "cannot_write", "open_store", "rows_checksum"]
 
 LABELS = "labels.npy"
 
 # Samples per chunk, to the nearest whole batches below: a million samples make a manifest of 70 kB, and the disk is
 # waited for a thousand times.
 _CHUNK = 1024
+
+# Where several processes fill the store, the next manifest waits this long, and this many times as long as the last one
+# took: that of a hundred million samples has 7 MB, and workers wait for who writes it.
+_SECONDS, _TIMES = 1.0, 50.0
 
 
 @dataclass(eq=False)
@@ -66,14 +70,21 @@ class DiskStore:
     arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
     begun: int = 0
     notes: list[str] = field(default_factory=list)
+    _unrecorded: int = 0
+    _record_at: float = 0.0
+
+    @property
+    def n_chunks(self) -> int:
+        """Number of chunks, finished or not."""
+        return -(-self.samples // self.chunk)
 
     @property
     def done(self) -> int:
         """Number of samples whose rows are there."""
-        return self._finished + self.begun
+        return self.finished + self.begun
 
     @property
-    def _finished(self) -> int:
+    def finished(self) -> int:
         """Number of samples in finished chunks."""
         return min(self.samples, len(self.checksums) * self.chunk)  # the last chunk may be shorter
 
@@ -94,18 +105,49 @@ class DiskStore:
             UsageError: the disk is full, or the folder cannot be written.
         """
         try:
-            while self._finished < self.samples and (self._finished + self.chunk <= count or count == self.samples):
+            while self.finished < self.samples and (self.finished + self.chunk <= count or count == self.samples):
                 self._finish_chunk()
             if count > self.done:
                 self._finish_batch(count)
         except OSError as error:
-            raise _cannot_write(self.folder, error) from error
+            raise cannot_write(self.folder, error) from error
+
+    def take(self, checksum: str) -> None:
+        """Take over the next chunk, which another process has filled and put on disk (rule 1)."""
+        self.checksums.append(checksum)
+        self.begun = 0
+        self._unrecorded += 1
+        if time.monotonic() >= self._record_at:
+            self.record()
+
+    def record(self) -> None:
+        """Write down which chunks were taken over.
+
+        Raises:
+            UsageError: the folder cannot be written.
+        """
+        if not self._unrecorded:
+            return
+        begun = time.monotonic()
+        try:
+            self._write_manifest()
+            clear(self.folder)
+        except OSError as error:
+            raise cannot_write(self.folder, error) from error
+        self._unrecorded = 0
+        now = time.monotonic()
+        self._record_at = now + max(_SECONDS, _TIMES * (now - begun))
+
+    def reopened(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays mapped anew, with what other machines have written."""
+        known, self.arrays = self.arrays, {}
+        return {name: self.array(name, rows.shape[1:], rows.dtype) for name, rows in known.items()}
 
     def _finish_chunk(self) -> None:
         for array in self.arrays.values():  # rule 1: bytes first
             if isinstance(array, np.memmap):
                 array.flush()
-        self.checksums.append(_checksum(self.arrays, self._rows(len(self.checksums))))
+        self.checksums.append(rows_checksum(self.arrays, self._rows(len(self.checksums))))
         self.begun = 0
         self._write_manifest()
         clear(self.folder)
@@ -115,8 +157,8 @@ class DiskStore:
         if not self.done:
             self._write_manifest()
         rows = slice(self.done, count)
-        append_line(self.folder, Done(self.done, count, _checksum(self.arrays, rows)))
-        self.begun = count - self._finished
+        append_line(self.folder, Done(self.done, count, rows_checksum(self.arrays, rows)))
+        self.begun = count - self.finished
 
     def _rows(self, chunk: int) -> slice:
         return slice(chunk * self.chunk, min((chunk + 1) * self.chunk, self.samples))
@@ -153,7 +195,7 @@ class DiskStore:
                 arrays[name] = np.memmap(file, dtype, mode, shape=shape)
         self.arrays.update(arrays)
         for chunk, checksum in enumerate(manifest["checksums"]):
-            if _checksum(self.arrays, self._rows(chunk)) != checksum:  # rule 2
+            if rows_checksum(self.arrays, self._rows(chunk)) != checksum:  # rule 2
                 self.notes.append(f"chunk {chunk} is damaged: computed anew from there")
                 return
             self.checksums.append(checksum)
@@ -164,16 +206,16 @@ class DiskStore:
         end = self._rows(len(self.checksums)).stop
         for line in read_lines(self.folder):
             fits = line.start == self.done and line.start < line.stop < end
-            if not fits or _checksum(self.arrays, slice(line.start, line.stop)) != line.checksum:
+            if not fits or rows_checksum(self.arrays, slice(line.start, line.stop)) != line.checksum:
                 return
-            self.begun = line.stop - self._finished
+            self.begun = line.stop - self.finished
 
     def _restart_journal(self) -> None:
         """Drop what follows the last line that was taken over."""
         if not self.begun:
             clear(self.folder)
             return
-        lines = [line for line in read_lines(self.folder) if self._finished <= line.start and line.stop <= self.done]
+        lines = [line for line in read_lines(self.folder) if self.finished <= line.start and line.stop <= self.done]
         # in one step: a kill in here must not cost what an earlier run has computed
         replace_file(self.folder / JOURNAL, "".join(map(str, lines)).encode("ascii"))
 
@@ -208,14 +250,8 @@ def open_store(cache: Path, key: Mapping[str, Any], labels: NDArray[np.int64], b
             if not store.done:  # from here on, a folder without rows is known to be a store
                 store._write_manifest()
         except OSError as error:
-            raise _cannot_write(folder, error) from error
+            raise cannot_write(folder, error) from error
         yield store
-
-
-def labels_digest(labels: NDArray[Any]) -> str:
-    """Return SHA-256 (hex) of labels."""
-    # little-endian on every machine: a store may be moved
-    return hashlib.sha256(np.ascontiguousarray(labels, "<i8").tobytes()).hexdigest()
 
 
 @contextlib.contextmanager
@@ -240,14 +276,9 @@ def _locked(folder: Path) -> Iterator[None]:
         lock.release()
 
 
-def _cannot_write(folder: Path, error: OSError) -> UsageError:
+def cannot_write(folder: Path, error: OSError) -> UsageError:
+    """Return the error for a store that cannot be written."""
     return UsageError(f"{folder}: cannot be written: {error.strerror}; choose another --cache")
-
-
-def as_json(key: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a key as it comes back from the manifest: tuples are lists there."""
-    plain: dict[str, Any] = json.loads(json.dumps(dict(key)))
-    return plain
 
 
 def _npy(labels: NDArray[np.int64]) -> bytes:
@@ -257,7 +288,7 @@ def _npy(labels: NDArray[np.int64]) -> bytes:
     return file.getvalue()
 
 
-def _checksum(arrays: Mapping[str, NDArray[Any]], rows: slice) -> str:
+def rows_checksum(arrays: Mapping[str, NDArray[Any]], rows: slice) -> str:
     """Return SHA-256 (hex) of some rows of all arrays, in the order of their names."""
     digest = hashlib.sha256()
     # a restored store has its arrays in another order than the run that made it

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from tna_onnx.data.files import open_regular
 from tna_onnx.errors import DataError
-from tna_onnx.extraction.manifest import MANIFEST, read_manifest
-from tna_onnx.extraction.store import LABELS, DiskStore, as_json, labels_digest
+from tna_onnx.extraction.keys import labels_digest
+from tna_onnx.extraction.manifest import MANIFEST, as_json, read_manifest
+from tna_onnx.extraction.store import LABELS, DiskStore
 
 __all__ = ["StoredFeatures", "begun_batch_size", "find_stores", "read_stored"]
 

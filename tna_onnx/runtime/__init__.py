@@ -1,7 +1,7 @@
 """What ONNX Runtime does: sessions on a device, and the cores and memory that the machine has for them."""
 
 from tna_onnx.runtime.device import Device, parse_device
-from tna_onnx.runtime.machine import allowed_cores, free_memory, resident_memory
+from tna_onnx.runtime.machine import allowed_cores, free_memory, resident_memory, share_cores
 from tna_onnx.runtime.opening import open_session, runtime_version
 from tna_onnx.runtime.session import OutOfMemory, Session, TensorInfo
 
@@ -16,4 +16,5 @@ __all__ = [
     "parse_device",
     "resident_memory",
     "runtime_version",
+    "share_cores",
 ]

@@ -5,12 +5,15 @@ The limits of a container are in the files of its control group (cgroup v2): `cp
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
-__all__ = ["allowed_cores", "free_memory", "resident_memory"]
+__all__ = ["allowed_cores", "free_memory", "resident_memory", "share_cores"]
 
 _CGROUP = Path("/sys/fs/cgroup")
+
+_SHARING = [1]
 
 
 def allowed_cores(cgroup: Path = _CGROUP) -> int:
@@ -27,11 +30,16 @@ def allowed_cores(cgroup: Path = _CGROUP) -> int:
     cores = os.cpu_count() or 1
     if hasattr(process, "cpu_affinity"):  # macOS cannot bind a process to cores
         cores = len(process.cpu_affinity())
-    try:
+    # no container, or one without a limit ("max")
+    with contextlib.suppress(OSError, ValueError):
         quota, period = (cgroup / "cpu.max").read_text(encoding="ascii").split()
-        return max(1, min(cores, int(quota) // int(period)))
-    except (OSError, ValueError):  # no container, or one without a limit ("max")
-        return cores
+        cores = min(cores, int(quota) // int(period))
+    return max(1, cores // _SHARING[0])
+
+
+def share_cores(processes: int) -> None:
+    """Take one of so many shares of the cores from now on: other processes take the others."""
+    _SHARING[0] = processes
 
 
 def free_memory(cgroup: Path = _CGROUP) -> int:

@@ -1,0 +1,180 @@
+"""`--engine` of `features` and `calibrate`: the same bytes, signals, lost workers, refusals with their exit codes."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from tests.conftest import Small
+from tests.support import PLAIN, cli, program, words_of
+
+FAST = words_of(PLAIN)
+POSIX = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
+
+
+@pytest.fixture
+def many(small: Small, tmp_path: Path) -> Path:
+    """Write the samples of `small` twenty times over: 30 chunks."""
+    with np.load(small.calib) as stored:
+        np.savez(tmp_path / "many.npz", **{name: np.concatenate([stored[name]] * 20) for name in ("x", "labels")})
+    return tmp_path / "many.npz"
+
+
+def digests(cache: Path) -> dict[str, str]:
+    """SHA-256 of every file, by its path."""
+    files = [path for path in cache.rglob("*") if path.is_file()]
+    return {str(path.relative_to(cache)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def workers_of(pid: int) -> list[psutil.Process]:
+    return [each for each in psutil.Process(pid).children() if "spawn_main" in " ".join(each.cmdline())]
+
+
+ENGINES = ["processes:2", *(pytest.param(f"processes:{n}", marks=pytest.mark.slow) for n in (1, 8))]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_stores_and_written_files_are_the_same_bytes(small: Small, tmp_path: Path, engine: str) -> None:
+    for name in ("local", engine):
+        folder = tmp_path / name.replace(":", "-")
+        words = ["--calib", small.calib, "--eval", small.test, "--cache", folder / "c", "-o", folder / "o.onnx", *FAST]
+        folder.mkdir()
+        result = cli("calibrate", small.model, *words, "--engine", name, "--json", folder / "r.json")
+        assert result.exit_code == 0, result.output
+        assert sorted(path.name for path in folder.iterdir()) == ["c", "o.onnx", "r.json"]
+        assert len([*(folder / "c").iterdir()]) == 1  # nothing is left of the held-out samples
+    here, there = (digests(tmp_path / name.replace(":", "-")) for name in ("local", engine))
+    for digest in (here, there):
+        digest.pop("r.json")  # holds times
+    assert here == there
+    result = cli("features", small.model, "--data", small.calib, "--cache", tmp_path / "f", "--engine", engine, "-q")
+    assert result.exit_code == 0, result.output
+    assert {f"c/{name}": digest for name, digest in digests(tmp_path / "f").items()}.items() <= here.items()
+
+
+# Says on standard output that chunks come in, and waits until the test has done what it wants to.
+BEGUN = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have told its children to ignore it
+from tna_onnx.extraction.store import DiskStore
+take = DiskStore.take
+def told(self, checksum):
+    take(self, checksum)
+    if len(self.checksums) == 2:
+        print("begun", flush=True)
+        sys.stdin.readline()
+DiskStore.take = told
+"""
+
+
+def begun(*words: object) -> subprocess.Popen[str]:
+    """Start the program, and wait until two chunks are recorded."""
+    process = subprocess.Popen(
+        program(*words, code=BEGUN), stdin=-1, stdout=-1, stderr=-1, text=True, start_new_session=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begun\n", process.communicate()
+    return process
+
+
+@POSIX
+def test_a_worker_that_is_killed_changes_no_byte(small: Small, many: Path, tmp_path: Path) -> None:
+    words = ["features", small.model, "--data", many, "--device", "cpu", "-q", "--cache"]
+    assert cli(*words, tmp_path / "a").exit_code == 0
+    process = begun(*words, tmp_path / "b", "--engine", "processes:2")
+    for worker in workers_of(process.pid):
+        worker.kill()
+    _, errors = process.communicate("\n", timeout=120)
+    assert (process.returncode, errors) == (0, "")
+    assert digests(tmp_path / "a") == digests(tmp_path / "b")
+
+
+@POSIX
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("group", [True, False])  # a terminal sends Ctrl-C to all processes of the group
+def test_an_interruption_stops_all_workers(small: Small, many: Path, tmp_path: Path, number: int, group: bool) -> None:
+    words = ["features", small.model, "--data", many, "--device", "cpu", "-q", "--cache", tmp_path / "c"]
+    process = begun(*words, "--engine", "processes:2")
+    workers = workers_of(process.pid)
+    assert workers
+    if group:
+        os.killpg(process.pid, number)
+    else:
+        process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert errors == "Interrupted; no file was written. The features computed so far are kept in the cache.\n"
+    assert not psutil.wait_procs(workers, timeout=10)[1]
+    seen = cli(*words)
+    assert seen.exit_code == 0, seen.output
+    assert cli(*words[:-1], tmp_path / "whole").exit_code == 0
+    assert digests(tmp_path / "c") == digests(tmp_path / "whole")
+
+
+def refused(*words: object) -> tuple[int, str]:
+    result = cli(*words)
+    return result.exit_code, result.output
+
+
+def test_refusals(small: Small, tmp_path: Path) -> None:
+    calib: list[Any] = ["calibrate", small.model, "--calib", small.calib, *FAST, "-o", tmp_path / "o.onnx", "--engine"]
+    code, text = refused(*calib, "processes:2")
+    assert (code, "add --cache FOLDER" in text) == (2, True)
+    cache = ["--cache", tmp_path / "c"]
+    for engine, found in [
+        ("spark", "is not known"),
+        ("processes:0", "expected 1 to"),
+        ("processes:99999", "for each core of this machine"),
+        ("ray:ray://head:10001", "expected ray:HOST:PORT"),
+    ]:
+        code, text = refused(*calib, engine, *cache)
+        assert (code, found in text) == (2, True), text
+    assert not (tmp_path / "c").exists()
+    assert not (tmp_path / "o.onnx").exists()
+
+
+def test_features_that_are_there_leave_workers_nothing_to_do(small: Small, tmp_path: Path) -> None:
+    cli("features", small.model, "--data", small.calib, "--cache", tmp_path / "c", "-q")
+    words = ["--calib", tmp_path / "c", "--cache", tmp_path / "d", "--engine", "processes:2", *FAST]
+    code, text = refused("calibrate", small.model, *words, "-o", tmp_path / "o.onnx")
+    assert (code, "leave --engine processes:2 out" in text) == (2, True), text
+
+
+def test_an_address_that_nobody_listens_at(small: Small, tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    words = ["features", small.model, "--data", small.calib, "--cache", tmp_path / "c", "--engine"]
+    code, text = refused(*words, f"ray:127.0.0.1:{port}")
+    assert code == 5
+    assert f"the Ray cluster at 127.0.0.1:{port} cannot be reached" in text
+    assert not list((tmp_path / "c").rglob("features.bin")) or cli(*words, "local").exit_code == 0
+
+
+@POSIX
+def test_workers_for_which_memory_is_too_small(small: Small, many: Path, tmp_path: Path) -> None:
+    """The system kills a process that takes too much; a worker that ends at every chunk stands for it."""
+    words = ["features", small.model, "--data", many, "--cache", tmp_path / "c", "--engine", "processes:2"]
+    code = """
+import os
+from tna_onnx.engine import processes
+submit = processes._Process._submit
+processes._Process.give = lambda self, chunk: submit(self, os._exit, 137)
+"""
+    done = subprocess.run(program(*words, code=code), capture_output=True, text=True, check=False)
+    assert done.returncode == 5, done.stderr
+    assert "ended 3 workers" in done.stderr
+    assert "too little memory" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert cli(*words[:-2]).exit_code == 0

@@ -1,0 +1,40 @@
+"""`--engine`: `local`, `processes:N` or `ray[:ADDRESS]` -> an engine."""
+
+from __future__ import annotations
+
+import re
+
+from tna_onnx.engine import local
+from tna_onnx.engine.on_ray import OnRay
+from tna_onnx.engine.processes import Processes
+from tna_onnx.engine.protocol import Engine
+from tna_onnx.errors import UsageError
+from tna_onnx.runtime import allowed_cores
+
+__all__ = ["engine_of"]
+
+# Processes a core. More take turns, and each holds a model.
+_MOST = 16
+
+
+def engine_of(text: str) -> Engine:
+    """Read an engine as the command line has it.
+
+    Raises:
+        UsageError: anything else, too many processes, or Ray is not installed.
+
+    >>> engine_of("processes:2")
+    Processes(count=2)
+    """
+    if text == "local":
+        return local
+    processes = re.fullmatch(r"processes:(\d{1,9})", text)
+    if processes:
+        most = _MOST * allowed_cores()
+        count = int(processes[1])
+        if not 1 <= count <= most:
+            raise UsageError(f"engine '{text}': expected 1 to {most} processes, {_MOST} for each core of this machine")
+        return Processes(count)
+    if text == "ray" or text.startswith("ray:"):
+        return OnRay(text.removeprefix("ray").removeprefix(":"))
+    raise UsageError(f"engine '{text}' is not known; expected local, processes:NUMBER, ray or ray:HOST:PORT")
