@@ -27,7 +27,7 @@ from tna_onnx.engine.outputs import score_model
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction.batch_size import BatchSize, batch_size_notes, check_batch_size, choose_batch_size
 from tna_onnx.extraction.isolated import open_source
-from tna_onnx.extraction.sessions import input_specs, open_model
+from tna_onnx.extraction.sessions import in_rows, input_specs, open_model
 from tna_onnx.graph.load import Model, ModelSource
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.graph.outputs import ClassOutput, class_output
@@ -141,7 +141,7 @@ class _Samples:
         self._opened: dict[tuple[tuple[InputSpec, ...], tuple[str, ...] | None], Source] = {}
 
     def open(
-        self, model: Model, inputs: tuple[InputSpec, ...], n_classes: int, names: tuple[str, ...] | None
+        self, model: Model, inputs: tuple[InputSpec, ...], output: ClassOutput, names: tuple[str, ...] | None
     ) -> Source:
         """Open the data for a model, or return what was opened for one with the same inputs and class names.
 
@@ -151,7 +151,7 @@ class _Samples:
         # what a source depends on: the inputs to fill and the numbers of the classes
         key = inputs, names
         if key not in self._opened:
-            source = self.data.open(inputs, n_classes, names)
+            source = self.data.open(inputs, output.n_classes, names, several=output.several)
             require_samples(source, self._bins)
             # differences are paired: row k must be the same sample in all models
             if self._opened and not _same_samples(source.labels, self._first.labels):
@@ -221,8 +221,8 @@ def _run(
     if not expected:  # the accuracy that the user expects is the baseline's
         data = replace(data, expect_accuracy=None)
     names = data.class_names(model.metadata, output.labels, output.n_classes)
-    session = open_model(model, settings.device)
-    source = samples.open(model, input_specs(session), output.n_classes, names)
+    session = in_rows(open_model(model, settings.device), output, model.name)
+    source = samples.open(model, input_specs(session), output, names)
 
     # each model has a bar of its own
     def advance(_: str, done: int, total: int) -> None:

@@ -202,6 +202,8 @@ def _find_readout(job: Job, model: Model) -> Readout:
         readout: Readout = _head(model, options)
     else:
         readout = find_readout(model, options.head, options.output_name, options.output_kind)
+    if isinstance(readout, Head) and readout.several and not (readout.linear or job.needs_head):
+        return readout.without_head()  # only the graph computes its logits: maps go behind them
     if isinstance(readout, Head):
         return _as_stored(model, readout, job.settings.quantized_head)
     return readout

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from tna_onnx.data.source import AnyArray, IntArray
 
-__all__ = ["check_labels", "folder_labels", "label_indices", "listed", "name_indices"]
+__all__ = ["check_labels", "check_placed_labels", "folder_labels", "label_indices", "listed", "name_indices"]
 
 _INTEGER = re.compile(r"-?[0-9]{1,40}")  # longer ones are no index, and Python does not convert thousands of digits
 _MAX_LISTED = 10  # names in a message; more are cut
@@ -66,6 +66,49 @@ def check_labels(labels: AnyArray, n_samples: int, n_classes: int, where: str) -
             "draw the samples from all classes"
         )
     return indices
+
+
+def check_placed_labels(labels: AnyArray, n_samples: int, n_classes: int, where: str, ignore_label: int) -> IntArray:
+    """Return labels by position as class indices, a new int64 array (N, P...) with -1 where there is none.
+
+    Args:
+        labels: integers, or floats without a fraction, of shape (N, P...).
+        n_samples: as in `check_labels`.
+        n_classes: likewise.
+        where: likewise.
+        ignore_label: stands where there is no label.
+
+    Raises:
+        DataError: as `check_labels`, of the labels that are there.
+
+    >>> check_placed_labels(np.array([[2, -100], [0, 1]]), 2, 3, "labels", -100).tolist()
+    [[2, -1], [0, 1]]
+    """
+    if labels.ndim < 2:
+        raise DataError(
+            f"{where}: the model gives several predictions a sample; expected a label for each position, shape (N, P), "
+            f"found shape {labels.shape}; labels of the last position alone are for --position last"
+        )
+    if len(labels) != n_samples:
+        raise DataError(f"{where}: {len(labels)} rows of labels for {n_samples} samples; give one row per sample")
+    there = labels != ignore_label
+    flat = labels[there]
+    if not flat.size:
+        raise DataError(f"{where}: every label is {ignore_label}, which stands for none; see --ignore-label")
+    _check_integral(flat, where)
+    outside = np.unique(flat[(flat < 0) | (flat >= n_classes)])
+    if outside.size == 1 and outside[0] != n_classes:  # labels may start at 1
+        raise DataError(
+            f"{where}: the model has {n_classes} classes, and some labels are {outside[0]:g}; if that stands for "
+            f"no label, add --ignore-label {outside[0]:g} (now {ignore_label})"
+        )
+    _check_range(flat, n_classes, where)
+    if np.all(flat == flat[0]):
+        raise DataError(
+            f"{where}: every label is {flat[0]}; at least two different classes are needed: "
+            "draw the samples from all classes"
+        )
+    return np.where(there, labels, -1).astype(np.int64)
 
 
 def label_indices(

@@ -11,11 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data import Batch, Source
+from tna_onnx.data.positions import clusters_of
 from tna_onnx.data.sources.columns import ArraySource
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.extraction.head_check import check_batch_axis, class_logits
 from tna_onnx.extraction.keys import data_key, model_key
 from tna_onnx.extraction.mapped import TemporaryRows, release
+from tna_onnx.extraction.positions import batch_in_rows
 from tna_onnx.extraction.sessions import OpenModel
 from tna_onnx.extraction.store import open_store
 from tna_onnx.extraction.table import FeatureTable
@@ -64,6 +66,8 @@ def collect_features(
     given = given or {}
     if cache is not None and given:  # nothing new to store
         raise UsageError("the data are computed features or logits already; leave --cache out")
+    if cache is not None and readout.several:  # a store does not say which rows are of one sample
+        raise UsageError("features of several predictions a sample are not kept on disk; leave --cache out")
     tensors = Tensors.of(opened, readout, given, keep_logits=cache is not None)
     collector = _Collector(opened, readout, source, batch_size, tensors, _session(opened, tensors, source, given))
     if cache is None:
@@ -177,9 +181,9 @@ class _Collector:
 
     def _rows(self, batch: Batch) -> _Rows:
         """Run one batch and return what is kept of it."""
-        results = dict(batch)
-        if self._session is not None:  # else the samples hold all of it themselves
-            names = list(self.tensors.computed)
+        results = batch_in_rows(self._session, batch)
+        names = list(self.tensors.computed)
+        if self._session is not None and names:  # else the samples hold all of it themselves
             results.update(zip(names, self._session.run(names, batch), strict=True))
         count = len(next(iter(batch.values())))
         raw = results[self.tensors.main]
@@ -221,7 +225,16 @@ class _Collector:
             features = features.reshape(len(self.source), self._head.n_features)
         beside = {name: arrays[f"beside_{k}"] for k, name in enumerate(self.tensors.beside) if f"beside_{k}" in arrays}
         logits = arrays.get("logits")
-        return FeatureTable(features, self.source.labels, self.batch_size, beside, scalars, rows, logits)
+        return FeatureTable(
+            features,
+            self.source.labels,
+            self.batch_size,
+            beside,
+            scalars,
+            rows,
+            logits=logits,
+            clusters=clusters_of(self.source),
+        )
 
     def _refuse_scalars(self, scalars: Batch) -> None:
         """Refuse to keep what has no row per sample: a store that is resumed could not hold it."""
@@ -260,7 +273,8 @@ def _session(opened: OpenModel, tensors: Tensors, source: Source, given: Mapping
         DataError: the samples hold features, but the nodes behind them read more of the data.
     """
     if not tensors.computed:
-        return None
+        # a head on an input: the session still knows which of its positions are rows
+        return opened.session if opened.readout.several else None
     session = opened.session_from(given)
     missing = [name for name in tensors.computed if session is None or name not in session.outputs]
     if missing:

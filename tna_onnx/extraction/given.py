@@ -6,7 +6,6 @@ a run of the network: only the part of the graph behind them is opened.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +22,7 @@ from tna_onnx.data.sources.columns import open_columns
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction.keys import model_key
 from tna_onnx.extraction.mapped import ReadOnce
-from tna_onnx.extraction.sessions import OpenModel, open_part
+from tna_onnx.extraction.sessions import OpenModel, in_rows, open_part
 from tna_onnx.extraction.stored import find_stores, read_stored
 from tna_onnx.graph.cut import cut_between
 from tna_onnx.graph.limits import NO_MODEL_LIMITS
@@ -66,7 +65,7 @@ class Samples:
             DeviceError, UnsupportedModel: see `tna_onnx.runtime.open_session`.
         """
         if not self.given:
-            return Runner(open_session(path, path.name, device))
+            return Runner(in_rows(open_session(path, path.name, device), self.readout, path.name, (output,)))
         written = load_model(path, NO_MODEL_LIMITS)
         names = {name: name for name in self.given}
         inner = f"{PREFIX}/logits"
@@ -113,6 +112,10 @@ def open_samples(opened: OpenModel, data: Data, names: tuple[str, ...] | None) -
     """
     readout = opened.readout
     path = data.samples
+    if readout.several:
+        n_features = readout.n_features if isinstance(readout, Head) else readout.n_classes
+        source = data.open(opened.inputs, readout.n_classes, names, several=True, n_features=n_features)
+        return Samples(source, readout)
     if isinstance(path, (str, Path)) and data.format is None and find_stores(Path(path)):
         # two sets of labels could contradict each other
         if data.labels is not None:
@@ -205,7 +208,7 @@ def _enter(
         main, tensor, wanted = _as_features(readout, main, title)
     else:
         main = _as_held(readout, main)
-        entered = _without_head(readout)
+        entered = readout.without_head()
         tensor = readout.logits
         wanted = np.dtype(readout.logits_type)
     values[tensor] = main
@@ -254,7 +257,3 @@ def _as_held(readout: Readout, logits: NDArray[Any]) -> NDArray[Any]:
     both = np.concatenate([np.zeros_like(logits), logits], axis=1) if readout.binary else logits
     held: NDArray[Any] = softmax(both).astype(logits.dtype)
     return held[:, 1:] if readout.binary else held
-
-
-def _without_head(readout: Readout) -> Readout:
-    return Readout(**{each.name: getattr(readout, each.name) for each in dataclasses.fields(Readout)})

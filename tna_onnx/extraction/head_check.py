@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.data import Batch, Source
 from tna_onnx.errors import DataError, UnsupportedModel
+from tna_onnx.extraction.positions import PositionSession, batch_in_rows
 from tna_onnx.extraction.sessions import OpenModel
 from tna_onnx.extraction.tail import Tail
 from tna_onnx.graph.cut import read_beside
@@ -25,6 +26,7 @@ from tna_onnx.graph.floats import epsilon
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.outputs import output_of
 from tna_onnx.graph.readout import Head, Readout
+from tna_onnx.graph.several import Layout
 from tna_onnx.numerics.ops import softmax
 from tna_onnx.runtime import Session
 
@@ -45,6 +47,10 @@ _PROBED_CLASSES = 8
 # Of the largest logit: what a graph that is cut and optimised in another way may differ by.
 _TAIL_TOLERANCE = 1e-3
 
+# Logits that are compared where a sample has several predictions; a few float64 arrays of them are held.
+_CHECKED = 2**22
+_MIN_ROWS = 64
+
 
 @dataclass(frozen=True)
 class Probed:
@@ -52,13 +58,14 @@ class Probed:
 
     Attributes:
         readout: with what was found put in: whether the head is linear, the dtype of the logits.
-        logits_shape: shape of the logits of one sample: (C,), or () for some binary heads, (C, 1, 1) for convolutions.
+        logits_shape: shape of the logits of one sample: (C,), or () for some binary heads, (C, 1, 1) for convolutions;
+            their layout, where a sample has several predictions.
         plain_features: the feature tensor is (N, n) in the dtype of the logits, so that appended nodes can read it.
         tail: where only the graph computes the logits.
     """
 
     readout: Readout
-    logits_shape: tuple[int, ...]
+    logits_shape: tuple[int, ...] | Layout
     plain_features: bool
     tail: Tail | None = None
 
@@ -80,7 +87,7 @@ def check_readout(
         DataError: the logits hold NaN or infinite values.
     """
     model = opened.model
-    batch = next(source.batches(batch_size))
+    batch = next(source.batches(batch_size, _first_rows(readout, source)))
     tensors = _first_batch(readout, session, batch)
     raw = tensors[readout.logits]
     logits = class_logits(model, readout, raw, len(next(iter(batch.values()))))
@@ -90,13 +97,21 @@ def check_readout(
     if session is not None and opened.is_whole(session):
         _check_output(opened, readout, logits, batch)
     readout = replace(readout, logits_type=raw.dtype.name)
+    shape: tuple[int, ...] | Layout = raw.shape[1:]
+    if isinstance(session, PositionSession):
+        shape = session.layouts[readout.logits]
     if not isinstance(readout, Head):
-        return Probed(readout, raw.shape[1:], plain_features=False)
+        return Probed(readout, shape, plain_features=False)
     features = tensors[readout.features]
     if readout.linear and features.size == len(logits) * readout.n_features:
         _check_linear(model, readout, features, logits)
-        matrix = features.ndim == 2 and not readout.features_transposed
-        return Probed(readout, raw.shape[1:], matrix and features.dtype == raw.dtype)
+        matrix = features.ndim == 2 and not readout.features_transposed and not readout.several
+        return Probed(readout, shape, matrix and features.dtype == raw.dtype)
+    if readout.several:
+        raise UnsupportedModel(
+            f"{model.name}: behind head '{readout.node}' only the graph itself computes the logits of several "
+            "predictions a sample; a calibration map alone works: --search none"
+        )
     head = replace(readout, linear=False)
     fixed_batch = session.fixed_batch if session else None
     _check_rows(model, head, features, len(logits), fixed_batch)
@@ -104,6 +119,13 @@ def check_readout(
     tail = Tail(model, head, opened.device, sample, fixed_batch)
     _check_tail(model, head, tail, sample, logits)
     return Probed(head, raw.shape[1:], plain_features=False, tail=tail)
+
+
+def _first_rows(readout: Readout, source: Source) -> NDArray[np.int64] | None:
+    """Return the first rows where a batch of samples may have too many to compare; None for all of the batch."""
+    if not readout.several:
+        return None
+    return np.arange(min(len(source), max(_MIN_ROWS, _CHECKED // readout.n_classes)), dtype=np.int64)
 
 
 def _first_batch(readout: Readout, session: Session | None, batch: Batch) -> Batch:
@@ -114,7 +136,7 @@ def _first_batch(readout: Readout, session: Session | None, batch: Batch) -> Bat
     missing = [name for name in names if name not in batch]
     if session is None or not missing:
         return batch
-    return {**batch, **dict(zip(missing, session.run(missing, batch), strict=True))}
+    return {**batch_in_rows(session, batch), **dict(zip(missing, session.run(missing, batch), strict=True))}
 
 
 def _require_finite(model: Model, readout: Readout, logits: NDArray[Any]) -> None:

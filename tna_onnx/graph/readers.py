@@ -14,6 +14,7 @@ from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.cut import tail_nodes
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.readout import Head, Readout
+from tna_onnx.graph.several import CLASSES_LAST, ONE, declared_sizes
 
 __all__ = ["can_insert", "can_scale", "require_no_other_readers"]
 
@@ -61,7 +62,7 @@ def require_no_other_readers(model: Model, readout: Readout, *, keeps_order: boo
         if model.uses.get(name, 0) <= reads[name]:
             continue  # nobody but the tail itself
         beside = model.uses[name] - reads[name]
-        if not _are_labels(model, name) and _argmaxes(model, name) != beside:
+        if not _are_labels(model, name) and _argmaxes(model, name, readout.class_axis) != beside:
             raise UnsupportedModel(
                 f"{model.name}: '{name}', between the linear layer and '{readout.logits}', is read elsewhere too and "
                 f"would miss an appended map; use --map none{_or_fold(model, readout)}"
@@ -93,10 +94,16 @@ def _are_labels(model: Model, name: str) -> bool:
     return node is not None and node.domain == "ai.onnx.ml" and name != node.output[-1]
 
 
-def _argmaxes(model: Model, name: str) -> int:
-    """Count the nodes that read labels off a tensor: the place of the largest score of each sample."""
+def _argmaxes(model: Model, name: str, class_axis: int) -> int:
+    """Count the nodes that read labels off a tensor: the place of the largest score of each prediction."""
     readers = [node for node in model.proto.graph.node if node.op_type == "ArgMax" and name in node.input]
-    return sum(any(a.name == "axis" and a.i in (1, -1) for a in node.attribute) for node in readers)
+    axes = {1, -1}
+    # over the positions of a sample, the largest score is no label
+    if class_axis != ONE:
+        axes = {class_axis}
+    if class_axis == CLASSES_LAST:
+        axes.add(len(declared_sizes(model, name) or []) - 1)
+    return sum(any(a.name == "axis" and a.i in axes for a in node.attribute) for node in readers)
 
 
 def _what(model: Model, name: str) -> str:

@@ -15,7 +15,7 @@ from tna_onnx.calibration.leaks import Told, check_leaks
 from tna_onnx.data import Source
 from tna_onnx.data.digest import sample_form
 from tna_onnx.data.suspicion import warnings_of
-from tna_onnx.errors import CheckFailed, DataError, UsageError
+from tna_onnx.errors import CheckFailed, DataError, UnsupportedModel, UsageError
 from tna_onnx.extraction.batch_size import batch_size_notes, check_batch_size, choose_batch_size
 from tna_onnx.extraction.isolated import open_source
 from tna_onnx.extraction.sessions import input_specs, open_model, open_part
@@ -130,6 +130,11 @@ def _open(job: GuardJob) -> _Opened:
     options = job.options
     model = open_source(job.model, options)
     output = class_output(model, options.head, options.output_name, options.output_kind)
+    if output.several:
+        raise UnsupportedModel(
+            f"{model.name}: output '{output.name}' gives several predictions a sample; thresholds are promises on new "
+            "samples of one prediction each"
+        )
     device = parse_device(job.device)
     session = open_model(model, device)
     names = job.calib.class_names(model.metadata, output.labels, output.n_classes)

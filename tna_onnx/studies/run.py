@@ -23,7 +23,7 @@ from tna_onnx.calibration.provenance import versions
 from tna_onnx.calibration.settings import Settings
 from tna_onnx.calibration.task import Task
 from tna_onnx.data.options import Data
-from tna_onnx.errors import DataError, UsageError
+from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.extraction.batch_size import DEFAULT, BatchSize
 from tna_onnx.graph.load import ModelSource
 from tna_onnx.graph.options import ModelOptions
@@ -97,6 +97,10 @@ def run_studies(job: StudyJob, progress: Progress) -> Studies:
     """
     names = job.names  # refused before anything is opened
     task = open_task(_calibration(job), progress)
+    if task.readout.several:
+        raise UnsupportedModel(
+            f"{task.model.name}: gives several predictions a sample; studies are of models with one prediction each"
+        )
     data = data_of_task(task)
     assert task.held_out is not None  # noqa: S101 - `StudyJob` has held-out data
     _check_samples(names, data, job.settings.bins)

@@ -16,6 +16,7 @@ import numpy as np
 from tna_onnx.data.ahead import read_ahead
 from tna_onnx.data.digest import row_digests
 from tna_onnx.data.labels import label_indices, listed
+from tna_onnx.data.positions import placed_labels
 from tna_onnx.data.source import AnyArray, Batch, InputSpec, IntArray, shape_text, split_rows
 from tna_onnx.errors import DataError
 
@@ -65,6 +66,7 @@ class ArraySource:
         labels: class indices (N,).
         hashed: computes the digest.
         notes: what reports say about how the columns were taken.
+        placed: labels by position, (N, P...), where a sample has several; `labels` then only tell samples apart.
     """
 
     title: str
@@ -75,6 +77,7 @@ class ArraySource:
     labels: IntArray = field(repr=False)
     hashed: Callable[[], str] = field(repr=False)
     notes: tuple[str, ...] = ()
+    placed: IntArray | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -183,8 +186,14 @@ def open_columns(
         )
     labels_where = request.labels_where(f"{where}: {noun} {label or LABELS!r}")
     n_samples = lengths[inputs[0].name]
-    indices = label_indices(labels, n_samples, request.n_classes, labels_where, request.class_names)
-    return ArraySource(title, where, noun, inputs, columns, indices, lambda: hashed(indices), notes)
+    placed = None
+    if request.several is None:
+        indices = label_indices(labels, n_samples, request.n_classes, labels_where, request.class_names)
+    else:
+        indices, placed = placed_labels(
+            labels, n_samples, request.n_classes, labels_where, request.several, request.class_names
+        )
+    return ArraySource(title, where, noun, inputs, columns, indices, lambda: hashed(indices), notes, placed)
 
 
 def check_names(
