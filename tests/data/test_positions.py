@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from tna_onnx.data import positions
 from tna_onnx.data.opening import open_source
-from tna_onnx.data.positions import POSITIONS, SHAPE, PositionSource, Several, sample_labels
+from tna_onnx.data.placed import Several
+from tna_onnx.data.positions import POSITIONS, SHAPE, PositionSource, sample_labels
 from tna_onnx.data.source import InputSpec
 from tna_onnx.errors import DataError
 
@@ -159,3 +160,13 @@ def test_where_few_samples_would_stay_positions_are_left_out(monkeypatch: pytest
 def test_a_batch_holds_no_more_samples_than_its_logits_allow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(positions, "_BATCH_BYTES", 4 * 3 * 3 * 2)  # two samples of three positions and classes
     assert [len(batch["x"]) for batch in opened().batches(64)] == [2, 1]
+
+
+def test_labels_that_are_the_input_are_refused() -> None:
+    """What a language model reads is not what it is to predict: labels come one position later."""
+    specs = (InputSpec("input_ids", (None, None), np.dtype(np.int64)),)
+    ids = np.array([[0, 1, 2], [2, 1, 0]])
+    with pytest.raises(DataError, match=r"labels\[:, t\] = input_ids\[:, t \+ 1\]"):
+        open_source({"input_ids": ids, "labels": ids}, specs, 3, several=Several())
+    following = np.c_[ids[:, 1:], [-100, -100]]
+    assert len(open_source({"input_ids": ids, "labels": following}, specs, 3, several=Several())) == 4

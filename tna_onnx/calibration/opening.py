@@ -246,6 +246,9 @@ def _check_samples(job: Job, samples: Samples, held_out: Samples | None, trainin
         UsageError, DataError: one of these.
     """
     bins = job.settings.bins
+    # a store does not say which rows are of one sample
+    if job.cache is not None and samples.readout.several:
+        raise UsageError("features of several predictions a sample are not kept on disk; leave --cache out")
     if training is not None and not isinstance(training.readout, Head):
         raise UsageError(f"{training.source.describe()}: holds logits; --train-features needs data or features")
     if job.needs_head:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tna_onnx.data.indices import check_integral, check_range
 from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from tna_onnx.data.source import AnyArray, IntArray
 
-__all__ = ["check_labels", "check_placed_labels", "folder_labels", "label_indices", "listed", "name_indices"]
+__all__ = ["check_labels", "folder_labels", "label_indices", "listed", "name_indices"]
 
 _INTEGER = re.compile(r"-?[0-9]{1,40}")  # longer ones are no index, and Python does not convert thousands of digits
 _MAX_LISTED = 10  # names in a message; more are cut
@@ -56,8 +57,8 @@ def check_labels(labels: AnyArray, n_samples: int, n_classes: int, where: str) -
         raise DataError(f"{where}: there are no samples; at least one of each of two classes is needed")
     if len(flat) != n_samples:
         raise DataError(f"{where}: {len(flat)} labels for {n_samples} samples; give exactly one label per sample")
-    _check_integral(flat, where)
-    _check_range(flat, n_classes, where)
+    check_integral(flat, where)
+    check_range(flat, n_classes, where)
     indices = flat.astype(np.int64)
     # A map fitted to samples of one class says nothing about the others.
     if np.all(indices == indices[0]):
@@ -66,49 +67,6 @@ def check_labels(labels: AnyArray, n_samples: int, n_classes: int, where: str) -
             "draw the samples from all classes"
         )
     return indices
-
-
-def check_placed_labels(labels: AnyArray, n_samples: int, n_classes: int, where: str, ignore_label: int) -> IntArray:
-    """Return labels by position as class indices, a new int64 array (N, P...) with -1 where there is none.
-
-    Args:
-        labels: integers, or floats without a fraction, of shape (N, P...).
-        n_samples: as in `check_labels`.
-        n_classes: likewise.
-        where: likewise.
-        ignore_label: stands where there is no label.
-
-    Raises:
-        DataError: as `check_labels`, of the labels that are there.
-
-    >>> check_placed_labels(np.array([[2, -100], [0, 1]]), 2, 3, "labels", -100).tolist()
-    [[2, -1], [0, 1]]
-    """
-    if labels.ndim < 2:
-        raise DataError(
-            f"{where}: the model gives several predictions a sample; expected a label for each position, shape (N, P), "
-            f"found shape {labels.shape}; labels of the last position alone are for --position last"
-        )
-    if len(labels) != n_samples:
-        raise DataError(f"{where}: {len(labels)} rows of labels for {n_samples} samples; give one row per sample")
-    there = labels != ignore_label
-    flat = labels[there]
-    if not flat.size:
-        raise DataError(f"{where}: every label is {ignore_label}, which stands for none; see --ignore-label")
-    _check_integral(flat, where)
-    outside = np.unique(flat[(flat < 0) | (flat >= n_classes)])
-    if outside.size == 1 and outside[0] != n_classes:  # labels may start at 1
-        raise DataError(
-            f"{where}: the model has {n_classes} classes, and some labels are {outside[0]:g}; if that stands for "
-            f"no label, add --ignore-label {outside[0]:g} (now {ignore_label})"
-        )
-    _check_range(flat, n_classes, where)
-    if np.all(flat == flat[0]):
-        raise DataError(
-            f"{where}: every label is {flat[0]}; at least two different classes are needed: "
-            "draw the samples from all classes"
-        )
-    return np.where(there, labels, -1).astype(np.int64)
 
 
 def label_indices(
@@ -192,7 +150,7 @@ def name_indices(
         if noun == "class folders":
             where = f"{where}: names of the class folders"
         # Objects, because a name of twenty digits does not fit in int64.
-        _check_range(np.array(list(indices.values()), dtype=object), n_classes, where)
+        check_range(np.array(list(indices.values()), dtype=object), n_classes, where)
         return indices
     if class_names is not None:  # their order is known, so the alphabet must not decide
         raise DataError(f"{where}: {_unknown(names, noun, class_names)}")
@@ -310,34 +268,3 @@ def _one_axis(labels: AnyArray, where: str) -> AnyArray:
     if labels.ndim == 2:
         advice = "; if each row is one-hot or holds scores, store labels.argmax(axis=1)"
     raise DataError(f"{where}: expected one class index per sample, shape (N,), found shape {labels.shape}{advice}")
-
-
-def _check_integral(flat: AnyArray, where: str) -> None:
-    if flat.dtype.kind in "iu":
-        return
-    if flat.dtype.kind != "f":
-        raise DataError(
-            f"{where}: expected integers, found {flat.dtype}; store the index of each sample's class (0, 1, ...)"
-        )
-    wrong = ~np.isfinite(flat) | (flat != np.trunc(flat))
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        raise DataError(
-            f"{where}: expected integers, found {np.count_nonzero(wrong)} of {len(flat)} values that are not, first "
-            f"{flat[row]} in row {row}; store the index of each sample's class (0, 1, ...)"
-        )
-
-
-def _check_range(values: AnyArray, n_classes: int, where: str) -> None:
-    outside = np.count_nonzero((values < 0) | (values >= n_classes))
-    if not outside:
-        return
-    low = values.min()
-    high = values.max()
-    hint = "remove or correct these"
-    if low == 1 and high == n_classes:  # said, not done: labels of another model could look the same
-        hint = "they seem to start at 1: subtract 1 so that the first class is 0"
-    raise DataError(
-        f"{where}: the model has {n_classes} classes, so labels must lie in 0 to {n_classes - 1}, but {outside} of "
-        f"{len(values)} do not (smallest {low}, largest {high}); {hint}"
-    )

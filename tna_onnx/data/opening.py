@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from tna_onnx.data.formats import Format
     from tna_onnx.data.images.preprocess import Recipe
-    from tna_onnx.data.positions import Several
+    from tna_onnx.data.placed import Several
     from tna_onnx.data.source import InputSpec, Source
 
 __all__ = ["open_source"]

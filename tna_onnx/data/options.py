@@ -16,7 +16,7 @@ from tna_onnx.data.images.recipes import read_recipe
 from tna_onnx.data.limits import DEFAULT_LIMITS, Limits
 from tna_onnx.data.names import metadata_class_names, read_class_names
 from tna_onnx.data.opening import open_source
-from tna_onnx.data.positions import Several
+from tna_onnx.data.placed import Several
 from tna_onnx.data.source import InputSpec, Source
 from tna_onnx.data.suspicion import Suspicion, below_expectation, label_suspicion
 from tna_onnx.data.words import IGNORED, POSITION_WORDS, Position

@@ -19,18 +19,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tna_onnx.data.digest import row_digests, sample_digests, sample_form
-from tna_onnx.data.labels import check_placed_labels, label_indices
-from tna_onnx.data.source import AnyArray, Batch, IntArray, Source, source_notes, split_rows
-from tna_onnx.data.words import IGNORED, Position
+from tna_onnx.data.digest import sample_digests, sample_form
+from tna_onnx.data.placed import Several
+from tna_onnx.data.source import Batch, IntArray, Source, source_notes, split_rows
 from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
-__all__ = ["POSITIONS", "SHAPE", "PositionSource", "Several", "clusters_of", "placed_labels", "sample_labels"]
+__all__ = ["POSITIONS", "SHAPE", "PositionSource", "clusters_of", "sample_labels"]
 
 POSITIONS = "tna_onnx/positions"
 """Array of a batch: (R,) int64, where its rows are among the positions of its samples, one sample after the other."""
@@ -43,38 +42,6 @@ _MAX_BYTES = 2**31  # of features or logits of all rows
 _MIN_ROWS = 10_000  # a head of 150,000 classes still gets so many
 _MIN_SAMPLES = 200  # intervals come from the spread of samples
 _BATCH_BYTES = 2**28  # of the logits of one batch, at all positions
-
-
-@dataclass(frozen=True)
-class Several:
-    """What a model with several predictions a sample wants of its labels.
-
-    Attributes:
-        ignore_label: stands for no label.
-        position: `all` labelled positions, or the `last` one of each sample.
-        n_features: length of the features that are kept for a position; 0 if nothing is kept.
-    """
-
-    ignore_label: int = IGNORED
-    position: Position = "all"
-    n_features: int = 0
-
-
-def placed_labels(
-    values: AnyArray, n_samples: int, n_classes: int, where: str, several: Several, names: Sequence[str] | None
-) -> tuple[IntArray, IntArray | None]:
-    """Return what tells the labels of two samples apart, (N,), and the labels by position, (N, P...), -1 for none.
-
-    At the last position, labels may be one a sample: they are returned as they are, and None.
-
-    Raises:
-        DataError: see `check_placed_labels` and `label_indices`.
-    """
-    values = np.asarray(values)
-    if several.position == "last" and values.ndim == 1:
-        return label_indices(values, n_samples, n_classes, where, names), None
-    placed = check_placed_labels(values, n_samples, n_classes, where, several.ignore_label)
-    return row_digests({"labels": placed}).view(np.int64), placed
 
 
 def clusters_of(source: Source) -> IntArray | None:
@@ -132,9 +99,11 @@ class PositionSource:
         clusters, flat = np.nonzero(flat_labels != _NONE)
         if several.position == "last":
             last = np.r_[clusters[1:] != clusters[:-1], True]
-            clusters, flat = clusters[last], flat[last]
+            clusters = clusters[last]
+            flat = flat[last]
         kept, note = _within_memory(clusters, max(n_classes, several.n_features) if several.n_features else 0)
-        clusters, flat = clusters[kept], flat[kept]
+        clusters = clusters[kept]
+        flat = flat[kept]
         size = max(1, _BATCH_BYTES // (4 * n_classes * flat_labels.shape[1]))
         notes = (*source_notes(source), *note)
         return cls(source, flat_labels[clusters, flat], clusters, flat, shape, size, notes)

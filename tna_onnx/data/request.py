@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from tna_onnx.data.images.transform import ResolvedRecipe
-    from tna_onnx.data.positions import Several
+    from tna_onnx.data.placed import Several
     from tna_onnx.data.source import InputSpec
 
 __all__ = ["Request"]

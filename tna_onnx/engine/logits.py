@@ -50,15 +50,12 @@ class Logits(ABC):
 
     @property
     def clusters(self) -> NDArray[np.int64] | None:
-        """Which of the samples are predictions for one sample of the data, (N,); None where each is its own."""
+        """Which samples are predictions for one sample of the data, (N,); None where each is its own."""
         return self._store.clusters
 
     def _clustered(self, scores: SampleScores, rows: NDArray[np.bool_] | None = None) -> SampleScores:
-        """Put clusters into scores of all samples, or of some."""
         clusters = self.clusters
-        if clusters is None or rows is None:
-            return scores.clustered(clusters)
-        return scores.clustered(clusters[rows])
+        return scores.clustered(clusters if clusters is None or rows is None else clusters[rows])
 
     def predictions(self, fitted: CalibrationMap | None = None) -> NDArray[np.int64]:
         """Return the predicted class of every sample, (N,), after a calibration map."""

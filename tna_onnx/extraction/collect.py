@@ -21,7 +21,7 @@ from tna_onnx.extraction.positions import batch_in_rows
 from tna_onnx.extraction.sessions import OpenModel
 from tna_onnx.extraction.store import open_store
 from tna_onnx.extraction.table import FeatureTable
-from tna_onnx.extraction.tensors import Tensors
+from tna_onnx.extraction.tensors import Tensors, require_finite
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.progress import Progress
 from tna_onnx.runtime import Session, runtime_version
@@ -66,8 +66,6 @@ def collect_features(
     given = given or {}
     if cache is not None and given:  # nothing new to store
         raise UsageError("the data are computed features or logits already; leave --cache out")
-    if cache is not None and readout.several:  # a store does not say which rows are of one sample
-        raise UsageError("features of several predictions a sample are not kept on disk; leave --cache out")
     tensors = Tensors.of(opened, readout, given, keep_logits=cache is not None)
     collector = _Collector(opened, readout, source, batch_size, tensors, _session(opened, tensors, source, given))
     if cache is None:
@@ -225,16 +223,9 @@ class _Collector:
             features = features.reshape(len(self.source), self._head.n_features)
         beside = {name: arrays[f"beside_{k}"] for k, name in enumerate(self.tensors.beside) if f"beside_{k}" in arrays}
         logits = arrays.get("logits")
-        return FeatureTable(
-            features,
-            self.source.labels,
-            self.batch_size,
-            beside,
-            scalars,
-            rows,
-            logits=logits,
-            clusters=clusters_of(self.source),
-        )
+        source = self.source
+        clusters = clusters_of(source)
+        return FeatureTable(features, source.labels, self.batch_size, beside, scalars, rows, logits, clusters=clusters)
 
     def _refuse_scalars(self, scalars: Batch) -> None:
         """Refuse to keep what has no row per sample: a store that is resumed could not hold it."""
@@ -261,7 +252,7 @@ class _Collector:
                 f"{self.source.describe()}: {name} of samples from {start} on have shape {values.shape[1:]}, those "
                 f"before {array.shape[1:]}; give all samples the same length (padding)"
             )
-        _require_finite(self.source, name, values, start)  # before a store keeps it
+        require_finite(self.source, name, values, start)  # before a store keeps it
         array[start : start + len(values)] = values
         release(array, slice(start, start + len(values)))
 
@@ -272,8 +263,7 @@ def _session(opened: OpenModel, tensors: Tensors, source: Source, given: Mapping
     Raises:
         DataError: the samples hold features, but the nodes behind them read more of the data.
     """
-    if not tensors.computed:
-        # a head on an input: the session still knows which of its positions are rows
+    if not tensors.computed:  # the session still knows which positions of an input are rows
         return opened.session if opened.readout.several else None
     session = opened.session_from(given)
     missing = [name for name in tensors.computed if session is None or name not in session.outputs]
@@ -302,13 +292,6 @@ def _stored_column(collector: _Collector) -> FeatureTable | None:
     features = column.reshape(len(source), head.n_features)
     for start in range(0, len(features), _FINITE_ROWS):
         block = slice(start, start + _FINITE_ROWS)
-        _require_finite(source, "features", features[block], start)
+        require_finite(source, "features", features[block], start)
         release(features, block)
     return FeatureTable(features, source.labels, collector.batch_size)
-
-
-def _require_finite(source: Source, name: str, values: NDArray[Any], start: int) -> None:
-    if values.dtype.kind == "f" and not np.all(np.isfinite(values)):
-        bad = ~np.isfinite(values).reshape(len(values), -1).all(axis=1)
-        row = start + int(np.flatnonzero(bad)[0])
-        raise DataError(f"{source.describe()}: {name} of sample {row} hold NaN or infinite values")

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.data import Batch, Source
 from tna_onnx.errors import DataError, UnsupportedModel
-from tna_onnx.extraction.positions import PositionSession, batch_in_rows
+from tna_onnx.extraction.positions import batch_in_rows, first_rows, sample_shape
 from tna_onnx.extraction.sessions import OpenModel
 from tna_onnx.extraction.tail import Tail
 from tna_onnx.graph.cut import read_beside
@@ -47,10 +47,6 @@ _PROBED_CLASSES = 8
 # Of the largest logit: what a graph that is cut and optimised in another way may differ by.
 _TAIL_TOLERANCE = 1e-3
 
-# Logits that are compared where a sample has several predictions; a few float64 arrays of them are held.
-_CHECKED = 2**22
-_MIN_ROWS = 64
-
 
 @dataclass(frozen=True)
 class Probed:
@@ -58,8 +54,7 @@ class Probed:
 
     Attributes:
         readout: with what was found put in: whether the head is linear, the dtype of the logits.
-        logits_shape: shape of the logits of one sample: (C,), or () for some binary heads, (C, 1, 1) for convolutions;
-            their layout, where a sample has several predictions.
+        logits_shape: of one sample: (C,), () for some binary heads, (C, 1, 1) for convolutions; or a layout.
         plain_features: the feature tensor is (N, n) in the dtype of the logits, so that appended nodes can read it.
         tail: where only the graph computes the logits.
     """
@@ -87,7 +82,7 @@ def check_readout(
         DataError: the logits hold NaN or infinite values.
     """
     model = opened.model
-    batch = next(source.batches(batch_size, _first_rows(readout, source)))
+    batch = next(source.batches(batch_size, first_rows(readout, source)))
     tensors = _first_batch(readout, session, batch)
     raw = tensors[readout.logits]
     logits = class_logits(model, readout, raw, len(next(iter(batch.values()))))
@@ -97,9 +92,7 @@ def check_readout(
     if session is not None and opened.is_whole(session):
         _check_output(opened, readout, logits, batch)
     readout = replace(readout, logits_type=raw.dtype.name)
-    shape: tuple[int, ...] | Layout = raw.shape[1:]
-    if isinstance(session, PositionSession):
-        shape = session.layouts[readout.logits]
+    shape = sample_shape(session, readout.logits, raw)
     if not isinstance(readout, Head):
         return Probed(readout, shape, plain_features=False)
     features = tensors[readout.features]
@@ -108,10 +101,8 @@ def check_readout(
         matrix = features.ndim == 2 and not readout.features_transposed and not readout.several
         return Probed(readout, shape, matrix and features.dtype == raw.dtype)
     if readout.several:
-        raise UnsupportedModel(
-            f"{model.name}: behind head '{readout.node}' only the graph itself computes the logits of several "
-            "predictions a sample; a calibration map alone works: --search none"
-        )
+        what = f"head '{readout.node}' has several predictions a sample, and only the graph computes its logits"
+        raise UnsupportedModel(f"{model.name}: {what}; use --search none")
     head = replace(readout, linear=False)
     fixed_batch = session.fixed_batch if session else None
     _check_rows(model, head, features, len(logits), fixed_batch)
@@ -119,13 +110,6 @@ def check_readout(
     tail = Tail(model, head, opened.device, sample, fixed_batch)
     _check_tail(model, head, tail, sample, logits)
     return Probed(head, raw.shape[1:], plain_features=False, tail=tail)
-
-
-def _first_rows(readout: Readout, source: Source) -> NDArray[np.int64] | None:
-    """Return the first rows where a batch of samples may have too many to compare; None for all of the batch."""
-    if not readout.several:
-        return None
-    return np.arange(min(len(source), max(_MIN_ROWS, _CHECKED // readout.n_classes)), dtype=np.int64)
 
 
 def _first_batch(readout: Readout, session: Session | None, batch: Batch) -> Batch:

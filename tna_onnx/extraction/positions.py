@@ -15,12 +15,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tna_onnx.data import Source
 from tna_onnx.data.positions import POSITIONS, SHAPE
 from tna_onnx.errors import DataError
+from tna_onnx.graph.readout import Readout
 from tna_onnx.graph.several import CLASSES_FIRST, CLASSES_LAST, Layout
 from tna_onnx.runtime import Session
 
-__all__ = ["PositionSession", "batch_in_rows", "layout_of", "rows_of"]
+__all__ = ["PositionSession", "batch_in_rows", "first_rows", "layout_of", "rows_of", "sample_shape"]
+
+# Logits that are compared where a sample has several predictions; a few float64 arrays of them are held.
+_CHECKED = 2**22
+_MIN_ROWS = 64
 
 
 class PositionSession(Session):
@@ -100,6 +106,20 @@ def batch_in_rows(session: Session | None, batch: dict[str, NDArray[Any]]) -> di
     if isinstance(session, PositionSession):
         return session.in_rows(batch)
     return dict(batch)
+
+
+def sample_shape(session: Session | None, tensor: str, values: NDArray[Any]) -> tuple[int, ...] | Layout:
+    """Return the shape that one sample has in a tensor which was run; the layout, if it has several predictions."""
+    if isinstance(session, PositionSession):
+        return session.layouts[tensor]
+    return values.shape[1:]
+
+
+def first_rows(scores: Readout, source: Source) -> NDArray[np.int64] | None:
+    """Return the first rows where a batch of samples may have too many to compare; None for all of the batch."""
+    if not scores.several:
+        return None
+    return np.arange(min(len(source), max(_MIN_ROWS, _CHECKED // scores.n_classes)), dtype=np.int64)
 
 
 def layout_of(values: tuple[int, ...], samples: int, positions: tuple[int, ...], class_axis: int) -> Layout | None:

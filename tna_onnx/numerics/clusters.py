@@ -13,12 +13,13 @@ Source: W. Cochran, Sampling Techniques (1977), section 2.11 and 9A.2, the ratio
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["cluster_sums", "mean_and_error"]
+__all__ = ["between_clusters", "cluster_sums", "mean_and_error"]
 
 
 def cluster_sums(values: NDArray[Any], clusters: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -53,3 +54,21 @@ def mean_and_error(values: NDArray[np.float64], clusters: NDArray[np.int64] | No
     if count < 2:
         return mean, math.inf
     return mean, math.sqrt(count / (count - 1) * float(np.sum(deviations**2))) / len(values)
+
+
+def between_clusters(
+    parts: Sequence[tuple[NDArray[np.int64], NDArray[np.float64]]], mean: NDArray[np.float64], n: int
+) -> NDArray[np.float64]:
+    """Return what stands for the covariance of one sample, (B, B): n times that of the mean of n samples.
+
+    Args:
+        parts: clusters of a part of the samples, and their sums (K, B + 1): of B values, and of ones.
+        mean: (B,) of the values of all samples.
+        n: number of samples.
+    """
+    # a cluster may reach from one part into the next
+    sums = cluster_sums(np.concatenate([each for _, each in parts]), np.concatenate([each for each, _ in parts]))
+    deviations = sums[:, :-1] - sums[:, -1:] * mean
+    count = len(deviations)
+    covariance: NDArray[np.float64] = count / (count - 1) * (deviations.T @ deviations) / n
+    return covariance

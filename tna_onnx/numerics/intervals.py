@@ -21,14 +21,14 @@ variance is that of sums over clusters (`numerics.clusters`), and z a quantile o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.numerics.clusters import cluster_sums, mean_and_error
+from tna_onnx.numerics.clusters import between_clusters, cluster_sums, mean_and_error
 from tna_onnx.numerics.crossfitted import CrossFit, corrected_errors, fit_error
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Interval, Metrics, residuals
@@ -246,11 +246,11 @@ def _moments(
         if clusters is None:
             products += spread.T @ spread
         else:  # with the number of samples, which the mean is taken off by
-            parts.append(_by_cluster(np.hstack([spread, np.ones((len(spread), 1))]), clusters[rows]))
+            parts.append((np.unique(clusters[rows]), cluster_sums(np.c_[spread, np.ones(len(spread))], clusters[rows])))
     mean = total / n
     covariance = products / n - np.outer(mean, mean)
     if clusters is not None:
-        covariance = _between_clusters(parts, mean, n)
+        covariance = between_clusters(parts, mean, n)
     # A few samples in a bin, all of them hits, show too little spread; their confidences state what it is at least.
     # Below a billionth of that, what was found is rounding.
     found = np.maximum(np.diag(covariance), np.maximum(1e-9 * stated / n, np.finfo(np.float64).tiny))
@@ -259,21 +259,6 @@ def _moments(
     covariance *= factor * factor[:, None]
     np.fill_diagonal(covariance, least)
     return mean, covariance / n
-
-
-def _by_cluster(values: FloatArray, clusters: NDArray[np.int64]) -> tuple[NDArray[np.int64], FloatArray]:
-    """Return the clusters of some samples, ascending, and the sums over them."""
-    return np.unique(clusters), cluster_sums(values, clusters)
-
-
-def _between_clusters(parts: Sequence[tuple[NDArray[np.int64], FloatArray]], mean: FloatArray, n: int) -> FloatArray:
-    """Return what stands for the covariance of one sample: n times that of the mean, from sums over clusters."""
-    # a cluster may reach from one chunk into the next
-    sums = cluster_sums(np.concatenate([each for _, each in parts]), np.concatenate([each for each, _ in parts]))
-    deviations = sums[:, :-1] - sums[:, -1:] * mean
-    count = len(deviations)
-    covariance: FloatArray = count / (count - 1) * (deviations.T @ deviations) / n
-    return covariance
 
 
 def _estimates(values: FloatArray, sigma: FloatArray) -> tuple[FloatArray, FloatArray]:

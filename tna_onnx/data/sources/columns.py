@@ -16,7 +16,7 @@ import numpy as np
 from tna_onnx.data.ahead import read_ahead
 from tna_onnx.data.digest import row_digests
 from tna_onnx.data.labels import label_indices, listed
-from tna_onnx.data.positions import placed_labels
+from tna_onnx.data.placed import placed_labels, refuse_copies
 from tna_onnx.data.source import AnyArray, Batch, InputSpec, IntArray, shape_text, split_rows
 from tna_onnx.errors import DataError
 
@@ -193,6 +193,8 @@ def open_columns(
         indices, placed = placed_labels(
             labels, n_samples, request.n_classes, labels_where, request.several, request.class_names
         )
+        if placed is not None:
+            refuse_copies(placed, {spec.name: columns[spec.name] for spec in inputs}, labels_where)
     return ArraySource(title, where, noun, inputs, columns, indices, lambda: hashed(indices), notes, placed)
 
 
