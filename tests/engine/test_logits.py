@@ -64,7 +64,7 @@ def problem() -> tuple[FeatureTable, Array, Array]:
 
 
 def bits(scores: SampleScores) -> list[bytes]:
-    return [values.tobytes() for values in vars(scores).values()]
+    return [values.tobytes() for values in vars(scores).values() if values is not None]
 
 
 @pytest.mark.parametrize(

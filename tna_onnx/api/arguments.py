@@ -27,6 +27,7 @@ from tna_onnx.calibration.settings import (
 from tna_onnx.data import Format, Recipe
 from tna_onnx.data.limits import Limits
 from tna_onnx.data.options import Data
+from tna_onnx.data.words import Position
 from tna_onnx.errors import UsageError
 from tna_onnx.graph.limits import ModelLimits
 from tna_onnx.graph.options import ModelOptions, OutputKind
@@ -82,6 +83,8 @@ class DataWords(TypedDict, total=False):
     expect_accuracy: float | None
     data_root: str | Path | None
     limits: Limits
+    ignore_label: int | None
+    position: Position | None
 
 
 class ModelWords(TypedDict, total=False):

@@ -26,7 +26,7 @@ from tna_onnx.data.suspicion import warnings_of
 from tna_onnx.errors import UsageError
 from tna_onnx.extraction.batch_size import BatchSize, batch_size_notes, check_batch_size, choose_batch_size
 from tna_onnx.extraction.isolated import open_source
-from tna_onnx.extraction.sessions import input_specs, open_model
+from tna_onnx.extraction.sessions import in_rows, input_specs, open_model
 from tna_onnx.graph.load import Model, ModelSource
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.graph.outputs import ClassOutput, class_output
@@ -202,9 +202,9 @@ def _run(
     if not expected:  # the accuracy that the user expects is the baseline's
         data = replace(data, expect_accuracy=None)
     names = data.class_names(model.metadata, output.labels, output.n_classes)
-    session = open_model(model, settings.device)
+    session = in_rows(open_model(model, settings.device), output, model.name)
     inputs = input_specs(session)
-    source = samples.open(model, inputs, output.n_classes, names)
+    source = samples.open(model, inputs, output, names)
     unknown = None if settings.unknown is None else open_unknown(settings.unknown, inputs)
 
     # each model has a bar of its own

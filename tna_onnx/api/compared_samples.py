@@ -10,6 +10,7 @@ from tna_onnx.data.options import Data
 from tna_onnx.data.source import require_samples
 from tna_onnx.errors import DataError
 from tna_onnx.graph.load import Model
+from tna_onnx.graph.outputs import ClassOutput
 
 __all__ = ["ComparedSamples"]
 
@@ -23,7 +24,7 @@ class ComparedSamples:
         self._opened: dict[tuple[tuple[InputSpec, ...], tuple[str, ...] | None], Source] = {}
 
     def open(
-        self, model: Model, inputs: tuple[InputSpec, ...], n_classes: int, names: tuple[str, ...] | None
+        self, model: Model, inputs: tuple[InputSpec, ...], output: ClassOutput, names: tuple[str, ...] | None
     ) -> Source:
         """Open the data for a model, or return what was opened for one with the same inputs and class names.
 
@@ -33,7 +34,7 @@ class ComparedSamples:
         # what a source depends on: the inputs to fill and the numbers of the classes
         key = inputs, names
         if key not in self._opened:
-            source = self.data.open(inputs, n_classes, names)
+            source = self.data.open(inputs, output.n_classes, names, several=output.several)
             require_samples(source, self._bins)
             # differences are paired: row k must be the same sample in all models
             if self._opened and not _same_samples(source.labels, self._first.labels):

@@ -21,7 +21,7 @@ from tna_onnx.data.source import require_samples
 from tna_onnx.data.suspicion import warnings_of
 from tna_onnx.extraction.batch_size import BatchSize, batch_size_notes, check_batch_size, choose_batch_size
 from tna_onnx.extraction.isolated import open_source
-from tna_onnx.extraction.sessions import input_specs, open_model
+from tna_onnx.extraction.sessions import in_rows, input_specs, open_model
 from tna_onnx.graph.load import ModelSource
 from tna_onnx.graph.outputs import class_output
 from tna_onnx.guarding.reading import require_outlier_score, score_guarded
@@ -85,10 +85,10 @@ def evaluate(
     labelled = data_of(data, words)
     loaded = open_source(model, options)
     output = class_output(loaded, options.head, options.output_name, options.output_kind)
-    session = open_model(loaded, parse_device(device))
+    session = in_rows(open_model(loaded, parse_device(device)), output, loaded.name)
     names = labelled.class_names(loaded.metadata, output.labels, output.n_classes)
     inputs = input_specs(session)
-    source = labelled.open(inputs, output.n_classes, names)
+    source = labelled.open(inputs, output.n_classes, names, several=output.several)
     require_samples(source, bins)
     size = choose_batch_size(batch_size, session, [output.name], source)
     apart = held_out_of(ood_data, labelled, {})

@@ -15,7 +15,7 @@ from tna_onnx.engine.movement import Both, run_both
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.extraction.batch_size import BatchSize, batch_size_notes, check_batch_size, choose_batch_size
 from tna_onnx.extraction.isolated import open_source
-from tna_onnx.extraction.sessions import input_specs, open_model
+from tna_onnx.extraction.sessions import in_rows, input_specs, open_model
 from tna_onnx.graph.difference import differences
 from tna_onnx.graph.head import choose_head, find_heads
 from tna_onnx.graph.integers import opened_like
@@ -152,9 +152,9 @@ def _open(files: _Files, data: Data, device: Device) -> tuple[Both, Source]:
     options = files.options
     kind = options.output_kind or _missing_kind(files.readout, files.known)
     output = class_output(files.old, options.head, options.output_name, kind)
-    session = open_model(files.old, device)
+    session = in_rows(open_model(files.old, device), output, files.old.name)
     names = data.class_names(files.old.metadata, output.labels, output.n_classes)
-    source = data.open(input_specs(session), output.n_classes, names)
+    source = data.open(input_specs(session), output.n_classes, names, several=output.several)
     return Both(files.old, session, files.new, files.readout, output), source
 
 

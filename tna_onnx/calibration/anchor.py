@@ -79,7 +79,8 @@ class AnchoredStrategy:
         def fits(_: int, train: Mask) -> Iterator[tuple[Method, Iterator[Fit]]]:
             yield outcome.method, self._without_fold(outcome.method, train)
 
-        return cross_scores(len(outcome.before), self.settings.seed, fits)[outcome.method]
+        clusters = outcome.before.clusters
+        return cross_scores(len(outcome.before), self.settings.seed, fits, clusters=clusters)[outcome.method]
 
     def _without_fold(self, method: Method, train: Mask) -> Iterator[Fit]:
         """Rule 3: all of it on some samples; logits are of all."""
@@ -136,7 +137,7 @@ class AnchoredStrategy:
 def _pieces(task: Task, step: int, seed: int) -> list[Task]:
     """Return the samples of each fold, each around a refit without them, of the strength chosen."""
     logits = task.logits(task.weight)
-    fold = folds(len(logits), seed)
+    fold = folds(len(logits), seed, logits.clusters)
     pieces = []
     for k in range(FOLDS):
         path = Refit.fit_path(logits.reduce(fold != k, features=True))
@@ -152,7 +153,8 @@ def _joined(pieces: Sequence[Task], weights: NDArray[Any]) -> Logits:
 def _part(task: Task, rows: Mask) -> Task:
     """Return the same task with some of its samples; features and labels are all that a linear head needs."""
     whole = task.calibration.table
-    table = FeatureTable(np.asarray(whole.features[rows]), whole.labels[rows], whole.batch_size)
+    clusters = None if whole.clusters is None else whole.clusters[rows]
+    table = FeatureTable(np.asarray(whole.features[rows]), whole.labels[rows], whole.batch_size, clusters=clusters)
     return replace(task, calibration=replace(task.calibration, table=table))
 
 

@@ -59,7 +59,7 @@ def compare_heads(
     fitted = outcome.logits.mapped_scores(outcome.fitted)
     cross_fit = None
     if how == "cross-fitted":
-        cross_fit = CrossFit(fitted, folds(len(scores), strategy.settings.seed))
+        cross_fit = CrossFit(fitted, folds(len(scores), strategy.settings.seed, scores.clusters))
     comparison = compare_scores(
         described,
         how,

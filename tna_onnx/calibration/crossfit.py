@@ -17,6 +17,7 @@ from tna_onnx.calibration.methods import Method, Rule
 from tna_onnx.engine.logits import Logits
 from tna_onnx.errors import DataError
 from tna_onnx.maps.base import CalibrationMap
+from tna_onnx.numerics.clusters import mean_and_error
 from tna_onnx.numerics.losses import sample_losses
 from tna_onnx.numerics.stats import SampleScores
 
@@ -45,14 +46,22 @@ _LOST = 3.0
 _ENOUGH = 200
 
 
-def folds(n: int, seed: int) -> NDArray[np.intp]:
-    """Return the fold of each of n samples."""
+def folds(n: int, seed: int, clusters: NDArray[np.int64] | None = None) -> NDArray[np.intp]:
+    """Return the fold of each of n samples; a cluster is in one fold as a whole."""
+    if clusters is not None:
+        numbers, number = np.unique(clusters, return_inverse=True)
+        return folds(len(numbers), seed)[number]
     # at random: files often come sorted by class. Sizes differ by one at most
     return np.random.default_rng(seed).permutation(n) % FOLDS
 
 
 def cross_scores(
-    n: int, seed: int, fits: Fits, loss: Loss = sample_losses, failed: dict[Method, str] | None = None
+    n: int,
+    seed: int,
+    fits: Fits,
+    loss: Loss = sample_losses,
+    failed: dict[Method, str] | None = None,
+    clusters: NDArray[np.int64] | None = None,
 ) -> Scores:
     """Score each of n samples with the fits of the other folds.
 
@@ -65,11 +74,12 @@ def cross_scores(
         fits: fits of the methods without a fold.
         loss: what decides which method has lost; the NLL by default.
         failed: takes the methods that could not be fitted without one of the folds, and why; a path by its first step.
+        clusters: of the samples, (n,), if they are not independent.
 
     Raises:
         DataError: no map can be fitted.
     """
-    fold = folds(n, seed)
+    fold = folds(n, seed, clusters)
     failures: dict[Method, str] = {}
     parts: list[Scores] = []
     lost: set[Method] = set()
@@ -101,9 +111,9 @@ def _lost(scores: Scores, loss: Loss) -> set[Method]:
     best = min(families.values(), key=lambda losses: float(losses.mean()))
     lost = set()
     for method, losses in families.items():
-        worse = losses - best
+        worse, error = mean_and_error(losses - best, next(iter(scores.values())).clusters)
         # what keeps predictions costs little, and is what others are held against
-        if not method.keeps_order and worse.mean() > _LOST * worse.std() / math.sqrt(len(worse)):
+        if not method.keeps_order and worse > _LOST * error:
             lost.add(method)
     return lost
 
@@ -131,7 +141,7 @@ def _scores_of_fold(fits: Iterable[tuple[Method, Iterable[Fit]]], held: Mask) ->
 
 def chosen_per_fold(scores: Mapping[Method, SampleScores], before: SampleScores, rule: Rule, seed: int) -> list[Method]:
     """Return the method for each fold, chosen by the scores of the other folds."""
-    fold = folds(len(before), seed)
+    fold = folds(len(before), seed, before.clusters)
     chosen = []
     for k in range(FOLDS):
         others = {method: each.take(fold != k) for method, each in scores.items()}
@@ -147,7 +157,7 @@ def nested(scores: Mapping[Method, SampleScores], before: SampleScores, rule: Ru
 
     Source: Tibshirani & Tibshirani (2009), "A bias correction for the minimum error rate in cross-validation".
     """
-    fold = folds(len(before), seed)
+    fold = folds(len(before), seed, before.clusters)
     chosen = chosen_per_fold(scores, before, rule, seed)
     return _in_order([scores[method].take(fold == k) for k, method in enumerate(chosen)], fold)
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from tna_onnx.data.digest import sample_digests
 from tna_onnx.data.leaks import overlap_of, read_sketch, repeats_of, sketch_overlap
 from tna_onnx.data.limits import Limits
+from tna_onnx.data.positions import sample_labels
 from tna_onnx.data.source import Source
 from tna_onnx.errors import DataError
 from tna_onnx.graph.load import Model
@@ -134,7 +135,7 @@ def _refuse_earlier(model: Model, each: Told, limits: Limits) -> list[str]:
 
 def _repeats(each: Told, *, folds: bool) -> list[str]:
     """Say how many samples are copies of others, and how many of those have another label."""
-    repeats = repeats_of(each.digests, each.source.labels)
+    repeats = repeats_of(each.digests, sample_labels(each.source))
     notes = []
     if repeats.copies:
         note = f"{each.name}: {repeats.copies:,} samples ({repeats.copies / repeats.n:.2%}) are copies of others"

@@ -12,7 +12,6 @@ Source of rule 3: Breiman, Friedman, Olshen & Stone (1984), *Classification and 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -20,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.maps import MAPS
+from tna_onnx.numerics.clusters import mean_and_error
 from tna_onnx.numerics.losses import sample_losses
 from tna_onnx.numerics.metric import Objective
 from tna_onnx.numerics.stats import SampleScores
@@ -139,7 +139,7 @@ class Rule:
         losses = {method: self.losses(after) for method, after in scores.items()}
         best = min(losses, key=lambda method: (float(np.mean(losses[method])), method.rank))
         for method in sorted(losses, key=lambda each: each.rank):
-            worse, error = _mean_and_error(losses[method] - losses[best])
+            worse, error = mean_and_error(losses[method] - losses[best], scores[method].clusters)
             if worse <= error:
                 return method
         return best
@@ -147,10 +147,5 @@ class Rule:
     def _raises_error(self, before: SampleScores, after: SampleScores) -> bool:
         """Rule 4."""
         first, second = (sample_losses(each, "ece", self.bins) for each in (before, after))
-        worse, error = _mean_and_error(second - first)
+        worse, error = mean_and_error(second - first, before.clusters)
         return worse > max(_SMALLEST_RISE, _SIGNIFICANT * error)
-
-
-def _mean_and_error(values: NDArray[np.float64]) -> tuple[float, float]:
-    """Return the mean and its standard error."""
-    return float(np.mean(values)), float(np.std(values)) / math.sqrt(len(values))

@@ -13,6 +13,8 @@ from tna_onnx.calibration.outcome import Outcome
 from tna_onnx.calibration.settings import Settings
 from tna_onnx.calibration.task import Task
 from tna_onnx.data.images.notes import recipe_text
+from tna_onnx.data.positions import PositionSource
+from tna_onnx.data.source import Source
 from tna_onnx.numerics.averages import LIMIT
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import objective_value
@@ -75,6 +77,7 @@ def _input_notes(task: Task, outcome: Outcome, labels: Sequence[str], drift: flo
         notes.append(f"device auto: CUDA was not obtained, ran on the CPU: {task.fallback}")
     notes += labels
     notes += task.data_notes
+    notes += [note for each in (task.calibration, task.held_out) if each for note in _position_notes(each.source)]
     # the output of an unchanged model is its input, functions and all
     if task.model.inlined and not outcome.unchanged:
         notes.append(f"model-local functions were inlined: {', '.join(task.model.inlined)}")
@@ -89,6 +92,16 @@ def _input_notes(task: Task, outcome: Outcome, labels: Sequence[str], drift: flo
         accuracy = float(np.mean(outcome.before.hit))
         notes.append(f"preprocessing: {recipe_text(recipe)}; accuracy of the input model with it {accuracy:.2%}")
     return notes
+
+
+def _position_notes(source: Source) -> list[str]:
+    """Say what counts where a sample has several predictions."""
+    if not isinstance(source, PositionSource) or source.clusters is None:
+        return []
+    return [
+        f"{source.describe()}: each labelled position counts as one; intervals and folds are of whole samples, whose "
+        "positions depend on one another"
+    ]
 
 
 def _choice_notes(outcome: Outcome, settings: Settings) -> list[str]:

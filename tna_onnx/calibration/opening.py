@@ -195,6 +195,8 @@ def _find_readout(job: Job, model: Model) -> Readout:
         readout: Readout = _head(model, options)
     else:
         readout = find_readout(model, options.head, options.output_name, options.output_kind)
+    if isinstance(readout, Head) and readout.several and not (readout.linear or job.needs_head):
+        return readout.without_head()  # only the graph computes its logits: maps go behind them
     if isinstance(readout, Head):
         return _as_stored(model, readout, job.settings.quantized_head)
     return readout
@@ -248,6 +250,9 @@ def _check_samples(job: Job, samples: Samples, held_out: Samples | None, trainin
         UsageError, DataError: one of these.
     """
     bins = job.settings.bins
+    # a store does not say which rows are of one sample
+    if job.cache is not None and samples.readout.several:
+        raise UsageError("features of several predictions a sample are not kept on disk; leave --cache out")
     if training is not None and not isinstance(training.readout, Head):
         raise UsageError(f"{training.source.describe()}: holds logits; --train-features needs data or features")
     if job.engine != "local" and samples.given:

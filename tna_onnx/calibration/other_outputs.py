@@ -18,7 +18,7 @@ from tna_onnx.calibration.task import Collected, Task
 from tna_onnx.data import Batch
 from tna_onnx.engine.outputs import Runs
 from tna_onnx.errors import CheckFailed
-from tna_onnx.extraction.sessions import open_model
+from tna_onnx.extraction.sessions import in_rows, open_model
 from tna_onnx.graph.outputs import tensor_outputs
 from tna_onnx.numerics.ops import softmax
 
@@ -55,7 +55,7 @@ def check_other_outputs(
     names = [task.class_output.name, *others]
     batches = checked.source.batches(task.batch_size, rows)
     # a session of its own: the one that collected leaves these outputs out
-    source = open_model(task.model, task.device)
+    source = in_rows(open_model(task.model, task.device), task.readout, task.model.name)
     old, new = _outputs((source, runner), names, batches)
     p = task.class_output.probabilities(old[names[0]])
     q = task.class_output.probabilities(new[names[0]])

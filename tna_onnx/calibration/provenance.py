@@ -11,6 +11,7 @@ from tna_onnx.calibration.settings import Settings
 from tna_onnx.calibration.task import Task
 from tna_onnx.data.digest import sample_digests
 from tna_onnx.data.leaks import sketch_of
+from tna_onnx.data.positions import PositionSource
 from tna_onnx.runtime import runtime_version
 
 __all__ = ["provenance_entries", "versions"]
@@ -41,6 +42,7 @@ def provenance_entries(task: Task, settings: Settings, outcome: Outcome) -> dict
         "source_sha256": task.model.sha256,
         "calibration_sha256": task.source.digest(),
         "calibration_samples": len(task.source),
+        **_positions(task),
         # a few digests of single samples: they tell these data in another order, and a part of them
         "calibration_sketch": sketch_of(sample_digests(task.source)),
         "calibration_form": task.calibration.samples.form,
@@ -59,6 +61,14 @@ def _advice(outcome: Outcome) -> dict[str, str]:
     if fitted is None or not fitted.needs_features or fitted.folded() is not None:
         return {}
     return {"quantization": "quantise the source and calibrate the result: this map reads features as they are"}
+
+
+def _positions(task: Task) -> dict[str, object]:
+    """Return what was calibrated where a sample has several predictions: its labelled positions, each a sample."""
+    source = task.source
+    if not isinstance(source, PositionSource):
+        return {}
+    return {"positions": "last" if source.flat is None else "labelled", "position_samples": len(source.owners)}
 
 
 def versions() -> dict[str, str]:

@@ -119,7 +119,8 @@ class Strategy:
         if outcome.scores:
             return nested(outcome.scores, outcome.before, self.rule, seed)
         fits = functools.partial(self._fits, (outcome.method,), self._fold_weights())
-        return cross_scores(len(outcome.before), seed, fits)[outcome.method]
+        clusters = outcome.before.clusters
+        return cross_scores(len(outcome.before), seed, fits, clusters=clusters)[outcome.method]
 
     @property
     def rule(self) -> Rule:
@@ -178,9 +179,9 @@ class Strategy:
             methods = tuple(method for method in methods if not method.tilted)
         if all(method.tilted for method in methods):
             fits = functools.partial(self._fits, methods, self._fold_weights())
-            return cross_scores(n, seed, fits, self.rule.losses, failed)
+            return cross_scores(n, seed, fits, self.rule.losses, failed, before.clusters)
         fits = functools.partial(self._fits, methods, [self._weight_of(found)] * FOLDS)
-        scores = cross_scores(n, seed, fits, self.rule.losses, failed)
+        scores = cross_scores(n, seed, fits, self.rule.losses, failed, before.clusters)
         chosen = [self.rule.choose(scores, before), *chosen_per_fold(scores, before, self.rule, seed)]
         # none of the flattered ones stays: they would be shown as cross-fitted
         honest = {method: each for method, each in scores.items() if not method.tilted}
@@ -188,7 +189,7 @@ class Strategy:
             return honest
         tilted = tuple(method for method in methods if method.tilted)
         fits = functools.partial(self._fits, tilted, self._fold_weights())
-        return honest | cross_scores(n, seed, fits, self.rule.losses, failed)
+        return honest | cross_scores(n, seed, fits, self.rule.losses, failed, before.clusters)
 
     # ---- weights
 
@@ -227,8 +228,8 @@ class Strategy:
         weights: list[NDArray[Any] | None] = []
         # folds often choose the same
         made: dict[tuple[float, int], NDArray[Any] | None] = {}
-        n = len(self.logits_of(self.weight))
-        fold = folds(n, self.settings.seed)
+        logits = self.logits_of(self.weight)
+        fold = folds(len(logits), self.settings.seed, logits.clusters)
         for k in range(FOLDS):
             candidates = self._search(fold != k, lambda done, total: None)  # noqa: ARG005 - has no bar of its own
             chosen = candidates[choose(candidates, self.settings)]

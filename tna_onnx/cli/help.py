@@ -12,7 +12,8 @@ __all__ = ["SECTIONS", "help_all_option", "write_options"]
 SECTIONS = {
     "Data": (
         "calib", "data", "eval", "labels", "eval_labels", "label_column", "classes", "columns", "tokenizer", "format",
-        "train_features", "trust_labels", "expect_accuracy", "skip_bad", "data_root", "limits",
+        "ignore_label", "position", "train_features", "trust_labels", "expect_accuracy", "skip_bad", "data_root",
+        "limits",
     ),
     "Images": (
         "preset", "preprocessing", "resize", "crop", "crop_pct", "scale", "mean", "std", "layout", "color",

@@ -11,6 +11,7 @@ from tna_onnx.calibration.settings import Settings
 from tna_onnx.cli.positional import DataOption
 from tna_onnx.cli.types import Number, batch_size, choice, data_limits, model_limits, names
 from tna_onnx.data.formats import FORMATS
+from tna_onnx.data.words import POSITION_WORDS
 from tna_onnx.graph.options import OUTPUT_KINDS
 from tna_onnx.numerics.checks import MAX_LEVEL
 
@@ -108,6 +109,18 @@ data_options = together(
         type=click.Path(),
         help="Turn text into tokens: folder of a tokenizer.json, or the name of a tokenizer that is in the cache of "
         "Hugging Face.",
+    ),
+    click.option(
+        "--ignore-label",
+        metavar="NUMBER",
+        type=int,
+        help="Stands for no label, for a model with several predictions a sample (tokens, pixels).  [default: -100]",
+    ),
+    click.option(
+        "--position",
+        type=choice(POSITION_WORDS),
+        help="Of several predictions a sample: all that are labelled, or the last one, as for the next token.  "
+        "[default: all]",
     ),
     click.option("--skip-bad", is_flag=True, help="Skip images that cannot be read, and count them."),
     click.option(

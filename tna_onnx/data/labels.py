@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tna_onnx.data.indices import check_integral, check_range
 from tna_onnx.data.unlabelled import NO_LABELS
 from tna_onnx.errors import DataError
 
@@ -57,8 +58,8 @@ def check_labels(labels: AnyArray, n_samples: int, n_classes: int, where: str) -
         raise DataError(f"{where}: there are no samples; at least one of each of two classes is needed")
     if len(flat) != n_samples:
         raise DataError(f"{where}: {len(flat)} labels for {n_samples} samples; give exactly one label per sample")
-    _check_integral(flat, where)
-    _check_range(flat, n_classes, where)
+    check_integral(flat, where)
+    check_range(flat, n_classes, where)
     indices = flat.astype(np.int64)
     # A map fitted to samples of one class says nothing about the others.
     if np.all(indices == indices[0]):
@@ -149,7 +150,7 @@ def name_indices(
         if noun == "class folders":
             where = f"{where}: names of the class folders"
         # Objects, because a name of twenty digits does not fit in int64.
-        _check_range(np.array(list(indices.values()), dtype=object), n_classes, where)
+        check_range(np.array(list(indices.values()), dtype=object), n_classes, where)
         return indices
     if class_names is not None:  # their order is known, so the alphabet must not decide
         raise DataError(f"{where}: {_unknown(names, noun, class_names)}")
@@ -267,34 +268,3 @@ def _one_axis(labels: AnyArray, where: str) -> AnyArray:
     if labels.ndim == 2:
         advice = "; if each row is one-hot or holds scores, store labels.argmax(axis=1)"
     raise DataError(f"{where}: expected one class index per sample, shape (N,), found shape {labels.shape}{advice}")
-
-
-def _check_integral(flat: AnyArray, where: str) -> None:
-    if flat.dtype.kind in "iu":
-        return
-    if flat.dtype.kind != "f":
-        raise DataError(
-            f"{where}: expected integers, found {flat.dtype}; store the index of each sample's class (0, 1, ...)"
-        )
-    wrong = ~np.isfinite(flat) | (flat != np.trunc(flat))
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        raise DataError(
-            f"{where}: expected integers, found {np.count_nonzero(wrong)} of {len(flat)} values that are not, first "
-            f"{flat[row]} in row {row}; store the index of each sample's class (0, 1, ...)"
-        )
-
-
-def _check_range(values: AnyArray, n_classes: int, where: str) -> None:
-    outside = np.count_nonzero((values < 0) | (values >= n_classes))
-    if not outside:
-        return
-    low = values.min()
-    high = values.max()
-    hint = "remove or correct these"
-    if low == 1 and high == n_classes:  # said, not done: labels of another model could look the same
-        hint = "they seem to start at 1: subtract 1 so that the first class is 0"
-    raise DataError(
-        f"{where}: the model has {n_classes} classes, so labels must lie in 0 to {n_classes - 1}, but {outside} of "
-        f"{len(values)} do not (smallest {low}, largest {high}); {hint}"
-    )

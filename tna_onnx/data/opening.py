@@ -15,6 +15,7 @@ from tna_onnx.data.formats import FORMATS, ROWS
 from tna_onnx.data.labelfile import read_label_file
 from tna_onnx.data.labels import check_labels
 from tna_onnx.data.limits import Limits
+from tna_onnx.data.positions import PositionSource
 from tna_onnx.data.request import Request
 from tna_onnx.data.sources.loader import open_loader
 from tna_onnx.data.sources.objects import open_object
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from tna_onnx.data.formats import Format
     from tna_onnx.data.images.preprocess import Recipe
+    from tna_onnx.data.placed import Several
     from tna_onnx.data.source import InputSpec, Source
 
 __all__ = ["open_source"]
@@ -49,6 +51,7 @@ def open_source(
     skip_bad: bool = False,
     data_root: str | Path | None = None,
     limits: Limits | None = None,
+    several: Several | None = None,
 ) -> Source:
     """Open labelled samples.
 
@@ -67,6 +70,7 @@ def open_source(
         skip_bad: leave out images that cannot be read, which takes one pass over all of them, and count them.
         data_root: folder in which files may lie that the data name, besides the folder of the data.
         limits: how large things in the data may be; None is `Limits()`.
+        several: for a model with several predictions a sample; every labelled position is then a row.
 
     Raises:
         UsageError: the path does not exist, an argument does not apply or cannot be used, or a library is missing.
@@ -92,7 +96,13 @@ def open_source(
         limits or Limits(),
         chosen,
         tokenizer,
+        several,
     )
+    source = _open(data, request, format)
+    return source if several is None else PositionSource.of(source, n_classes, several)
+
+
+def _open(data: Any, request: Request, format: Format | None) -> Source:  # noqa: A002 - as in `open_source`
     if not isinstance(data, (str, Path)):
         return _open_object(data, request)
     if format == "loader":

@@ -16,8 +16,10 @@ from tna_onnx.data.images.recipes import read_recipe
 from tna_onnx.data.limits import DEFAULT_LIMITS, Limits
 from tna_onnx.data.names import metadata_class_names, read_class_names
 from tna_onnx.data.opening import open_source
+from tna_onnx.data.placed import Several
 from tna_onnx.data.source import InputSpec, Source
 from tna_onnx.data.suspicion import Suspicion, below_expectation, label_suspicion
+from tna_onnx.data.words import IGNORED, POSITION_WORDS, Position
 from tna_onnx.errors import CheckFailed, UsageError
 
 __all__ = ["Data"]
@@ -42,9 +44,11 @@ class Data:
         expect_accuracy: accuracy that the model is known to have, in per cent.
         data_root: folder in which files may lie that the data name, besides their own folder.
         limits: how large things in the data may be, and how many samples may be shared.
+        ignore_label: stands for no label, where a model gives several predictions a sample; None is -100.
+        position: of several predictions a sample, `all` that are labelled, or the `last` one; None is `all`.
 
     Raises:
-        UsageError: `expect_accuracy` is not a number from 0 to 100.
+        UsageError: `expect_accuracy` is not a number from 0 to 100, or `position` is not known.
     """
 
     samples: Any
@@ -59,11 +63,15 @@ class Data:
     expect_accuracy: float | None = None
     data_root: str | Path | None = None
     limits: Limits = DEFAULT_LIMITS
+    ignore_label: int | None = None
+    position: Position | None = None
 
     def __post_init__(self) -> None:
         expected = self.expect_accuracy
         if expected is not None and not (isinstance(expected, (int, float)) and 0 <= expected <= 100):
             raise UsageError(f"expected accuracy must lie in 0 to 100 per cent, got {expected!r}")
+        if self.position not in (None, *POSITION_WORDS):
+            raise UsageError(f"position '{self.position}' is not known; expected {', '.join(POSITION_WORDS)}")
 
     def class_names(
         self, metadata: Mapping[str, str], labels: Sequence[int | str], n_classes: int
@@ -125,17 +133,34 @@ class Data:
             advice = warning or "check the preprocessing, the labels and the order of the classes"
             raise CheckFailed(f"{shortfall}; {advice}")
 
-    def open(self, inputs: Sequence[InputSpec], n_classes: int, names: tuple[str, ...] | None) -> Source:
+    def open(
+        self,
+        inputs: Sequence[InputSpec],
+        n_classes: int,
+        names: tuple[str, ...] | None,
+        *,
+        several: bool = False,
+        n_features: int = 0,
+    ) -> Source:
         """Open the samples for a model's inputs.
 
         Args:
             inputs: of the model.
             n_classes: number of classes C.
             names: of the classes, if known.
+            several: whether the model gives several predictions a sample: each labelled position is a row then.
+            n_features: numbers that are kept for each of those; 0 if none are.
 
         Raises:
-            UsageError, DataError: see `tna_onnx.data.open_source`.
+            UsageError, DataError: see `tna_onnx.data.open_source`; or options for several predictions.
         """
+        if not several and (self.ignore_label is not None or self.position is not None):
+            raise UsageError(
+                "--ignore-label and --position are for models with several predictions a sample (tokens, pixels), and "
+                "this one gives one; leave them out"
+            )
+        ignore_label = IGNORED if self.ignore_label is None else self.ignore_label
+        wanted = Several(ignore_label, self.position or "all", n_features) if several else None
         recipe = self.preprocessing
         if isinstance(recipe, (str, Path)):
             recipe = read_recipe(Path(recipe), self.limits)
@@ -153,6 +178,7 @@ class Data:
             skip_bad=self.skip_bad,
             data_root=self.data_root,
             limits=self.limits,
+            several=wanted,
         )
 
 

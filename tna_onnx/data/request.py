@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from tna_onnx.data.images.transform import ResolvedRecipe
+    from tna_onnx.data.placed import Several
     from tna_onnx.data.source import AnyArray, InputSpec
 
 __all__ = ["Request"]
@@ -40,6 +41,7 @@ class Request:
         limits: how large things in the data may be.
         columns: columns of a table that fill the inputs, in the model's order; empty finds them.
         tokenizer: file, folder or name of the tokenizer for text; None where samples are no text.
+        several: what a model with several predictions a sample wants of labels; None for one prediction a sample.
     """
 
     inputs: Sequence[InputSpec]
@@ -53,6 +55,7 @@ class Request:
     limits: Limits = DEFAULT_LIMITS
     columns: tuple[str, ...] = ()
     tokenizer: Path | str | None = None
+    several: Several | None = None
 
     def __post_init__(self) -> None:
         """Check that the class names are as many as the classes, also where labels are indices.

@@ -42,6 +42,9 @@ Batch: TypeAlias = dict[str, AnyArray]
 """Input name -> array (B, ...) of the samples of one batch."""
 
 
+_MIN_OWNERS = 10  # of several predictions a sample: two samples for each fold of cross-fitting
+
+
 @dataclass(frozen=True)
 class InputSpec:
     """One input of the model, as its file declares it.
@@ -103,6 +106,12 @@ def require_samples(source: Source, bins: int, held_out: int = 0) -> None:
     if bins < 1:
         raise UsageError(f"bins must be at least 1, got {bins}")
     n_samples = len(source) - held_out
+    owners = getattr(source, "owners", None)
+    if owners is not None and len(owners) < _MIN_OWNERS:
+        raise DataError(
+            f"{source.describe()}: {len(owners)} samples with labels, fewer than {_MIN_OWNERS}; positions of one "
+            "sample are not independent, so intervals and folds are of samples; give more of them"
+        )
     if n_samples < bins:
         rest = f" outside a fold of {held_out}" if held_out else ""
         raise DataError(

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.engine.logits import Logits
@@ -27,6 +28,13 @@ class JoinedLogits(Logits):
     def __len__(self) -> int:
         """Return the number of samples of all parts."""
         return sum(len(part) for part in self._parts)
+
+    @property
+    def clusters(self) -> NDArray[np.int64] | None:
+        """Which of the samples are predictions for one sample of the data."""
+        parts = [part.clusters for part in self._parts]
+        known = [each for each in parts if each is not None]
+        return np.concatenate(known) if len(known) == len(parts) else None
 
     def forget(self) -> None:
         """Give back the memory of logits that the parts keep."""

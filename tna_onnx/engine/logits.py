@@ -48,6 +48,15 @@ class Logits(ABC):
         """Return the number of samples."""
         return len(self._store)
 
+    @property
+    def clusters(self) -> NDArray[np.int64] | None:
+        """Which samples are predictions for one sample of the data, (N,); None where each is its own."""
+        return self._store.clusters
+
+    def _clustered(self, scores: SampleScores, rows: NDArray[np.bool_] | None = None) -> SampleScores:
+        clusters = self.clusters
+        return scores.clustered(clusters if clusters is None or rows is None else clusters[rows])
+
     def predictions(self, fitted: CalibrationMap | None = None) -> NDArray[np.int64]:
         """Return the predicted class of every sample, (N,), after a calibration map."""
         features = fitted is not None and fitted.needs_features
@@ -98,14 +107,14 @@ class Logits(ABC):
         """Scores after a calibration map."""
         reduce = self.reduce(rows, features=fitted is not None and fitted.needs_features)
         scores: SampleScores = reduce(Blocked(functools.partial(_mapped, fitted)))
-        return scores
+        return self._clustered(scores, rows)
 
     def scores(self) -> SampleScores:
         """Scores of all samples; logits are not kept."""
         # a candidate of a search is scored once: there is no second pass to keep its logits for
         chunks = ((logits, labels) for logits, labels, _ in self._compute())
         scores: SampleScores = self.engine.sum_chunks(Blocked(SampleScores.of_logits), chunks)
-        return scores
+        return self._clustered(scores)
 
     def pieces(
         self, rows: NDArray[np.bool_] | None, features: bool, aligned: Sequence[NDArray[Any]]
@@ -184,7 +193,7 @@ class HeadLogits(Logits):
         # scale W z + b = scale (W z + b) + (1 - scale) b
         shift = None if with_bias else (1 - scale) * self.head.bias
         scores: SampleScores = self.reduce()(Blocked(functools.partial(_scaled, scale, shift)))
-        return scores
+        return self._clustered(scores)
 
     def _size(self) -> int:
         return len(self._store) * int(self.head.weight.shape[0]) * int(self.head.weight.itemsize)
@@ -266,7 +275,7 @@ def score_all(several: Sequence[Logits]) -> list[SampleScores]:
         return [logits.scores() for logits in several]
     of = functools.partial(_scores_of_heads, [logits.head for logits in heads])
     chunks = list(heads[0].engine.map_chunks(of, heads[0].placed()))
-    return [SampleScores.concatenate([*scores]) for scores in zip(*chunks, strict=True)]
+    return [heads[0]._clustered(SampleScores.concatenate([*scores])) for scores in zip(*chunks, strict=True)]
 
 
 # What is sent to chunks.

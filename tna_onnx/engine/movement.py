@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.data import Source
 from tna_onnx.errors import DataError, UnsupportedModel
-from tna_onnx.extraction.sessions import input_specs, open_model
+from tna_onnx.extraction.sessions import in_rows, input_specs, open_model
 from tna_onnx.graph.cut import ancestors
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.outputs import ClassOutput
@@ -48,7 +48,7 @@ def run_both(both: Both, device: Device, source: Source, batch_size: int, progre
         UnsupportedModel: the new file cannot be loaded, or has not the inputs and outputs of the old one.
         DataError: an output of the wrong shape, or NaN or infinite values in it.
     """
-    other = open_model(both.new, device)
+    other = in_rows(open_model(both.new, device), both.output, both.new.name)
     # outputs that only the new file has are no obstacle
     if input_specs(both.session) != input_specs(other) or not {*both.old.outputs} <= {*both.new.outputs}:
         raise UnsupportedModel(f"{both.new.name}: other inputs or outputs than {both.old.name}")

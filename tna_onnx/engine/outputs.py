@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data import Batch, Source
+from tna_onnx.data.positions import clusters_of
 from tna_onnx.errors import DataError
 from tna_onnx.graph.outputs import ClassOutput
 from tna_onnx.numerics.stats import SampleScores
@@ -53,7 +54,7 @@ def score_model(
         predicted.append(np.argmax(output.probabilities(values), axis=1))
         done += size
         progress("evaluate", done, len(source))
-    return SampleScores.concatenate(scores), np.concatenate(predicted)
+    return SampleScores.concatenate(scores).clustered(clusters_of(source)), np.concatenate(predicted)
 
 
 def _score(

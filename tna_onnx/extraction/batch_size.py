@@ -26,6 +26,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from tna_onnx.data import Batch, Source
+from tna_onnx.data.positions import PositionSource
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction.keys import data_key, model_key
 from tna_onnx.extraction.stored import begun_batch_size, find_stores
@@ -80,7 +81,8 @@ def choose_batch_size(
     # the size is part of a store's key: with another one nothing of it could be used
     if stored is not None:
         return stored
-    if session is None:
+    # rows of a sample come together: sizes of batches cannot be tried by their number of rows
+    if session is None or isinstance(source, PositionSource):
         return DEFAULT
     if session.fixed_batch:
         return session.fixed_batch * max(1, DEFAULT // session.fixed_batch)

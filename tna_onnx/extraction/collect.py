@@ -11,15 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data import Batch, Source
+from tna_onnx.data.positions import clusters_of
 from tna_onnx.data.sources.columns import ArraySource
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.extraction.head_check import check_batch_axis, class_logits
 from tna_onnx.extraction.keys import data_key, model_key
 from tna_onnx.extraction.mapped import TemporaryRows, release
+from tna_onnx.extraction.positions import batch_in_rows
 from tna_onnx.extraction.sessions import OpenModel
 from tna_onnx.extraction.store import open_store
 from tna_onnx.extraction.table import FeatureTable
-from tna_onnx.extraction.tensors import Tensors
+from tna_onnx.extraction.tensors import Tensors, require_finite
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.progress import Progress
 from tna_onnx.runtime import Session, runtime_version
@@ -177,9 +179,9 @@ class Collector:
 
     def rows(self, batch: Batch) -> Rows:
         """Run one batch and return what is kept of it."""
-        results = dict(batch)
-        if self._session is not None:  # else the samples hold all of it themselves
-            names = list(self.tensors.computed)
+        results = batch_in_rows(self._session, batch)
+        names = list(self.tensors.computed)
+        if self._session is not None and names:  # else the samples hold all of it themselves
             results.update(zip(names, self._session.run(names, batch), strict=True))
         count = len(next(iter(batch.values())))
         raw = results[self.tensors.main]
@@ -221,7 +223,9 @@ class Collector:
             features = features.reshape(len(self.source), self._head.n_features)
         beside = {name: arrays[f"beside_{k}"] for k, name in enumerate(self.tensors.beside) if f"beside_{k}" in arrays}
         logits = arrays.get("logits")
-        return FeatureTable(features, self.source.labels, self.batch_size, beside, scalars, rows, logits)
+        source = self.source
+        clusters = clusters_of(source)
+        return FeatureTable(features, source.labels, self.batch_size, beside, scalars, rows, logits, clusters=clusters)
 
     def _refuse_scalars(self, scalars: Batch) -> None:
         """Refuse to keep what has no row per sample: a store that is resumed could not hold it."""
@@ -248,7 +252,7 @@ class Collector:
                 f"{self.source.describe()}: {name} of samples from {start} on have shape {values.shape[1:]}, those "
                 f"before {array.shape[1:]}; give all samples the same length (padding)"
             )
-        _require_finite(self.source, name, values, start)  # before a store keeps it
+        require_finite(self.source, name, values, start)  # before a store keeps it
         array[start : start + len(values)] = values
         release(array, slice(start, start + len(values)))
 
@@ -259,8 +263,8 @@ def session_for(opened: OpenModel, tensors: Tensors, source: Source, given: Mapp
     Raises:
         DataError: the samples hold features, but the nodes behind them read more of the data.
     """
-    if not tensors.computed:
-        return None
+    if not tensors.computed:  # the session still knows which positions of an input are rows
+        return opened.session if opened.readout.several else None
     session = opened.session_from(given)
     missing = [name for name in tensors.computed if session is None or name not in session.outputs]
     if missing:
@@ -288,13 +292,6 @@ def _stored_column(collector: Collector) -> FeatureTable | None:
     features = column.reshape(len(source), head.n_features)
     for start in range(0, len(features), _FINITE_ROWS):
         block = slice(start, start + _FINITE_ROWS)
-        _require_finite(source, "features", features[block], start)
+        require_finite(source, "features", features[block], start)
         release(features, block)
     return FeatureTable(features, source.labels, collector.batch_size)
-
-
-def _require_finite(source: Source, name: str, values: NDArray[Any], start: int) -> None:
-    if values.dtype.kind == "f" and not np.all(np.isfinite(values)):
-        bad = ~np.isfinite(values).reshape(len(values), -1).all(axis=1)
-        row = start + int(np.flatnonzero(bad)[0])
-        raise DataError(f"{source.describe()}: {name} of sample {row} hold NaN or infinite values")

@@ -6,9 +6,8 @@ a run of the network: only the part of the graph behind them is opened.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,7 +23,7 @@ from tna_onnx.data.sources.remote import Copy, is_url, local_path
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction.keys import model_key
 from tna_onnx.extraction.mapped import ReadOnce
-from tna_onnx.extraction.sessions import OpenModel, open_part
+from tna_onnx.extraction.sessions import OpenModel, in_rows, open_part
 from tna_onnx.extraction.stored import find_stores, read_stored
 from tna_onnx.graph.cut import cut_between
 from tna_onnx.graph.integers import opened_up
@@ -68,7 +67,7 @@ class Samples:
             DeviceError, UnsupportedModel: see `tna_onnx.runtime.open_session`.
         """
         if not self.given:
-            return Runner(open_session(path, path.name, device))
+            return Runner(in_rows(open_session(path, path.name, device), self.readout, path.name, (output,)))
         written = opened_up(load_model(path, NO_MODEL_LIMITS))
         names = {name: name for name in self.given}
         inner = f"{PREFIX}/logits"
@@ -118,13 +117,17 @@ def open_samples(opened: OpenModel, data: Data, names: tuple[str, ...] | None) -
     if isinstance(url, str) and is_url(local_path(url)) and url.endswith(".npz"):
         copy = Copy(url, data.limits)
         try:
-            samples = open_samples(opened, dataclasses.replace(data, samples=copy.path), names)
+            samples = open_samples(opened, replace(data, samples=copy.path), names)
         except (DataError, UsageError) as error:  # name what the user named
             raise type(error)(str(error).replace(str(copy.path), url)) from error
         copy.keep_for(samples.source)
         return samples
     readout = opened.readout
     path = data.samples
+    if readout.several:
+        n_features = readout.n_features if isinstance(readout, Head) else readout.n_classes
+        source = data.open(opened.inputs, readout.n_classes, names, several=True, n_features=n_features)
+        return Samples(source, readout)
     if isinstance(path, (str, Path)) and data.format is None and find_stores(Path(path)):
         # two sets of labels could contradict each other
         if data.labels is not None:
@@ -224,7 +227,7 @@ def _enter(
         main, tensor, wanted = _as_features(readout, main, title)
     else:
         main = _as_held(readout, main)
-        entered = _without_head(readout)
+        entered = readout.without_head()
         tensor = readout.logits
         wanted = np.dtype(readout.logits_type)
     values[tensor] = main
@@ -273,7 +276,3 @@ def _as_held(readout: Readout, logits: NDArray[Any]) -> NDArray[Any]:
     both = np.concatenate([np.zeros_like(logits), logits], axis=1) if readout.binary else logits
     held: NDArray[Any] = softmax(both).astype(logits.dtype)
     return held[:, 1:] if readout.binary else held
-
-
-def _without_head(readout: Readout) -> Readout:
-    return Readout(**{each.name: getattr(readout, each.name) for each in dataclasses.fields(Readout)})

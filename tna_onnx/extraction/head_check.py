@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.data import Batch, Source
 from tna_onnx.errors import DataError, UnsupportedModel
+from tna_onnx.extraction.positions import batch_in_rows, first_rows, sample_shape
 from tna_onnx.extraction.sessions import OpenModel
 from tna_onnx.extraction.tail import Tail
 from tna_onnx.graph.cut import read_beside
@@ -25,6 +26,7 @@ from tna_onnx.graph.floats import epsilon
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.outputs import output_of
 from tna_onnx.graph.readout import Head, Readout
+from tna_onnx.graph.several import Layout
 from tna_onnx.numerics.ops import softmax
 from tna_onnx.runtime import Session
 
@@ -52,13 +54,13 @@ class Probed:
 
     Attributes:
         readout: with what was found put in: whether the head is linear, the dtype of the logits.
-        logits_shape: shape of the logits of one sample: (C,), or () for some binary heads, (C, 1, 1) for convolutions.
+        logits_shape: of one sample: (C,), () for some binary heads, (C, 1, 1) for convolutions; or a layout.
         plain_features: the feature tensor is (N, n) in the dtype of the logits, so that appended nodes can read it.
         tail: where only the graph computes the logits.
     """
 
     readout: Readout
-    logits_shape: tuple[int, ...]
+    logits_shape: tuple[int, ...] | Layout
     plain_features: bool
     tail: Tail | None = None
 
@@ -80,7 +82,7 @@ def check_readout(
         DataError: the logits hold NaN or infinite values.
     """
     model = opened.model
-    batch = next(source.batches(batch_size))
+    batch = next(source.batches(batch_size, first_rows(readout, source)))
     tensors = _first_batch(readout, session, batch)
     raw = tensors[readout.logits]
     logits = class_logits(model, readout, raw, len(next(iter(batch.values()))))
@@ -90,13 +92,17 @@ def check_readout(
     if session is not None and opened.is_whole(session):
         _check_output(opened, readout, logits, batch)
     readout = replace(readout, logits_type=raw.dtype.name)
+    shape = sample_shape(session, readout.logits, raw)
     if not isinstance(readout, Head):
-        return Probed(readout, raw.shape[1:], plain_features=False)
+        return Probed(readout, shape, plain_features=False)
     features = tensors[readout.features]
     if readout.linear and features.size == len(logits) * readout.n_features:
         _check_linear(model, readout, features, logits)
-        matrix = features.ndim == 2 and not readout.features_transposed
-        return Probed(readout, raw.shape[1:], matrix and features.dtype == raw.dtype)
+        matrix = features.ndim == 2 and not readout.features_transposed and not readout.several
+        return Probed(readout, shape, matrix and features.dtype == raw.dtype)
+    if readout.several:
+        what = f"head '{readout.node}' has several predictions a sample, and only the graph computes its logits"
+        raise UnsupportedModel(f"{model.name}: {what}; use --search none")
     head = replace(readout, linear=False)
     fixed_batch = session.fixed_batch if session else None
     _check_rows(model, head, features, len(logits), fixed_batch)
@@ -114,7 +120,7 @@ def _first_batch(readout: Readout, session: Session | None, batch: Batch) -> Bat
     missing = [name for name in names if name not in batch]
     if session is None or not missing:
         return batch
-    return {**batch, **dict(zip(missing, session.run(missing, batch), strict=True))}
+    return {**batch_in_rows(session, batch), **dict(zip(missing, session.run(missing, batch), strict=True))}
 
 
 def _require_finite(model: Model, readout: Readout, logits: NDArray[Any]) -> None:

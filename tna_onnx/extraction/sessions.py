@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 
 from tna_onnx.data import InputSpec
+from tna_onnx.extraction.positions import PositionSession
 from tna_onnx.graph.cut import ModelProto, cut_at, cut_between, read_beside
 from tna_onnx.graph.external import real_places
 from tna_onnx.graph.load import Model
+from tna_onnx.graph.outputs import ClassOutput
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.runtime import Device, Session, open_session
 
-__all__ = ["OpenModel", "input_specs", "open_model", "open_part"]
+__all__ = ["OpenModel", "in_rows", "input_specs", "open_model", "open_part"]
 
 
 @dataclass(eq=False)
@@ -45,7 +47,8 @@ class OpenModel:
             DeviceError, UnsupportedModel: see `tna_onnx.runtime.open_session`.
         """
         if self._whole is None:
-            self._whole = open_part(self.model, cut_at(self.model, self._tensors()), self.device)
+            whole = open_part(self.model, cut_at(self.model, self._tensors()), self.device)
+            self._whole = in_rows(whole, self.readout, self.model.name, self._tensors())
         return self._whole
 
     def is_whole(self, session: Session) -> bool:
@@ -86,6 +89,21 @@ class OpenModel:
         if isinstance(self.readout, Head):
             names = [self.readout.features, *read_beside(self.model, self.readout), *names]
         return self.computed(names)
+
+
+def in_rows(session: Session, scores: Readout | ClassOutput, name: str, needed: Iterable[str] | None = None) -> Session:
+    """Return a session that gives several predictions a sample as rows; the same one where there is one prediction.
+
+    Args:
+        session: on a model.
+        scores: what the model gives.
+        name: of the model, for messages.
+        needed: tensors that have to have a value for each position; the output that classifies by default.
+    """
+    if not scores.several:
+        return session
+    output = scores.output if isinstance(scores, Readout) else scores.name
+    return PositionSession(session, scores.class_axis, needed or (output,), name)
 
 
 def input_specs(session: Session) -> tuple[InputSpec, ...]:

@@ -37,6 +37,7 @@ class FeatureTable:
         logits: (N, ...) as the model gives them, if they were kept with the features.
         folder: the feature store on disk, if they are kept in one.
         resumed: notes on what an earlier run had left in that store.
+        clusters: (N,) which of the N belong to one sample of the data, where those have several predictions; else None.
     """
 
     features: NDArray[Any]
@@ -48,6 +49,7 @@ class FeatureTable:
     logits: NDArray[Any] | None = None
     folder: Path | None = None
     resumed: tuple[str, ...] = ()
+    clusters: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         """Return the number of samples."""

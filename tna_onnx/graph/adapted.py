@@ -6,15 +6,18 @@ Written around the map, with s the one logit of a binary head and p a probabilit
     probabilities           p -> log p -> map -> softmax
     binary probabilities    p -> (1 - p, p) -> log -> map -> softmax -> p_1
     hidden binary scores    (-s, s) -> (0, s) -> map -> softmax
+    several a sample        (N, C, H, W) -> (N H W, C) -> map -> (N, C, H, W)
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TypeAlias
 
 from tna_onnx.graph.nodes import NodeOps
 from tna_onnx.graph.readout import Readout
+from tna_onnx.graph.several import CLASSES_FIRST, Layout
 
 __all__ = ["WriteMap", "adapted"]
 
@@ -22,30 +25,45 @@ WriteMap: TypeAlias = Callable[[NodeOps, str, str], str]
 """Writes a map's nodes: (ops, logits, features) -> result, all by name."""
 
 
-def adapted(write_map: WriteMap, readout: Readout, shape: tuple[int, ...], *, hidden: bool = False) -> WriteMap:
+def adapted(
+    write_map: WriteMap, readout: Readout, shape: tuple[int, ...] | Layout, *, hidden: bool = False
+) -> WriteMap:
     """Return a map that takes and gives what the tensor holds, in the shape that a sample has there.
 
     Args:
         write_map: the map, from logits to logits.
         readout: what the tensor holds.
-        shape: of one sample.
+        shape: of one sample; the layout, where it has several predictions.
         hidden: the tensor is made to hold hidden scores (see `graph.hidden`).
     """
-    flat = len(shape) == 1
     if hidden:
         return lambda ops, tensor, features: ops.softmax(
             write_map(ops, ops.matmul(tensor, ops.const([[0.0, 0.0], [0.0, 1.0]])), features)
         )
 
-    def write(ops: NodeOps, tensor: str, features: str) -> str:
-        if not flat:  # the words of a map work on (N, C)
-            tensor = ops.reshape(tensor, [-1, 1 if readout.binary else readout.n_classes])
-        result = _from_logits(ops, readout, write_map(ops, _to_logits(ops, readout, tensor), features))
-        if flat:
-            return result
-        return ops.reshape(result, [-1, *shape])
+    def on_rows(ops: NodeOps, tensor: str, features: str) -> str:
+        return _from_logits(ops, readout, write_map(ops, _to_logits(ops, readout, tensor), features))
 
-    return write
+    columns = [-1, 1 if readout.binary else readout.n_classes]  # the words of a map work on (N, C)
+    if isinstance(shape, Layout):
+        return functools.partial(_at_positions, on_rows, shape, columns)
+    if len(shape) == 1:
+        return on_rows
+    own = [-1, *shape]
+    return lambda ops, tensor, features: ops.reshape(on_rows(ops, ops.reshape(tensor, columns), features), own)
+
+
+def _at_positions(
+    on_rows: WriteMap, layout: Layout, columns: list[int], ops: NodeOps, tensor: str, features: str
+) -> str:
+    """Write a map of rows around which positions and classes are brought into rows, and back."""
+    places = list(range(2, layout.axes))
+    if layout.class_axis == CLASSES_FIRST:
+        tensor = ops.transpose(tensor, [0, *places, 1])
+    result = ops.reshape_as(on_rows(ops, ops.reshape(tensor, columns), features), tensor)
+    if layout.class_axis == CLASSES_FIRST:
+        result = ops.transpose(result, [0, layout.axes - 1, *range(1, layout.axes - 1)])
+    return result
 
 
 def _to_logits(ops: NodeOps, readout: Readout, tensor: str) -> str:

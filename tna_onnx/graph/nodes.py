@@ -147,6 +147,14 @@ class NodeOps:
         """Write Reshape; not a word of the maps, but what a binary head with logits of shape (N,) needs around them."""
         return self._node("Reshape", [a, self._store(np.array(shape, np.int64), f"shape_{self._stored}")])
 
+    def reshape_as(self, a: str, like: str) -> str:
+        """Write Reshape to the shape that another tensor has when the model runs."""
+        return self._node("Reshape", [a, self._node("Shape", [like])])
+
+    def transpose(self, a: str, axes: list[int]) -> str:
+        """Write Transpose."""
+        return self._node("Transpose", [a], perm=axes)
+
     def _reduced(self, op_type: str, a: str) -> str:
         if self._opset < 18:  # axes are an attribute
             return self._node(op_type, [a], axes=[1], keepdims=1)

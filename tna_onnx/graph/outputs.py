@@ -13,12 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import TensorProto
 
+from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.head import choose_head, find_heads
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX
 from tna_onnx.graph.readout import Readout
 from tna_onnx.graph.rewrite import provenance
 from tna_onnx.graph.scores import choose_readout, find_readout
+from tna_onnx.graph.several import ONE, class_axis_of, declared_sizes, has_several
 from tna_onnx.graph.walk import walk_back
 from tna_onnx.numerics.ops import softmax
 
@@ -27,6 +29,7 @@ __all__ = [
     "class_output",
     "decision_outputs",
     "output_of",
+    "require_one_prediction",
     "tensor_outputs",
 ]
 
@@ -49,6 +52,7 @@ class ClassOutput:
         n_classes: number of classes C.
         labels: what the model calls its classes, if it says so.
         mapped: the output is a sequence of maps from label to probability (ZipMap).
+        class_axis: of several predictions a sample, 1 or -1; 0 for one prediction a sample.
     """
 
     name: str
@@ -56,6 +60,12 @@ class ClassOutput:
     n_classes: int
     labels: tuple[int | str, ...] = ()
     mapped: bool = False
+    class_axis: int = ONE
+
+    @property
+    def several(self) -> bool:
+        """Whether the output holds several predictions a sample."""
+        return self.class_axis != ONE
 
     @property
     def width(self) -> int:
@@ -121,7 +131,8 @@ def output_of(readout: Readout) -> ClassOutput:
         kind = "probabilities"
     elif readout.binary and readout.activation == "none":
         kind = "positive_logit"
-    return ClassOutput(readout.output, kind, readout.n_classes, readout.labels, "ZipMap" in readout.follows)
+    mapped = "ZipMap" in readout.follows
+    return ClassOutput(readout.output, kind, readout.n_classes, readout.labels, mapped, readout.class_axis)
 
 
 def class_output(
@@ -171,4 +182,18 @@ def _behind_map(model: Model, name: str, known: dict[str, str], classes: int) ->
         kind = known.get("output_kind", "logits")
     if walked.paired:
         kind = "probabilities"
-    return ClassOutput(name, kind, classes, walked.labels, "ZipMap" in walked.follows)
+    sizes = declared_sizes(model, name)
+    class_axis = ONE
+    if sizes is not None and has_several(sizes):
+        class_axis = walked.class_axis or class_axis_of(sizes)
+    return ClassOutput(name, kind, classes, walked.labels, "ZipMap" in walked.follows, class_axis)
+
+
+def require_one_prediction(model: Model, output: Readout | ClassOutput, why: str) -> None:
+    """Refuse a model with several predictions a sample.
+
+    Raises:
+        UnsupportedModel: such a model; the message says `why` that matters.
+    """
+    if output.several:
+        raise UnsupportedModel(f"{model.name}: gives several predictions a sample; {why}")

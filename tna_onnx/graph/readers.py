@@ -14,6 +14,7 @@ from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.cut import tail_nodes
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.readout import Head, Readout
+from tna_onnx.graph.several import CLASSES_LAST, ONE, declared_sizes
 
 __all__ = ["can_insert", "can_scale", "require_no_other_readers"]
 
@@ -61,7 +62,7 @@ def require_no_other_readers(model: Model, readout: Readout, *, keeps_order: boo
         if model.uses.get(name, 0) <= reads[name]:
             continue  # nobody but the tail itself
         beside = model.uses[name] - reads[name]
-        if not _are_labels(model, name) and _argmaxes(model, name, readout.n_classes) != beside:
+        if not _are_labels(model, name) and _argmaxes(model, name, readout) != beside:
             raise UnsupportedModel(
                 f"{model.name}: '{name}', between the linear layer and '{readout.logits}', is read elsewhere too and "
                 f"would miss an appended map; use --map none{_or_fold(model, readout)}"
@@ -93,22 +94,25 @@ def _are_labels(model: Model, name: str) -> bool:
     return node is not None and node.domain == "ai.onnx.ml" and name != node.output[-1]
 
 
-def _argmaxes(model: Model, name: str, classes: int) -> int:
-    """Count the nodes that read labels off a tensor: the place of the largest score of each sample."""
+def _argmaxes(model: Model, name: str, readout: Readout) -> int:
+    """Count the nodes that read labels off a tensor: the place of the largest score of each prediction."""
     readers = [node for node in model.proto.graph.node if node.op_type == "ArgMax" and name in node.input]
-    axes = _class_axes(model, name, classes)
+    axes = _class_axes(model, name, readout)
     return sum(any(a.name == "axis" and a.i in axes for a in node.attribute) for node in readers)
 
 
-def _class_axes(model: Model, name: str, classes: int) -> set[int]:
+def _class_axes(model: Model, name: str, readout: Readout) -> set[int]:
     """Return what an attribute may call the axis of the classes: of (N, C), as far as the file does not say more."""
-    graph = model.proto.graph
-    declared = (info for info in (*graph.output, *graph.value_info) if info.name == name)
-    sizes = [d.dim_value for info in declared for d in info.type.tensor_type.shape.dim]
+    sizes = declared_sizes(model, name) or []
+    # over the positions of a sample, the largest score is no label
+    if readout.class_axis == CLASSES_LAST:
+        return {CLASSES_LAST, len(sizes) - 1}
+    if readout.class_axis != ONE:
+        return {readout.class_axis}
     if len(sizes) < 3:
         return {1, -1}
-    # A convolution gives (N, C, 1, 1), a sequence (N, positions, C); a size that is not declared is 0.
-    places = [k for k, size in enumerate(sizes) if k and size == classes]
+    # A convolution gives (N, C, 1, 1); a size that is not declared is None.
+    places = [k for k, size in enumerate(sizes) if k and size == readout.n_classes]
     return {axis for k in places if len(places) == 1 for axis in (k, k - len(sizes))}
 
 

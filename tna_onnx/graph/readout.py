@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -58,6 +58,7 @@ class Readout:
         output_step: step of the quantisation of what follows the activation; 0 if there is none.
         output_slack: largest change of a probability by a Clip or an added constant behind the activation; of a
             logarithm's, before the probabilities are made to add up to 1 again.
+        class_axis: of several predictions a sample (`graph.several`), 1 or -1; 0 for one prediction a sample.
     """
 
     output: str
@@ -72,6 +73,16 @@ class Readout:
     labels: tuple[int | str, ...]
     output_step: float
     output_slack: float
+    class_axis: int
+
+    @property
+    def several(self) -> bool:
+        """Whether the tensor holds several predictions a sample."""
+        return self.class_axis != 0
+
+    def without_head(self) -> Readout:
+        """Return the tensor alone, without the linear layer that makes it."""
+        return Readout(**{each.name: getattr(self, each.name) for each in fields(Readout)})
 
     @property
     def slack(self) -> float:

@@ -26,6 +26,7 @@ from tna_onnx.graph.opsets import map_opset
 from tna_onnx.graph.quantized import Quantized
 from tna_onnx.graph.readers import require_no_other_readers
 from tna_onnx.graph.readout import Head, Readout
+from tna_onnx.graph.several import Layout
 from tna_onnx.graph.stored import Stored
 
 __all__ = [
@@ -89,7 +90,7 @@ def rewrite(
     bias_factor: float = 1.0,
     write_map: WriteMap | None = None,
     keeps_order: bool = True,
-    logits_shape: tuple[int, ...] = (0,),
+    logits_shape: tuple[int, ...] | Layout = (0,),
     block: str = PREFIX,
     metadata: Mapping[str, str],
 ) -> Rewritten:
@@ -104,7 +105,8 @@ def rewrite(
         write_map: writes the map's nodes: (ops, logits, features) -> result, all by name. The block goes behind the
             logits, in front of everyone who reads them, and ends in their old name, so every reader sees the new ones.
         keeps_order: the map never changes which class comes first, so labels from in front of it stay right.
-        logits_shape: of one sample: (C,); () or (1,) for a binary head; (C, 1, 1) for some convolutions.
+        logits_shape: of one sample: (C,); () or (1,) for a binary head; (C, 1, 1) for some convolutions; the layout,
+            where a sample has several predictions.
         block: how the names of the map's nodes begin.
         metadata: provenance, written into metadata_props under `tna_onnx.`.
 

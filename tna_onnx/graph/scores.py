@@ -15,6 +15,7 @@ from tna_onnx.graph.linear import is_quantized
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.purpose import purpose
 from tna_onnx.graph.readout import Readout
+from tna_onnx.graph.several import ONE, class_axis_of, declared_sizes, has_several
 from tna_onnx.graph.stored import Refused
 from tna_onnx.graph.walk import ONE_NUMBER, SINGLE_ONLY, Walked, require_little_slack, walk_back
 
@@ -96,7 +97,11 @@ def _readout(model: Model, info: onnx.ValueInfoProto, kind: str | None) -> Reado
         raise Refused("holds class labels, not scores")
     walked = walk_back(model, info.name, single=kind == "logit")
     labels = walked.labels or _node_labels(walked.node)
-    columns = _single_logit(info, walked) if kind == "logit" else _columns(info, walked, labels)
+    sizes = declared_sizes(model, info.name) or []
+    class_axis = ONE
+    if has_several(sizes):
+        class_axis = walked.class_axis or class_axis_of(sizes)
+    columns = _single_logit(info, walked) if kind == "logit" else _columns(sizes, class_axis, walked, labels)
     holds = _holds(walked, kind, columns)
     if columns < 2:
         raise Refused("the number of classes is unknown: the output's last dimension is not declared")
@@ -114,6 +119,7 @@ def _readout(model: Model, info: onnx.ValueInfoProto, kind: str | None) -> Reado
         labels=labels,
         output_step=walked.output_step,
         output_slack=walked.output_slack,
+        class_axis=class_axis,
     )
 
 
@@ -158,12 +164,11 @@ def _from(walked: Walked) -> str:
     return f"{walked.where}, a {walked.node.op_type}, whose quantised weight cannot be replaced"
 
 
-def _columns(info: onnx.ValueInfoProto, walked: Walked, labels: tuple[int | str, ...]) -> int:
+def _columns(sizes: list[int | None], class_axis: int, walked: Walked, labels: tuple[int | str, ...]) -> int:
     """Return the number of classes that an output declares; 0 if it declares none."""
-    sizes = [d.dim_value for d in info.type.tensor_type.shape.dim]
-    if len(sizes) > 2 and any(size != 1 for size in sizes[1:-1]):
-        raise Refused(f"has {len(sizes)} axes: several predictions a sample are not supported; expected (N, C)")
-    columns = len(labels) or next(reversed(sizes), 0)
+    columns = len(labels)
+    if not columns and sizes:
+        columns = sizes[class_axis or -1] or 0
     if walked.paired:
         return 2
     one_axis = len(sizes) == 1 and not labels  # (N,): one number a sample

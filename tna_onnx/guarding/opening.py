@@ -18,7 +18,7 @@ from tna_onnx.extraction.batch_size import batch_size_notes, check_batch_size, c
 from tna_onnx.extraction.isolated import open_source
 from tna_onnx.extraction.sessions import input_specs, open_model
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.outputs import ClassOutput, class_output
+from tna_onnx.graph.outputs import ClassOutput, class_output, require_one_prediction
 from tna_onnx.graph.save import check_output
 from tna_onnx.guarding.job import GuardJob
 from tna_onnx.guarding.settings import GuardSettings
@@ -26,7 +26,10 @@ from tna_onnx.guarding.thresholds import require_enough
 from tna_onnx.guarding.unknown import open_unknown
 from tna_onnx.runtime import Device, Session, parse_device
 
-__all__ = ["Opened", "open_guard", "target_of"]
+__all__ = ["PROMISES", "Opened", "open_guard", "target_of"]
+
+PROMISES = "thresholds are promises on new samples of one prediction each"
+"""Why a model with several predictions a sample is refused."""
 
 _MAX_NAMES = 8  # in a note: enough to see which classes they are
 
@@ -85,6 +88,7 @@ def open_guard(job: GuardJob) -> Opened:
     options = job.options
     model = open_source(job.model, options)
     output = class_output(model, options.head, options.output_name, options.output_kind)
+    require_one_prediction(model, output, PROMISES)
     device = parse_device(job.device)
     session = open_model(model, device)
     names = job.calib.class_names(model.metadata, output.labels, output.n_classes)

@@ -18,9 +18,11 @@ from tna_onnx.errors import TnaError, UsageError
 from tna_onnx.extraction.given import open_samples
 from tna_onnx.extraction.isolated import open_source
 from tna_onnx.extraction.sessions import OpenModel
+from tna_onnx.graph.outputs import require_one_prediction
 from tna_onnx.graph.scores import find_readout
 from tna_onnx.guarding.guard import guard
 from tna_onnx.guarding.job import GuardJob
+from tna_onnx.guarding.opening import PROMISES
 from tna_onnx.guarding.settings import GuardSettings
 from tna_onnx.guarding.thresholds import require_enough
 from tna_onnx.progress import Progress
@@ -63,6 +65,7 @@ def _split(job: Job, settings: GuardSettings) -> tuple[Path, Part, Part]:
         raise UsageError("a model that is no file needs an output where decisions are added: the path of a file")
     options = job.options
     readout = find_readout(model, options.head, options.output_name, options.output_kind)
+    require_one_prediction(model, readout, PROMISES)
     opened = OpenModel(model, readout, parse_device(job.device))
     names = job.calib.class_names(model.metadata, readout.labels, readout.n_classes)
     samples = open_samples(opened, job.calib, names)

@@ -13,6 +13,9 @@ little of it out. Two estimates err in different places:
 
 The interval has their mean as its centre. Its half width is z standard errors (root mean square of the two), and half
 of what lies between the two estimates of the difference, as a bound on what bias is left.
+
+Where samples come in K clusters (several predictions for one text or image), only clusters are independent: every
+variance is that of sums over clusters (`numerics.clusters`), and z a quantile of Student's t with K - 1 degrees.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tna_onnx.numerics.clusters import between_clusters, cluster_sums, mean_and_error
 from tna_onnx.numerics.crossfitted import CrossFit, corrected_errors, fit_error
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Interval, Metrics, residuals
@@ -81,7 +85,7 @@ def paired_differences(
     all bins alternated in sign at 1 to 1.5 standard errors each.
 
     Args:
-        before: scores of N samples.
+        before: scores of N samples, with their clusters if they have any.
         after: scores of the same samples.
         bins: bins of ECE and AdaECE.
         level: confidence level, a fraction.
@@ -94,7 +98,8 @@ def paired_differences(
         same_predictions: whether both models are known to predict the same classes: accuracy then cannot differ.
 
     Raises:
-        ValueError: different numbers of samples, fewer samples than bins, one fold, or a level outside of 0 to 1.
+        ValueError: different numbers of samples, fewer samples than bins, one fold or cluster, or a level outside of 0
+            to 1.
 
     Source: for folds Nadeau & Bengio (2003), section 3, n2/n1 = 1/(K-1); for accuracy Bonett & Price (2012).
     """
@@ -102,7 +107,7 @@ def paired_differences(
         raise ValueError(f"paired samples expected, got {len(before)} before and {len(after)} after")
     if not 0 < level < 1:
         raise ValueError(f"a confidence level between 0 and 1 expected, got {level}")
-    z = NormalDist().inv_cdf((1 + level) / 2)
+    z = _quantile((1 + level) / 2, before.clusters)
     wide = z
     values = {name: getattr(Metrics.of(after, bins), name) for name in SHARES}
     if cross_fit is not None:
@@ -117,24 +122,39 @@ def paired_differences(
             low, high = _calibration_error(before, after, bins, z, seed, SHARES[name], cross_fit)
             ends = (values[name] - getattr(plain, name), low, high)
         else:
-            ends = _mean(getattr(before, name), getattr(after, name), wide)
+            ends = _mean(getattr(before, name), getattr(after, name), wide, before.clusters)
         found[name] = Interval(*ends, level)
     return found
 
 
-def _mean(before: NDArray[Any], after: NDArray[Any], z: float) -> tuple[float, float, float]:
+def _quantile(p: float, clusters: NDArray[np.int64] | None) -> float:
+    """Return the quantile for an interval: of clusters there may be few, so that their spread is not well known."""
+    if clusters is None:
+        return NormalDist().inv_cdf(p)
+    from scipy.special import stdtrit  # noqa: PLC0415 - heavy
+
+    count = len(np.unique(clusters))
+    if count < 2:
+        raise ValueError("at least two clusters of samples expected, got one")
+    return float(stdtrit(count - 1, p))
+
+
+def _mean(
+    before: NDArray[Any], after: NDArray[Any], z: float, clusters: NDArray[np.int64] | None
+) -> tuple[float, float, float]:
     """Return the mean difference of (N,) values and its ends.
 
     Few samples decide an NLL: its differences are skewed, and so are the ends.
     """
     change = after.astype(np.float64) - before
-    n = len(change)
-    mean = float(np.mean(change))
-    spread = float(np.std(change))
-    if spread == 0:
+    mean, error = mean_and_error(change, clusters)
+    if error == 0:
         return mean, mean, mean
-    skewness = float(np.mean(((change - mean) / spread) ** 3)) / math.sqrt(n)
-    reach = [_unskewed(q, skewness) * spread / math.sqrt(n) for q in (z, -z)]
+    deviations = change - mean
+    if clusters is not None:
+        deviations = cluster_sums(deviations, clusters)
+    skewness = float(np.sum(deviations**3) / np.sum(deviations**2) ** 1.5)
+    reach = [_unskewed(q, skewness) * error for q in (z, -z)]
     return mean, mean - reach[0], mean - reach[1]
 
 
@@ -159,7 +179,13 @@ def _accuracy(before: SampleScores, after: SampleScores, z: float, same: bool) -
     won = int(np.count_nonzero(after.hit & ~before.hit))
     lost = int(np.count_nonzero(before.hit & ~after.hit))
     middle = (won - lost) / (n + 2)
-    reach = z * math.sqrt(((won + lost + 2) / (n + 2) - middle**2) / (n + 2))
+    if before.clusters is None:
+        squares = won + lost + 2 - (n + 2) * middle**2
+    else:
+        changes = after.hit.astype(np.float64) - before.hit
+        _, error = mean_and_error(changes, before.clusters)
+        squares = (error * n) ** 2 + 2
+    reach = z * math.sqrt(squares) / (n + 2)
     return (won - lost) / n, middle - reach, middle + reach
 
 
@@ -210,14 +236,21 @@ def _moments(
     products = np.zeros((2 * bins, 2 * bins))
     stated = np.zeros(2 * bins)
     sides = [(residuals(s), s.confidence.astype(np.float64), shares(s, bins)) for s in pair]
+    clusters = pair[0].clusters
+    parts = []
     for start in range(0, n, _CHUNK):
         rows = slice(start, start + _CHUNK)
         spread = np.hstack([r[rows, None] * inside(rows) for r, _, inside in sides])
         stated += np.concatenate([(p[rows] * (1 - p[rows])) @ inside(rows) for _, p, inside in sides])
         total += spread.sum(axis=0)
-        products += spread.T @ spread
+        if clusters is None:
+            products += spread.T @ spread
+        else:  # with the number of samples, which the mean is taken off by
+            parts.append((np.unique(clusters[rows]), cluster_sums(np.c_[spread, np.ones(len(spread))], clusters[rows])))
     mean = total / n
     covariance = products / n - np.outer(mean, mean)
+    if clusters is not None:
+        covariance = between_clusters(parts, mean, n)
     # A few samples in a bin, all of them hits, show too little spread; their confidences state what it is at least.
     # Below a billionth of that, what was found is rounding.
     found = np.maximum(np.diag(covariance), np.maximum(1e-9 * stated / n, np.finfo(np.float64).tiny))

@@ -11,7 +11,7 @@ the same float32 terms in the same order, however the data were split.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import array_api_compat
@@ -36,12 +36,15 @@ class SampleScores:
         hit: bool, whether the predicted class is the label.
         nll: float32 in nats, negative log-likelihood of the label.
         brier: float32 in [0, 2], squared distance of the probabilities from the one-hot label.
+        clusters: which of them depend on one another, (N,) integers, equal within a cluster: predictions for the parts
+            of one text, say. None where all are independent.
     """
 
     confidence: NDArray[np.float32]
     hit: NDArray[np.bool_]
     nll: NDArray[np.float32]
     brier: NDArray[np.float32]
+    clusters: NDArray[np.int64] | None = None
 
     @classmethod
     def of_logits(cls, logits: Any, labels: Any) -> SampleScores:
@@ -98,11 +101,23 @@ class SampleScores:
             np.concatenate([chunk.hit for chunk in chunks]),
             np.concatenate([chunk.nll for chunk in chunks]),
             np.concatenate([chunk.brier for chunk in chunks]),
+            _joined([chunk.clusters for chunk in chunks]),
         )
 
     def take(self, rows: NDArray[Any]) -> SampleScores:
         """Return the scores of the chosen rows: integer indices, or a (N,) bool mask."""
-        return SampleScores(self.confidence[rows], self.hit[rows], self.nll[rows], self.brier[rows])
+        clusters = None if self.clusters is None else self.clusters[rows]
+        return SampleScores(self.confidence[rows], self.hit[rows], self.nll[rows], self.brier[rows], clusters)
+
+    def clustered(self, clusters: NDArray[np.int64] | None) -> SampleScores:
+        """Return the same scores with their clusters, (N,)."""
+        return self if clusters is None else replace(self, clusters=clusters)
+
+
+def _joined(clusters: list[NDArray[np.int64] | None]) -> NDArray[np.int64] | None:
+    """Join the clusters of chunks; None where a chunk has none."""
+    known = [each for each in clusters if each is not None]
+    return np.concatenate(known) if len(known) == len(clusters) else None
 
 
 def _host(array: Any, dtype: Any) -> NDArray[Any]:

@@ -38,9 +38,10 @@ class BinFree:
             bins: of the ECE.
             seed: of the resamples under calibration.
             cross_fitted: whether fits of other folds gave the scores. Their errors cancel where folds are pooled
-                (`numerics.crossfitted`), so that p-values would be too large: there are none.
+                (`numerics.crossfitted`), so that p-values would be too large: there are none. Of clusters of samples
+                they would be too small: there are none either.
         """
         test = CumulativeTest.of(scores)
-        if cross_fitted:
+        if cross_fitted or scores.clusters is not None:
             test = dataclasses.replace(test, kolmogorov_smirnov_p=None, kuiper_p=None)
         return cls(debiased_ece(scores, bins), expected_ece(scores, bins), test, Corp.of(scores, seed))

@@ -21,7 +21,7 @@ from tna_onnx.extraction.sessions import OpenModel
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX
 from tna_onnx.graph.options import ModelOptions
-from tna_onnx.graph.outputs import ClassOutput, class_output
+from tna_onnx.graph.outputs import ClassOutput, class_output, require_one_prediction
 from tna_onnx.graph.readout import Readout
 from tna_onnx.graph.rewrite import provenance
 from tna_onnx.graph.scores import find_readout
@@ -82,6 +82,7 @@ def open_shift(job: ShiftJob) -> Opened:
     model = open_source(job.model, job.options)
     _refuse_earlier_work(model)
     output = class_output(model, job.options.head, job.options.output_name, job.options.output_kind)
+    require_one_prediction(model, output, "class frequencies are estimated on samples of one prediction each")
     readout = _readout(model, job.options, output)
     device = parse_device(job.device)
     opened = OpenModel(model, readout, device)

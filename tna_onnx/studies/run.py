@@ -27,6 +27,7 @@ from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction.batch_size import DEFAULT, BatchSize
 from tna_onnx.graph.load import ModelSource
 from tna_onnx.graph.options import ModelOptions
+from tna_onnx.graph.outputs import require_one_prediction
 from tna_onnx.progress import Progress
 from tna_onnx.results.study import Studies, Study
 from tna_onnx.studies.data import StudyData, data_of_task
@@ -97,6 +98,7 @@ def run_studies(job: StudyJob, progress: Progress) -> Studies:
     """
     names = job.names  # refused before anything is opened
     task = open_task(_calibration(job), progress)
+    require_one_prediction(task.model, task.readout, "studies are of models with one prediction each")
     data = data_of_task(task)
     assert task.held_out is not None  # noqa: S101 - `StudyJob` has held-out data
     _check_samples(names, data, job.settings.bins)

@@ -16,6 +16,7 @@ import numpy as np
 from tna_onnx.data.ahead import read_ahead
 from tna_onnx.data.digest import row_digests
 from tna_onnx.data.labels import label_indices, listed
+from tna_onnx.data.placed import placed_labels, refuse_copies
 from tna_onnx.data.source import AnyArray, Batch, InputSpec, IntArray, shape_text, split_rows
 from tna_onnx.data.unlabelled import classes_text
 from tna_onnx.errors import DataError
@@ -66,6 +67,7 @@ class ArraySource:
         labels: class indices (N,).
         hashed: computes the digest.
         notes: what reports say about how the columns were taken.
+        placed: labels by position, (N, P...), where a sample has several; `labels` then only tell samples apart.
     """
 
     title: str
@@ -76,6 +78,7 @@ class ArraySource:
     labels: IntArray = field(repr=False)
     hashed: Callable[[], str] = field(repr=False)
     notes: tuple[str, ...] = ()
+    placed: IntArray | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -184,8 +187,16 @@ def open_columns(
         )
     labels_where = request.labels_where(f"{where}: {noun} {label or LABELS!r}")
     n_samples = lengths[inputs[0].name]
-    indices = label_indices(labels, n_samples, request.n_classes, labels_where, request.class_names)
-    return ArraySource(title, where, noun, inputs, columns, indices, lambda: hashed(indices), notes)
+    placed = None
+    if request.several is None:
+        indices = label_indices(labels, n_samples, request.n_classes, labels_where, request.class_names)
+    else:
+        indices, placed = placed_labels(
+            labels, n_samples, request.n_classes, labels_where, request.several, request.class_names
+        )
+        if placed is not None:
+            refuse_copies(placed, {spec.name: columns[spec.name] for spec in inputs}, labels_where)
+    return ArraySource(title, where, noun, inputs, columns, indices, lambda: hashed(indices), notes, placed)
 
 
 def check_names(

@@ -15,6 +15,7 @@ from tna_onnx.graph.linear_layer import Linear
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX
 from tna_onnx.graph.readout import Head
+from tna_onnx.graph.several import CLASSES_FIRST, CLASSES_LAST, ONE, declared_sizes, has_several
 from tna_onnx.graph.stored import Mirror, Permute, Refused, Stored
 from tna_onnx.graph.walk.logit_steps import PASSED
 from tna_onnx.graph.walk.output_steps import require_little_slack
@@ -52,6 +53,7 @@ def head_at(state: State, node: onnx.NodeProto, index: int) -> Head:
     if state.step:  # quantised scores are steps, not features @ weight.T + bias
         state.leave_to_graph(homogeneous=False)
     vectors = layer.vectors
+    _take_in_positions(state, node, len(vectors))
     _check(state, layer, vectors)
     return Head(
         output=state.output,
@@ -67,6 +69,7 @@ def head_at(state: State, node: onnx.NodeProto, index: int) -> Head:
         labels=state.labels or layer.labels,
         output_step=state.output_step,
         output_slack=state.output_slack,
+        class_axis=state.class_axis,
         node=state.where,
         op_type=node.op_type,
         features=layer.features,
@@ -118,6 +121,27 @@ def _softmax_behind(model: Model, tensor: str) -> str:
     if node is None or node.op_type not in ("Softmax", "LogSoftmax"):
         return ""
     return str(node.op_type)
+
+
+def _take_in_positions(state: State, node: onnx.NodeProto, rows: int) -> None:
+    """Take in where the classes of several predictions a sample are, if there are several.
+
+    Raises:
+        Refused: neither axis is as long as there are classes: keys of an attention, say, which are split into parts.
+    """
+    declared = [declared_sizes(state.model, name) for name in (state.output, state.logits)]
+    sizes = next((each for each in declared if has_several(each)), None)
+    if sizes is None:
+        return
+    fits = [axis for axis in (CLASSES_FIRST, CLASSES_LAST) if rows == 1 or sizes[axis] in (None, rows)]
+    if not fits:
+        raise Refused(
+            f"'{state.output}' has {len(sizes)} axes, several predictions a sample, and neither axis 1 nor the last "
+            f"one has the {rows} classes of the linear layer"
+        )
+    if state.class_axis == ONE:
+        own = CLASSES_FIRST if node.op_type in ("Conv", "FusedConv") else CLASSES_LAST
+        state.class_axis = own if own in fits else fits[0]
 
 
 def _take_in_link(state: State, layer: Linear) -> None:
@@ -186,19 +210,14 @@ def _check_bias(bias: Stored, layer: Linear, rows: int) -> None:
 
 
 def _check_declared(state: State, rows: int) -> None:
-    """Refuse logits and outputs that are declared with several predictions a sample, or with other classes."""
+    """Refuse logits and outputs that are declared with other classes."""
     graph = state.model.proto.graph
     for info in (*graph.output, *graph.value_info):
         shape = info.type.tensor_type.shape
         if info.name not in (state.output, state.logits) or not info.type.tensor_type.HasField("shape"):
             continue
-        text = f"'{info.name}' has shape {shape_text(shape)}"
         sizes = [d.dim_value if d.HasField("dim_value") else None for d in shape.dim]  # None: any
-        # (N, C, 1, 1) of a convolution and (N, 1, C) of a sequence of one hold one prediction a sample.
-        if len(sizes) > 2 and any(size != 1 for size in sizes[1:-1]) and any(size != 1 for size in sizes[2:]):
-            raise Refused(
-                f"{text}: several predictions a sample (tokens, pixels, boxes) are not supported; expected (N, {rows})"
-            )
         classes = {1, 2} if rows == 1 else {rows}
+        # of several predictions the run shows whether the classes are where they should be
         if len(sizes) == 2 and sizes[1] is not None and sizes[1] not in classes:
-            raise Refused(f"{text}, but the linear layer has {rows} class vectors")
+            raise Refused(f"'{info.name}' has shape {shape_text(shape)}, but the linear layer has {rows} class vectors")

@@ -48,6 +48,7 @@ class Walked:
         follows: operators behind `node`, in order of execution.
         output_step: step of the quantisation of what follows the activation; 0 if there is none.
         output_slack: largest change of a probability by a Clip or an added constant there.
+        class_axis: of several predictions a sample, where the nodes tell it; else 0.
     """
 
     outcome: Head | Refusal
@@ -61,6 +62,7 @@ class Walked:
     follows: tuple[str, ...]
     output_step: float
     output_slack: float
+    class_axis: int
 
 
 def walk_back(model: Model, output: str, *, single: bool = False) -> Walked:
@@ -84,6 +86,7 @@ def walk_back(model: Model, output: str, *, single: bool = False) -> Walked:
         follows=state.follows,
         output_step=state.output_step,
         output_slack=state.output_slack,
+        class_axis=state.class_axis,
     )
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 
 from tna_onnx.graph.load import Model
+from tna_onnx.graph.several import CLASSES_FIRST, CLASSES_LAST, declared_sizes, has_several
 from tna_onnx.graph.stored import Refused
 from tna_onnx.graph.walk.logit_steps import PASSED
 from tna_onnx.graph.walk.state import State
@@ -99,10 +100,20 @@ def _activation(state: State, node: onnx.NodeProto) -> str:
         raise Refused(f"a second activation: {kind} before {state.activation}")
     if kind != "Sigmoid":
         default = 1 if state.model.opset < 13 else -1  # ONNX changed it with opset 13
-        axis = next((a.i for a in node.attribute if a.name == "axis"), default)
-        if axis not in (1, -1):
-            raise Refused(f"{kind} over axis {axis}; expected the class axis, 1 of (N, C)")
+        _over_classes(state, kind, next((a.i for a in node.attribute if a.name == "axis"), default))
     return _begin(state, kind, str(node.input[0]))
+
+
+def _over_classes(state: State, kind: str, axis: int) -> None:
+    """Take in the axis of an activation: of several predictions a sample it says where the classes are."""
+    sizes = declared_sizes(state.model, state.output)
+    if sizes is not None and has_several(sizes):
+        last = axis in (-1, len(sizes) - 1)
+        if not last and axis != CLASSES_FIRST:
+            raise Refused(f"{kind} over axis {axis} of {len(sizes)}; expected the classes on axis 1, or on the last")
+        state.class_axis = CLASSES_LAST if last else CLASSES_FIRST
+    elif axis not in (1, -1):
+        raise Refused(f"{kind} over axis {axis}; expected the class axis, 1 of (N, C)")
 
 
 def written_activation(state: State) -> str | None:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.graph.load import Model
+from tna_onnx.graph.several import ONE
 from tna_onnx.graph.stored import Permute, Refused, Step, Stored
 
 __all__ = ["State"]
@@ -48,6 +49,7 @@ class State:
         side_inputs: tensors that change the scores from the side; none may come from the linear layer itself.
         single: the output is said to hold one logit a sample, whose Sigmoid was left out.
         forks: number of products of two computed tensors that the walk has passed.
+        class_axis: of several predictions a sample, 1 or -1; 0 for one prediction a sample.
     """
 
     model: Model
@@ -80,6 +82,7 @@ class State:
     side_inputs: tuple[str, ...] = ()
     single: bool = False
     forks: int = 0
+    class_axis: int = ONE
 
     def leave_to_graph(self, *, homogeneous: bool) -> None:
         """Note that only the graph itself computes the logits from the scores (rule 5)."""

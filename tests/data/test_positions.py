@@ -1,0 +1,172 @@
+"""Samples with a label at each position, as rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tna_onnx.data import positions
+from tna_onnx.data.opening import open_source
+from tna_onnx.data.placed import Several
+from tna_onnx.data.positions import POSITIONS, SHAPE, PositionSource, sample_labels
+from tna_onnx.data.source import InputSpec
+from tna_onnx.errors import DataError
+
+SPECS = (InputSpec("x", (None, None), np.dtype(np.float32)),)
+LABELS = np.array([[0, 1, -100], [-100, -100, -100], [2, -100, 0], [1, 1, 2]])
+VALUES = np.arange(12, dtype=np.float32).reshape(4, 3)
+
+
+def opened(labels: Any = LABELS, several: Several | None = None, **arrays: NDArray[Any]) -> PositionSource:
+    data = {"x": VALUES, "labels": labels, **arrays}
+    source = open_source(data, SPECS, 3, several=several or Several())
+    assert isinstance(source, PositionSource)
+    return source
+
+
+def rows_of(source: PositionSource, size: int, rows: NDArray[np.int64] | None = None) -> list[float]:
+    """Values at the rows' positions, as a session would take them from the batches."""
+    found: list[float] = []
+    for batch in source.batches(size, rows):
+        names = list(batch)
+        assert names[0] == POSITIONS  # its length is the number of rows
+        assert batch[SHAPE].tolist() == [3]
+        assert len(batch["x"]) <= size
+        found += batch["x"].reshape(-1)[batch[POSITIONS]].tolist()
+    return found
+
+
+def test_labelled_positions_are_rows() -> None:
+    source = opened()
+    assert source.labels.tolist() == [0, 1, 2, 0, 1, 1, 2]
+    assert source.clusters is not None
+    assert source.clusters.tolist() == [0, 0, 2, 2, 3, 3, 3]
+    assert source.describe() == "arrays (3 samples, 7 labelled positions, 3 classes)"
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 64])
+def test_the_rows_are_the_same_whatever_the_batch_size(size: int) -> None:
+    source = opened()
+    assert rows_of(source, size) == [0, 1, 6, 8, 9, 10, 11]
+    assert rows_of(source, size, np.array([1, 2, 6])) == [1, 6, 11]
+    assert rows_of(source, size, np.zeros(0, np.int64)) == []
+
+
+def test_pixels_are_counted_row_by_row() -> None:
+    labels = np.full((4, 2, 3), 255)
+    labels[:, 1, 0] = [0, 1, 2, 1]
+    labels[0, 0, 2] = 1
+    data = {"x": VALUES, "labels": labels}
+    source = open_source(data, SPECS, 3, several=Several(ignore_label=255))
+    (batch,) = source.batches(4)
+    assert batch[SHAPE].tolist() == [2, 3]
+    assert batch[POSITIONS].tolist() == [2, 3, 9, 15, 21]
+
+
+def test_the_last_labelled_position() -> None:
+    source = opened(several=Several(position="last"))
+    assert source.labels.tolist() == [1, 0, 2]
+    assert rows_of(source, 2) == [1, 8, 11]
+    assert source.clusters is None  # one row a sample
+
+
+@pytest.mark.parametrize(
+    ("mask", "places"),
+    [
+        ([[1, 1, 0], [1, 0, 0], [1, 1, 1], [1, 1, 0]], [1, 3, 8, 10]),  # padding on the right
+        ([[0, 1, 1], [0, 0, 1], [1, 1, 1], [0, 1, 1]], [2, 5, 8, 11]),  # on the left
+    ],
+)
+def test_labels_of_samples_are_those_of_the_last_position(mask: list[list[int]], places: list[int]) -> None:
+    specs = (*SPECS, InputSpec("attention_mask", (None, None), np.dtype(np.int64)))
+    data = {"x": VALUES, "attention_mask": np.array(mask), "labels": np.array([0, 1, 2, 1])}
+    source = open_source(data, specs, 3, several=Several(position="last"))
+    (batch,) = source.batches(4)
+    assert batch[POSITIONS].tolist() == places
+
+
+def test_without_a_mask_the_last_position_is_the_last_of_all() -> None:
+    source = opened(np.array(["b", "a", "c", "a"]), Several(position="last"))
+    assert source.labels.tolist() == [1, 0, 2, 0]
+    assert rows_of(source, 3) == [2, 5, 8, 11]
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (np.array([0, 1, 2, 1]), r"a label for each position, shape \(N, P\), found shape \(4,\).*--position last"),
+        (LABELS[:3], "3 rows of labels for 4 samples"),
+        (np.where(LABELS == -100, 255, LABELS), "--ignore-label 255"),
+        (np.where(LABELS == -100, -100, LABELS + 1), "start at 1"),
+        (np.full((4, 3), -100), "every label is -100"),
+        (np.where(LABELS == -100, -100, 1), "at least two different classes"),
+        (LABELS + 0.5, "expected integers"),
+    ],
+)
+def test_labels_that_cannot_be_used(labels: NDArray[Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        opened(labels)
+
+
+def test_sources_with_one_label_a_sample_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("x,label\n1,0\n2,1\n", encoding="utf-8")
+    specs = (InputSpec("x", (None, 1), np.dtype(np.float32)),)
+    with pytest.raises(DataError, match="each position"):
+        open_source(tmp_path / "t.csv", specs, 2, several=Several())
+
+
+def test_equal_samples_with_other_labels_can_be_told() -> None:
+    source = opened()
+    numbers = sample_labels(source)
+    assert len(numbers) == len(source.sample_digests()) == 3  # the sample without a label is none
+    same = opened(np.array([[0, 1, -100], [-100] * 3, [0, 1, -100], [1, 1, 2]]))
+    assert sample_labels(same)[0] == sample_labels(same)[1] == numbers[0] != numbers[1]
+
+
+def test_the_digest_changes_with_the_labels_alone() -> None:
+    other = LABELS.copy()
+    other[3, 0] = 2
+    digests = {opened().digest(), opened(other).digest(), opened(several=Several(position="last")).digest()}
+    assert len(digests) == 3
+    assert opened().digest() == opened().digest()
+
+
+def test_memory_is_bounded_by_whole_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(positions, "_MIN_ROWS", 1)
+    monkeypatch.setattr(positions, "_MIN_SAMPLES", 1)
+    monkeypatch.setattr(positions, "_MAX_BYTES", 4 * 10 * 5)  # five rows of ten numbers
+    source = opened(several=Several(n_features=10))
+    assert 1 <= len(source) <= 5
+    whole = opened()
+    for sample in source.owners:  # all rows of a sample, or none
+        assert np.sum(source.owner == sample) == np.sum(whole.owner == sample)
+    assert "taken at random" in source.notes[-1]
+    assert opened(several=Several(n_features=10)).labels.tolist() == source.labels.tolist()
+
+
+def test_where_few_samples_would_stay_positions_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(positions, "_MIN_ROWS", 1)
+    monkeypatch.setattr(positions, "_MAX_BYTES", 4 * 10 * 4)
+    source = opened(several=Several(n_features=10))
+    assert len(source) == 4
+    assert "and positions of those" in source.notes[-1]
+    assert rows_of(source, 2) == rows_of(source, 64)
+
+
+def test_a_batch_holds_no_more_samples_than_its_logits_allow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(positions, "_BATCH_BYTES", 4 * 3 * 3 * 2)  # two samples of three positions and classes
+    assert [len(batch["x"]) for batch in opened().batches(64)] == [2, 1]
+
+
+def test_labels_that_are_the_input_are_refused() -> None:
+    """What a language model reads is not what it is to predict: labels come one position later."""
+    specs = (InputSpec("input_ids", (None, None), np.dtype(np.int64)),)
+    ids = np.array([[0, 1, 2], [2, 1, 0]])
+    with pytest.raises(DataError, match=r"labels\[:, t\] = input_ids\[:, t \+ 1\]"):
+        open_source({"input_ids": ids, "labels": ids}, specs, 3, several=Several())
+    following = np.c_[ids[:, 1:], [-100, -100]]
+    assert len(open_source({"input_ids": ids, "labels": following}, specs, 3, several=Several())) == 4

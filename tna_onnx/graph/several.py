@@ -1,0 +1,61 @@
+"""Several predictions a sample: one for each token, pixel or other position, and where their classes lie.
+
+    classes last     (N, T, C), (N, H, W, C): tokens; images of TensorFlow
+    classes first    (N, C, H, W): images, behind a convolution
+
+What is declared tells such a tensor from one prediction a sample, (N, C). A convolution's (N, C, 1, 1) and the
+(N, 1, C) of a sequence of one hold one prediction.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tna_onnx.graph.load import Model
+
+__all__ = ["CLASSES_FIRST", "CLASSES_LAST", "ONE", "Layout", "class_axis_of", "declared_sizes", "has_several"]
+
+ONE = 0
+"""In place of a class axis: one prediction a sample."""
+
+CLASSES_FIRST = 1
+CLASSES_LAST = -1
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a tensor holds several predictions a sample, as a run showed it.
+
+    Attributes:
+        axes: number of axes, the samples' included.
+        class_axis: 1 or -1; 0 where each position has one number, without an axis for it.
+    """
+
+    axes: int
+    class_axis: int
+
+
+def declared_sizes(model: Model, tensor: str) -> list[int | None] | None:
+    """Return the declared lengths of a tensor's axes, None for any; None where no shape is declared."""
+    graph = model.proto.graph
+    for info in (*graph.output, *graph.value_info):
+        if info.name == tensor and info.type.tensor_type.HasField("shape"):
+            dims = info.type.tensor_type.shape.dim
+            return [d.dim_value if d.HasField("dim_value") else None for d in dims]
+    return None
+
+
+def has_several(sizes: list[int | None] | None) -> bool:
+    """Whether lengths of axes are those of several predictions a sample."""
+    if sizes is None or len(sizes) < 3:
+        return False
+    return any(size != 1 for size in sizes[1:-1]) and any(size != 1 for size in sizes[2:])
+
+
+def class_axis_of(sizes: list[int | None]) -> int:
+    """Return the class axis that a tensor of several predictions has by custom, where its nodes do not tell it.
+
+    Of tokens (three axes) the last, of images (four and more) the first behind the samples. The shape of the labels
+    settles it when the model runs.
+    """
+    return CLASSES_LAST if len(sizes) == 3 else CLASSES_FIRST
