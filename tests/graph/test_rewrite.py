@@ -33,7 +33,8 @@ from tna_onnx.graph.difference import unexpected_differences
 from tna_onnx.graph.head import Head, choose_head
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.outputs import ClassOutput, class_output
-from tna_onnx.graph.rewrite import provenance, rewrite
+from tna_onnx.graph.own_names import provenance
+from tna_onnx.graph.rewrite import rewrite
 from tna_onnx.maps.ensemble_temperature import EnsembleTemperature
 from tna_onnx.maps.temperature import Temperature
 

@@ -30,7 +30,7 @@ import pydantic
 from pydantic.json_schema import models_json_schema
 
 import tna_onnx
-from tna_onnx.api.arguments import CalibrateWords
+from tna_onnx.api.words import CalibrateWords
 from tna_onnx.data.images.transform import ResolvedRecipe
 from tna_onnx.graph.difference import Difference
 from tna_onnx.graph.readout import Refusal

@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from tna_onnx.api.arguments import (
-    CalibrateWords,
-    Unpack,
     added_settings_of,
     data_of,
     gates_of,
@@ -17,6 +15,7 @@ from tna_onnx.api.arguments import (
     settings_of,
 )
 from tna_onnx.api.shown import ProgressWord, check_targets, shown, with_json, write_text
+from tna_onnx.api.words import CalibrateWords, Unpack
 from tna_onnx.calibration.job import Job
 from tna_onnx.calibration.recalibrate import recalibrate
 from tna_onnx.calibration.settings import Settings

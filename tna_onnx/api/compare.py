@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.api.arguments import DataModelWords, Unpack, data_of, held_out_of, model_options_of, refuse_unknown
+from tna_onnx.api.arguments import data_of, held_out_of, model_options_of, refuse_unknown
 from tna_onnx.api.compared_samples import ComparedSamples
 from tna_onnx.api.named_models import GivenModel, named_models, position_of
 from tna_onnx.api.shown import ProgressWord, check_targets, kept, shown, write_text
+from tna_onnx.api.words import DataModelWords, Unpack
 from tna_onnx.calibration.provenance import versions
 from tna_onnx.data.images.notes import preprocessing_notes
 from tna_onnx.data.options import Data

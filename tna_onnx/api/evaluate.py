@@ -6,16 +6,9 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from tna_onnx.api.arguments import (
-    EvaluateWords,
-    Unpack,
-    data_of,
-    held_out_of,
-    limits_of,
-    model_options_of,
-    refuse_unknown,
-)
+from tna_onnx.api.arguments import data_of, held_out_of, limits_of, model_options_of, refuse_unknown
 from tna_onnx.api.shown import ProgressWord, check_targets, kept, shown
+from tna_onnx.api.words import EvaluateWords, Unpack
 from tna_onnx.data.images.notes import preprocessing_notes
 from tna_onnx.data.source import require_samples
 from tna_onnx.data.suspicion import warnings_of

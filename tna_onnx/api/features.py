@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tna_onnx.api.arguments import DataModelWords, Unpack, data_of, model_options_of, refuse_unknown
+from tna_onnx.api.arguments import data_of, model_options_of, refuse_unknown
 from tna_onnx.api.shown import ProgressWord, check_targets, kept, shown
+from tna_onnx.api.words import DataModelWords, Unpack
 from tna_onnx.data.images.notes import preprocessing_notes
 from tna_onnx.data.suspicion import warnings_of
 from tna_onnx.engine.collecting import spread_on

@@ -5,16 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tna_onnx.api.arguments import (
-    GuardWords,
-    Unpack,
-    data_of,
-    guard_settings_of,
-    held_out_of,
-    model_options_of,
-    refuse_unknown,
-)
+from tna_onnx.api.arguments import data_of, guard_settings_of, held_out_of, model_options_of, refuse_unknown
 from tna_onnx.api.shown import ProgressWord, shown, with_json
+from tna_onnx.api.words import GuardWords, Unpack
 from tna_onnx.extraction.batch_size import BatchSize
 from tna_onnx.graph.load import ModelSource
 from tna_onnx.guarding.guard import guard as run

@@ -11,8 +11,8 @@ from tna_onnx.graph.input_types import tensor_types
 from tna_onnx.graph.limits import DEFAULT_MODEL_LIMITS, ModelLimits
 from tna_onnx.graph.load import Model, ModelSource
 from tna_onnx.graph.options import ModelOptions
+from tna_onnx.graph.own_names import provenance
 from tna_onnx.graph.readout import Head, Refusal
-from tna_onnx.graph.rewrite import provenance
 from tna_onnx.results.inspection import LABELS, HeadInfo, Inspection
 
 __all__ = ["inspect"]

@@ -6,16 +6,9 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from tna_onnx.api.arguments import (
-    ShiftWords,
-    Unpack,
-    data_of,
-    held_out_of,
-    model_options_of,
-    refuse_unknown,
-    shift_settings_of,
-)
+from tna_onnx.api.arguments import data_of, held_out_of, model_options_of, refuse_unknown, shift_settings_of
 from tna_onnx.api.shown import ProgressWord, shown, with_json
+from tna_onnx.api.words import ShiftWords, Unpack
 from tna_onnx.extraction.batch_size import BatchSize
 from tna_onnx.graph.load import ModelSource
 from tna_onnx.results.shifting import Shift

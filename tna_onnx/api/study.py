@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tna_onnx.api.arguments import StudyWords, Unpack, data_of, held_out_of, model_options_of, refuse_unknown
+from tna_onnx.api.arguments import data_of, held_out_of, model_options_of, refuse_unknown
 from tna_onnx.api.shown import ProgressWord, shown, with_json
+from tna_onnx.api.words import StudyWords, Unpack
 from tna_onnx.errors import UsageError
 from tna_onnx.extraction.batch_size import BatchSize
 from tna_onnx.graph.load import ModelSource

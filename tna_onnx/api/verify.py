@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tna_onnx.api.arguments import DataModelWords, Unpack, data_of, model_options_of, refuse_unknown
+from tna_onnx.api.arguments import data_of, model_options_of, refuse_unknown
 from tna_onnx.api.shown import ProgressWord, check_targets, kept, shown
+from tna_onnx.api.words import DataModelWords, Unpack
 from tna_onnx.data import Source
 from tna_onnx.data.images.notes import preprocessing_notes
 from tna_onnx.data.options import Data
@@ -22,8 +23,8 @@ from tna_onnx.graph.integers import opened_like
 from tna_onnx.graph.load import Model, ModelSource
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.graph.outputs import class_output, output_of
+from tna_onnx.graph.own_names import provenance
 from tna_onnx.graph.readout import Head, Readout
-from tna_onnx.graph.rewrite import provenance
 from tna_onnx.graph.scores import choose_readout
 from tna_onnx.results.difference import ModelDifference, OutputDifference
 from tna_onnx.runtime import Device, parse_device

@@ -32,7 +32,8 @@ from tna_onnx.numerics.metrics import objective_value
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.progress import Progress
-from tna_onnx.results.details import Averaged, Details, RiskCoverage, Scored, Step
+from tna_onnx.results.details import Averaged, Details, Scored, Step
+from tna_onnx.results.risk_coverage import RiskCoverage
 from tna_onnx.search.candidates import Candidate, candidate_weights
 
 __all__ = ["collect_details"]

@@ -15,7 +15,7 @@ from tna_onnx.data.positions import sample_labels
 from tna_onnx.data.source import Source
 from tna_onnx.errors import DataError
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.rewrite import provenance
+from tna_onnx.graph.own_names import provenance
 
 __all__ = ["Told", "check_leaks"]
 

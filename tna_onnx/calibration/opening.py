@@ -29,9 +29,9 @@ from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.graph.outputs import output_of
+from tna_onnx.graph.own_names import provenance
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.requantize import requantized
-from tna_onnx.graph.rewrite import provenance
 from tna_onnx.graph.save import check_output
 from tna_onnx.graph.scores import choose_readout, find_readout
 from tna_onnx.maps import MAPS

@@ -48,8 +48,8 @@ def verify(preset: str | None, json_file: str | None, quiet: bool, **arguments: 
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
     from tna_onnx.api.verify import verify as run  # noqa: PLC0415 - NumPy loads only when a command runs
     from tna_onnx.cli.show import finish, json_step, ready  # noqa: PLC0415
+    from tna_onnx.render.difference_text import difference_text  # noqa: PLC0415
     from tna_onnx.render.progress import progress_shown  # noqa: PLC0415
-    from tna_onnx.render.text import difference_text  # noqa: PLC0415
 
     check_result_file(json_file, arguments["original"], arguments["recalibrated"], arguments["data"])
     recipe = take_recipe(preset, arguments)

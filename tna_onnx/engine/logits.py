@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data import Batch
-from tna_onnx.engine import local
+from tna_onnx.engine import local, sent
 from tna_onnx.engine.placement import Host, LinearHead, Placement
 from tna_onnx.engine.protocol import Engine
 from tna_onnx.extraction.table import FeatureTable
-from tna_onnx.maps.base import CalibrationMap, Reduce, apply_map
+from tna_onnx.maps.base import CalibrationMap, Reduce
 from tna_onnx.numerics.ops import Blocked, to_host
 from tna_onnx.numerics.stats import SampleScores
 
@@ -60,7 +60,7 @@ class Logits(ABC):
     def predictions(self, fitted: CalibrationMap | None = None) -> NDArray[np.int64]:
         """Return the predicted class of every sample, (N,), after a calibration map."""
         features = fitted is not None and fitted.needs_features
-        of = functools.partial(_predicted, fitted)
+        of = functools.partial(sent.predicted, fitted)
         return np.concatenate(list(self.engine.map_chunks(of, self.pieces(None, features, ()))))
 
     def forget(self) -> None:
@@ -72,7 +72,7 @@ class Logits(ABC):
         # a mask keeps the order of the chunks
         mask = np.zeros(len(self), bool)
         mask[rows] = True
-        return np.concatenate(list(self.engine.map_chunks(_on_host, self.chunks(mask))))
+        return np.concatenate(list(self.engine.map_chunks(sent.on_host, self.chunks(mask))))
 
     @abstractmethod
     def _compute(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64], NDArray[Any]]]:
@@ -106,7 +106,7 @@ class Logits(ABC):
     def mapped_scores(self, fitted: CalibrationMap | None, rows: NDArray[np.bool_] | None = None) -> SampleScores:
         """Scores after a calibration map."""
         reduce = self.reduce(rows, features=fitted is not None and fitted.needs_features)
-        scores: SampleScores = reduce(Blocked(functools.partial(_mapped, fitted)))
+        scores: SampleScores = reduce(Blocked(functools.partial(sent.of_mapped, fitted)))
         return self._clustered(scores, rows)
 
     def scores(self) -> SampleScores:
@@ -192,7 +192,7 @@ class HeadLogits(Logits):
         """
         # scale W z + b = scale (W z + b) + (1 - scale) b
         shift = None if with_bias else (1 - scale) * self.head.bias
-        scores: SampleScores = self.reduce()(Blocked(functools.partial(_scaled, scale, shift)))
+        scores: SampleScores = self.reduce()(Blocked(functools.partial(sent.of_scaled, scale, shift)))
         return self._clustered(scores)
 
     def _size(self) -> int:
@@ -273,35 +273,6 @@ def score_all(several: Sequence[Logits]) -> list[SampleScores]:
     # one of another kind: all of them one after the other
     if len(heads) < len(several) or not heads:
         return [logits.scores() for logits in several]
-    of = functools.partial(_scores_of_heads, [logits.head for logits in heads])
+    of = functools.partial(sent.scores_of_heads, [logits.head for logits in heads])
     chunks = list(heads[0].engine.map_chunks(of, heads[0].placed()))
     return [heads[0]._clustered(SampleScores.concatenate([*scores])) for scores in zip(*chunks, strict=True)]
-
-
-# What is sent to chunks.
-
-
-def _predicted(fitted: CalibrationMap | None, logits: Any, _labels: Any, features: Any) -> NDArray[np.int64]:
-    classes: NDArray[np.int64] = np.argmax(to_host(apply_map(fitted, logits, features)), axis=1)
-    return classes
-
-
-def _on_host(logits: Any, *_: Any) -> NDArray[Any]:
-    return to_host(logits)
-
-
-def _mapped(
-    fitted: CalibrationMap | None, logits: Any, labels: NDArray[np.int64], features: NDArray[Any] | None
-) -> SampleScores:
-    return SampleScores.of_logits(apply_map(fitted, logits, features), labels)
-
-
-def _scaled(scale: float, shift: Any, logits: Any, labels: NDArray[np.int64], *_: Any) -> SampleScores:
-    scaled = logits * scale
-    if shift is not None:
-        scaled += shift
-    return SampleScores.of_logits(scaled, labels)
-
-
-def _scores_of_heads(heads: Sequence[LinearHead], features: Any, labels: NDArray[np.int64]) -> list[SampleScores]:
-    return [Blocked(SampleScores.of_logits)(head(features), labels) for head in heads]

@@ -21,7 +21,7 @@ from tna_onnx.errors import DataError, UnsupportedModel
 from tna_onnx.extraction.positions import batch_in_rows, first_rows, sample_shape
 from tna_onnx.extraction.sessions import OpenModel
 from tna_onnx.extraction.tail import Tail
-from tna_onnx.graph.cut import read_beside
+from tna_onnx.extraction.tail_check import check_tail, read_by_tail
 from tna_onnx.graph.floats import epsilon
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.outputs import output_of
@@ -40,12 +40,6 @@ _ROUNDINGS = 16
 
 # Units of rounding of 1 by which a sigmoid or softmax, 1 - p and a division by the sum move a probability.
 _LINK_ROUNDINGS = 8
-
-# Classes whose vectors are changed to see that only their own logits follow.
-_PROBED_CLASSES = 8
-
-# Of the largest logit: what a graph that is cut and optimised in another way may differ by.
-_TAIL_TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -106,9 +100,9 @@ def check_readout(
     head = replace(readout, linear=False)
     fixed_batch = session.fixed_batch if session else None
     _check_rows(model, head, features, len(logits), fixed_batch)
-    sample = _read_by_tail(opened, head, batch, features)
+    sample = read_by_tail(opened, head, batch, features)
     tail = Tail(model, head, opened.device, sample, fixed_batch)
-    _check_tail(model, head, tail, sample, logits)
+    check_tail(model, head, tail, sample, logits)
     return Probed(head, raw.shape[1:], plain_features=False, tail=tail)
 
 
@@ -240,64 +234,3 @@ def check_batch_axis(model: Model, head: Head, features: NDArray[Any], samples: 
             f"{model.name}: features '{head.features}' have shape {features.shape} for {samples} samples; expected the "
             "samples along axis 0"
         )
-
-
-def _read_by_tail(opened: OpenModel, head: Head, batch: Batch, features: NDArray[Any]) -> Batch:
-    """Return what the nodes from the linear layer to the logits read of one batch."""
-    names = read_beside(opened.model, head)
-    missing = opened.computed(name for name in names if name not in batch)
-    values = dict(batch)
-    if missing:
-        values.update(zip(missing, opened.session.run(missing, batch), strict=True))
-    return {head.features: features, **{name: values[name] for name in names}}
-
-
-def _check_tail(model: Model, head: Head, tail: Tail, sample: Batch, logits: NDArray[Any]) -> None:
-    """Check the sub-graph after the features: it gives the logits, and class vector k moves logit k alone.
-
-    Raises:
-        UnsupportedModel: one of them does not hold.
-    """
-    computed = tail.logits(None)(sample)
-    tolerance = _TAIL_TOLERANCE * max(1.0, float(np.abs(logits).max())) + 2 * head.step
-    if computed.shape != logits.shape or np.any(np.abs(computed - logits) > tolerance):
-        raise UnsupportedModel(
-            f"{model.name}: the nodes from head '{head.node}' to '{head.logits}' do not give the model's logits; "
-            "choose another with --head NODE"
-        )
-    original = tail.logits(head.weight)(sample)
-    moved = [_moves_alone(model, head, tail, sample, original, k) for k in _probed_classes(head)]
-    if not any(moved):
-        raise UnsupportedModel(
-            f"{model.name}: changing the class vectors of head '{head.node}' does not move the logits of the first "
-            f"{len(logits)} samples"
-        )
-
-
-def _probed_classes(head: Head) -> range:
-    """Classes whose vectors are changed; a first vector of zeros is the fixed one of a binary head."""
-    first = int(np.all(head.weight[0] == 0))
-    return range(first, min(head.n_classes, first + _PROBED_CLASSES))
-
-
-def _moves_alone(model: Model, head: Head, tail: Tail, sample: Batch, original: NDArray[Any], k: int) -> bool:
-    """Whether a changed class vector k moves the logit of its class.
-
-    Raises:
-        UnsupportedModel: it moves the logits of other classes.
-    """
-    # a copy: the head's own weight is the source's
-    changed = head.weight.copy()
-    changed[k] = 0.5 * np.roll(changed[k], 1) - changed[k]
-    moved = tail.logits(changed)(sample).astype(np.float64) - original
-    if head.holds == "probabilities" and moved.shape[1] > 1:
-        moved -= np.delete(moved, k, axis=1)[:, :1]  # dividing by the sum moves all others by the same
-    own = np.abs(moved[:, k]).max()
-    others = np.abs(np.delete(moved, k, axis=1)).max(initial=0)
-    if others > _TAIL_TOLERANCE * max(own, float(np.abs(original).max())) + 2 * head.step:
-        raise UnsupportedModel(
-            f"{model.name}: class vector {k} of head '{head.node}' moves the logits of other classes too: it is "
-            "not the classifier's own layer"
-        )
-    # a change within one step may be the quantisation's
-    return bool(own > head.step)

@@ -49,6 +49,7 @@ class PositionSession(Session):
         self._name = name
         self.provider = whole.provider
         self.fallback = whole.fallback
+        self.elsewhere = whole.elsewhere
         self.inputs = whole.inputs
         self.fixed_batch = whole.fixed_batch
         self.layouts: dict[str, Layout] = {}

@@ -7,7 +7,7 @@ import dataclasses
 from tna_onnx.graph.cut import cut_at
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.options import ModelOptions
-from tna_onnx.graph.rewrite import RAW_LOGITS
+from tna_onnx.graph.own_names import RAW_LOGITS
 
 __all__ = ["before_map"]
 

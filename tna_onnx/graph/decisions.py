@@ -22,7 +22,7 @@ from tna_onnx.graph.decision_ops import DecisionOps, Dial
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX
 from tna_onnx.graph.outputs import ClassOutput
-from tna_onnx.graph.rewrite import METADATA_PREFIX
+from tna_onnx.graph.own_names import METADATA_PREFIX
 from tna_onnx.numerics.outliers import OutlierScore
 
 __all__ = ["GUARD", "Guarded", "OutlierInput", "SetScore", "add_decisions", "add_scores"]

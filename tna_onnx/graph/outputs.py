@@ -17,8 +17,8 @@ from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.head import choose_head, find_heads
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX
+from tna_onnx.graph.own_names import provenance
 from tna_onnx.graph.readout import Readout
-from tna_onnx.graph.rewrite import provenance
 from tna_onnx.graph.scores import choose_readout, find_readout
 from tna_onnx.graph.several import ONE, class_axis_of, declared_sizes, has_several
 from tna_onnx.graph.walk import walk_back

@@ -23,6 +23,7 @@ from tna_onnx.graph.hidden import TRANSFORM, hides_scores, show_scores
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import MIN_IR_OF_INITIALIZERS, PREFIX, NodeOps, constant_node, insert_nodes
 from tna_onnx.graph.opsets import map_opset
+from tna_onnx.graph.own_names import METADATA_PREFIX, raw_logits
 from tna_onnx.graph.quantized import Quantized
 from tna_onnx.graph.readers import require_no_other_readers
 from tna_onnx.graph.readout import Head, Readout
@@ -30,24 +31,10 @@ from tna_onnx.graph.several import Layout
 from tna_onnx.graph.stored import Stored
 
 __all__ = [
-    "METADATA_PREFIX",
-    "PRIOR_BLOCK",
-    "RAW_LOGITS",
     "Rewritten",
-    "provenance",
-    "raw_logits",
     "rewrite",
     "unchanged",
 ]
-
-METADATA_PREFIX = f"{PREFIX}."
-"""How the keys of this tool's metadata begin."""
-
-RAW_LOGITS = f"{PREFIX}/logits"
-"""What the logits in front of an appended map are called."""
-
-PRIOR_BLOCK = f"{PREFIX}/prior"
-"""How names of the nodes begin that shift the class prior, behind a map that was appended before."""
 
 
 @dataclass(eq=False)
@@ -133,16 +120,6 @@ def unchanged(model: Model, readout: Readout) -> Rewritten:
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
     return Rewritten(proto, readout)
-
-
-def provenance(model: Model) -> dict[str, str]:
-    """What this tool wrote into a model's metadata_props, without the prefix; empty for any other model."""
-    return {k.removeprefix(METADATA_PREFIX): v for k, v in model.metadata.items() if k.startswith(METADATA_PREFIX)}
-
-
-def raw_logits(block: str = PREFIX) -> str:
-    """Return what the logits are called in front of an appended block."""
-    return RAW_LOGITS.replace(PREFIX, block, 1)
 
 
 def _as_read(head: Head, bias: NDArray[Any] | None, factor: float) -> NDArray[np.float64] | None:

@@ -18,7 +18,7 @@ from tna_onnx.graph.checker import checker_complaint
 from tna_onnx.graph.decisions import Guarded, add_decisions, add_scores
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.outputs import tensor_outputs
-from tna_onnx.graph.rewrite import provenance
+from tna_onnx.graph.own_names import provenance
 from tna_onnx.graph.save import pending
 from tna_onnx.guarding.decide import check_decisions, largest_change
 from tna_onnx.guarding.dials import dial_inputs

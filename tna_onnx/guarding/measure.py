@@ -11,8 +11,8 @@ from scipy import stats
 from tna_onnx.guarding.samples import Values
 from tna_onnx.numerics.checks import check_level
 from tna_onnx.numerics.detection import area_under, roc_points
-from tna_onnx.results.details import RiskCoverage
 from tna_onnx.results.guarding import ConfidenceGroup, Decisions, Detection
+from tna_onnx.results.risk_coverage import RiskCoverage
 
 __all__ = ["exact_interval", "measure", "measure_detection"]
 

@@ -13,7 +13,7 @@ from tna_onnx.engine.outputs import score_model
 from tna_onnx.errors import UsageError
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.outputs import ClassOutput, decision_outputs
-from tna_onnx.graph.rewrite import provenance
+from tna_onnx.graph.own_names import provenance
 from tna_onnx.guarding.measure import measure, measure_detection
 from tna_onnx.guarding.samples import Listening, Values, collect_values
 from tna_onnx.guarding.settings import ADDITIONS

@@ -16,7 +16,7 @@ from tna_onnx.data.optional import optional
 from tna_onnx.errors import CheckFailed
 from tna_onnx.graph.limits import NO_MODEL_LIMITS
 from tna_onnx.graph.load import Model, load_model
-from tna_onnx.graph.rewrite import provenance
+from tna_onnx.graph.own_names import provenance
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.results.stored import StoredReport
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from tna_onnx.graph.limits import NO_MODEL_LIMITS
 from tna_onnx.graph.load import Model, load_model
-from tna_onnx.graph.rewrite import provenance
+from tna_onnx.graph.own_names import provenance
 from tna_onnx.results.report import Report
 
 __all__ = ["FOLDER", "log_data_sets", "log_model"]

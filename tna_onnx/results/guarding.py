@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tna_onnx.results.details import RiskCoverage
+from tna_onnx.results.risk_coverage import RiskCoverage
 
 __all__ = ["ConfidenceGroup", "Decisions", "Detection", "Guard", "GuardInput", "GuardOutput"]
 

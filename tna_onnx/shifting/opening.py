@@ -22,8 +22,8 @@ from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.graph.outputs import ClassOutput, class_output, require_one_prediction
+from tna_onnx.graph.own_names import provenance
 from tna_onnx.graph.readout import Readout
-from tna_onnx.graph.rewrite import provenance
 from tna_onnx.graph.scores import find_readout
 from tna_onnx.runtime import Device, Session, parse_device
 from tna_onnx.shifting.job import ShiftJob

@@ -14,7 +14,7 @@ from tna_onnx.data.suspicion import warnings_of
 from tna_onnx.engine.outputs import score_model
 from tna_onnx.errors import CheckFailed, DataError, UsageError
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.rewrite import provenance
+from tna_onnx.graph.own_names import provenance
 from tna_onnx.graph.save import check_output, pending
 from tna_onnx.numerics.checks import check_level
 from tna_onnx.numerics.intervals import paired_differences

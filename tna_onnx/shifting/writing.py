@@ -22,9 +22,10 @@ from tna_onnx.graph.floats import epsilon
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX, NodeOps
 from tna_onnx.graph.outputs import ClassOutput
+from tna_onnx.graph.own_names import PRIOR_BLOCK
 from tna_onnx.graph.readers import can_scale
 from tna_onnx.graph.readout import Head
-from tna_onnx.graph.rewrite import PRIOR_BLOCK, Rewritten, rewrite
+from tna_onnx.graph.rewrite import Rewritten, rewrite
 
 __all__ = ["check_result", "shifted", "write"]
 

@@ -39,8 +39,9 @@ from tna_onnx.numerics.metrics import ece
 from tna_onnx.render.candidates import crowded
 from tna_onnx.render.html.calibration import to_html
 from tna_onnx.results.as_json import to_json
-from tna_onnx.results.details import Bins, Details, RiskCoverage
+from tna_onnx.results.details import Bins, Details
 from tna_onnx.results.report import Report
+from tna_onnx.results.risk_coverage import RiskCoverage
 from tna_onnx.search.candidates import Candidate, candidate_weight
 from tna_onnx.search.settings import SearchSettings
 

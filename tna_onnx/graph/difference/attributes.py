@@ -14,8 +14,8 @@ from tna_onnx.graph.difference.tensors import tensor_differences
 from tna_onnx.graph.difference.texts import arrow, attribute_text
 from tna_onnx.graph.difference.values import Difference, Pair
 from tna_onnx.graph.hidden import TRANSFORM
+from tna_onnx.graph.own_names import RAW_LOGITS
 from tna_onnx.graph.places import is_external, placeless
-from tna_onnx.graph.rewrite import RAW_LOGITS
 from tna_onnx.graph.traverse import all_tensors_of
 
 __all__ = ["attribute_differences", "encoded_attribute_differences"]

@@ -10,7 +10,7 @@ from tna_onnx.graph.difference.texts import info_text, shortened
 from tna_onnx.graph.difference.values import Difference, Pair
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.opsets import map_opset
-from tna_onnx.graph.rewrite import METADATA_PREFIX, RAW_LOGITS, provenance
+from tna_onnx.graph.own_names import METADATA_PREFIX, RAW_LOGITS, provenance
 
 __all__ = ["frame_differences"]
 

@@ -15,8 +15,8 @@ from tna_onnx.graph.difference.tensors import tensor_differences
 from tna_onnx.graph.difference.texts import arrow
 from tna_onnx.graph.difference.values import Difference, Pair
 from tna_onnx.graph.load import Model
+from tna_onnx.graph.own_names import PRIOR_BLOCK, RAW_LOGITS, raw_logits
 from tna_onnx.graph.places import is_external
-from tna_onnx.graph.rewrite import PRIOR_BLOCK, RAW_LOGITS, raw_logits
 from tna_onnx.graph.traverse import all_tensors_of, subgraph_inputs
 
 __all__ = ["nodes_differences"]

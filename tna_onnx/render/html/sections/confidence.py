@@ -8,7 +8,8 @@ from tna_onnx.numerics.reliability import Bins
 from tna_onnx.render.html.blocks import Figure, Key, Table, area_key, line_key, table
 from tna_onnx.render.html.charts import Series, line_chart
 from tna_onnx.render.html.diagrams import confidence_histogram
-from tna_onnx.results.details import Details, RiskCoverage
+from tna_onnx.results.details import Details
+from tna_onnx.results.risk_coverage import RiskCoverage
 
 __all__ = ["Confidence", "confidence"]
 
