@@ -74,7 +74,7 @@ def test_the_command_fills_a_store_and_a_fit_takes_it(small: Small, tmp_path: Pa
         assert result.exit_code == 0, result.output
         assert f"feature store {folder.name} (1,500 samples, 5 classes), cross-fitted" in result.output
         assert weight_of(tmp_path / "a.onnx") == weight_of(tmp_path / "b.onnx")
-        assert result.output.split("\n")[2:7] == direct.output.split("\n")[2:7]  # the table
+        assert result.output.split("\n")[3:8] == direct.output.split("\n")[3:8]  # the table
 
 
 def weight_of(path: Path) -> dict[str, bytes]:

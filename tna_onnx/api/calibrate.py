@@ -22,7 +22,6 @@ from tna_onnx.calibration.settings import Settings
 from tna_onnx.errors import UsageError
 from tna_onnx.extraction.batch_size import BatchSize
 from tna_onnx.graph.load import ModelSource
-from tna_onnx.guarding.recalibrated import recalibrate_and_guard
 from tna_onnx.results.gates import Gates
 from tna_onnx.results.report import Report
 
@@ -133,6 +132,8 @@ def calibrate(
         def run() -> Report:
             if decisions is None:
                 return recalibrate(job, callback)
+            from tna_onnx.guarding.recalibrated import recalibrate_and_guard  # noqa: PLC0415 - scipy: heavy
+
             return recalibrate_and_guard(job, decisions, unknown, callback)
 
         return with_json(json, run, lambda result: _write(result, report, figures))

@@ -68,7 +68,7 @@ def evaluation_page(evaluation: Evaluation) -> str:
     sections = [
         Section("result", "Result", "short/result.html", measured),
         Section("reliability", "Reliability", "short/reliability.html", _reliability(evaluation.data, sides)),
-        Section("run", "How it was made", "calibration/run.html", terms),
+        Section("run", "How it was made", "short/run.html", terms),
     ]
     return render_page(f"Evaluation of {PurePath(evaluation.model).name}", sections, "")
 
@@ -93,7 +93,7 @@ def report_page(report: Report) -> str:
     sections = [
         Section("result", "Result", "calibration/result.html", result(report)),
         Section("reliability", "Reliability", "short/reliability.html", _reliability(data, sides)),
-        Section("run", "How it was made", "calibration/run.html", terms),
+        Section("run", "How it was made", "short/run.html", terms),
     ]
     return render_page(f"Calibration of {PurePath(report.model).name}", sections, report.versions.get("tna-onnx", ""))
 
