@@ -72,7 +72,7 @@ def shifted_images(folder: Path, shift: str, target: Path) -> Path:
 
 def table_model(folder: Path) -> tuple[Path, Path]:
     """Write a random forest on scikit-learn's digits, as columns, and a table that it has not seen; return both."""
-    from skl2onnx import to_onnx  # type: ignore[import-untyped]  # noqa: PLC0415 - only for the table
+    from skl2onnx import to_onnx  # noqa: PLC0415 - only for the table
     from sklearn.datasets import load_digits  # noqa: PLC0415
     from sklearn.ensemble import RandomForestClassifier  # noqa: PLC0415
     from sklearn.model_selection import train_test_split  # noqa: PLC0415
