@@ -157,9 +157,28 @@ def test_an_empty_file_has_no_arrays(tmp_path: Path) -> None:
 
 
 def test_missing_labels(tmp_path: Path) -> None:
-    message = refusal(write_npz(tmp_path / "calib.npz", {"x": X, "y": LABELS}))
+    message = refusal(write_npz(tmp_path / "calib.npz", {"x": X, "classes": LABELS}))
     assert "no array 'labels'" in message
-    assert "has 'x', 'y'" in message
+    assert "has 'x', 'classes'" in message
+
+
+@pytest.mark.parametrize("name", ["label", "y", "target", "targets"])
+def test_labels_by_another_usual_name(tmp_path: Path, name: str) -> None:
+    path = write_npz(tmp_path / "calib.npz", {"x": X, name: LABELS})
+    source = open_arrays(path, Request([spec()], 3))
+    np.testing.assert_array_equal(source.labels, LABELS)
+    assert source.notes == (f"calib.npz: the labels are the array {name!r}",)
+
+
+def test_two_usual_names_or_that_of_an_input_are_no_labels(tmp_path: Path) -> None:
+    assert "no array 'labels'" in refusal(write_npz(tmp_path / "a.npz", {"x": X, "y": LABELS, "target": LABELS}))
+    path = write_npz(tmp_path / "b.npz", {"x": X, "y": X})
+    assert "no array 'labels'" in refusal(path, spec("x"), spec("y"))
+
+
+def test_labels_go_before_other_usual_names(tmp_path: Path) -> None:
+    path = write_npz(tmp_path / "calib.npz", {"x": X, "y": LABELS[::-1].copy(), "labels": LABELS})
+    np.testing.assert_array_equal(open_arrays(path, Request([spec()], 3)).labels, LABELS)
 
 
 def test_an_input_called_labels(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tna_onnx.data.labelfile import labels_apart
-from tna_onnx.data.sources.columns import LABELS, ArraySource, check_names, open_columns
+from tna_onnx.data.sources.columns import LABELS, ArraySource, check_names, labels_name, open_columns
 from tna_onnx.data.sources.npfiles import read_npz
 
 if TYPE_CHECKING:
@@ -28,15 +28,21 @@ def open_arrays(path: Path, request: Request) -> ArraySource:
             do not fit the model.
     """
     request.check_arrays(str(path))
-    wanted = [spec.name for spec in request.inputs]
-    if request.labels is None:
-        wanted.append(LABELS)
+    apart = request.labels is not None
+    inputs = [spec.name for spec in request.inputs]
+    label = LABELS
 
     def choose(names: list[str]) -> list[str]:
-        check_names(str(path), names, request.inputs, need_labels=request.labels is None)
-        return wanted
+        nonlocal label
+        label = labels_name(names, request)
+        check_names(str(path), names, request.inputs, need_labels=not apart, label=label)
+        return inputs if apart else [*inputs, label]
 
     # Hashed while it is open, so that the digest is that of the values even if the file is replaced.
     arrays, sha256 = read_npz(path, choose, request.limits)
-    labels = labels_apart(request, arrays.pop(LABELS, None))
-    return open_columns(f"arrays {path.name}", str(path), request, arrays, labels, hashed=lambda _: sha256)
+    labels = labels_apart(request, arrays.pop(label, None))
+    notes: tuple[str, ...] = ()
+    if label != LABELS and not apart:
+        notes = (f"{path.name}: the labels are the array {label!r}",)
+    title = f"arrays {path.name}"
+    return open_columns(title, str(path), request, arrays, labels, hashed=lambda _: sha256, label=label, notes=notes)

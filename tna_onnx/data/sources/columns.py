@@ -28,9 +28,10 @@ if TYPE_CHECKING:
 
     from tna_onnx.data.request import Request
 
-__all__ = ["LABELS", "ArraySource", "Column", "check_names", "only_other", "open_columns"]
+__all__ = ["LABELS", "ArraySource", "Column", "check_names", "labels_name", "only_other", "open_columns"]
 
 LABELS = "labels"
+_LABELS_TOO = ("label", "y", "target", "targets")  # what people call them, where nothing is called "labels"
 _HASHED = 1 << 20  # bytes of samples that are read at a time for their digests
 _KINDS = ("b", "iu", "f", "c")  # dtype kinds within which a safe cast only widens
 
@@ -200,7 +201,13 @@ def open_columns(
 
 
 def check_names(
-    where: str, names: Sequence[str], inputs: Sequence[InputSpec], *, need_labels: bool = True, noun: str = "array"
+    where: str,
+    names: Sequence[str],
+    inputs: Sequence[InputSpec],
+    *,
+    need_labels: bool = True,
+    noun: str = "array",
+    label: str = LABELS,
 ) -> None:
     """Check that every input and the labels have a column of that name.
 
@@ -224,10 +231,23 @@ def check_names(
             f"{where}: no {noun} for the model's input {listed(missing)}; the model wants {listed(wanted)}, the file "
             f"has {stored}; {advice}"
         )
-    if need_labels and LABELS not in names:
+    if need_labels and label not in names:
         raise DataError(
             f"{where}: no {noun} {LABELS!r}; the file has {stored}; add the class index of each sample as {LABELS!r}"
         )
+
+
+def labels_name(names: Sequence[str], request: Request) -> str:
+    """Return under which name the labels are stored: "labels", or another usual one that is alone and no input.
+
+    >>> labels_name(["x", "y"], Request([InputSpec("x", (None, 4), np.dtype(np.float32))], 3))
+    'y'
+    """
+    inputs = [spec.name for spec in request.inputs]
+    others = [name for name in _LABELS_TOO if name in names and name not in inputs]
+    if LABELS in names or len(others) != 1:
+        return LABELS
+    return others[0]
 
 
 def only_other(names: Sequence[str], spec: InputSpec) -> str | None:
