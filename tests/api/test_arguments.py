@@ -13,6 +13,7 @@ import tna_onnx
 from tests.conftest import Small
 from tests.support import PLAIN
 from tna_onnx.api import arguments
+from tna_onnx.api import words as keywords
 from tna_onnx.calibration.settings import Settings
 from tna_onnx.data.options import Data
 from tna_onnx.graph.options import ModelOptions
@@ -23,7 +24,7 @@ VALUES = (Data, ModelOptions, Settings, Gates)
 
 
 def test_words_are_the_fields_of_the_values_with_their_types() -> None:
-    words = get_type_hints(arguments.SearchWords)
+    words = get_type_hints(keywords.SearchWords)
     fields = {name: kind for value in VALUES for name, kind in get_type_hints(value).items() if name != "samples"}
     drop = "max_accuracy_drop"  # a setting of the search, always a number; as a gate it may be None
     assert words.pop("eval_labels") is Any
@@ -37,16 +38,16 @@ def test_words_on_decisions_are_the_fields_that_the_search_has_not() -> None:
     """Both `calibrate` and `guard` take them; `seed` and the level of intervals are one word for both."""
     own = get_type_hints(GuardSettings)
     shared = {"seed", "confidence_level"}
-    words = get_type_hints(arguments.DecisionWords)
+    words = get_type_hints(keywords.DecisionWords)
     assert shared == {*own} & {*get_type_hints(Settings)}
     assert words.keys() == own.keys() - shared
     assert {name: kind for name, kind in words.items() if name != "add"}.items() <= own.items()
-    assert words.keys() <= get_type_hints(arguments.CalibrateWords).keys()
+    assert words.keys() <= get_type_hints(keywords.CalibrateWords).keys()
 
 
 def test_words_of_a_smaller_function_are_words_of_calibrate() -> None:
-    everything = get_type_hints(arguments.CalibrateWords)
-    for words in (arguments.DataModelWords, arguments.EvaluateWords, arguments.StudyWords):
+    everything = get_type_hints(keywords.CalibrateWords)
+    for words in (keywords.DataModelWords, keywords.EvaluateWords, keywords.StudyWords):
         assert get_type_hints(words).items() <= everything.items()
 
 

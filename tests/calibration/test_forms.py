@@ -13,7 +13,7 @@ from tests.calibration.samples import few, opened
 from tests.conftest import Small
 from tna_onnx.calibration.written import checked_samples
 from tna_onnx.errors import CheckFailed, UnsupportedModel, UsageError
-from tna_onnx.extraction.head_check import _check_tail
+from tna_onnx.extraction.tail_check import check_tail
 
 MAP_ONLY: dict[str, Any] = {"search": "none", "device": "cpu", "dry_run": True, "fail_if_worse": False}
 
@@ -89,4 +89,4 @@ def test_every_probed_class_of_a_tail_must_move_alone(small: Small) -> None:
 
     logits = z @ head.weight.T.astype(np.float64) + head.bias
     with pytest.raises(UnsupportedModel, match=r"class vector 1 .* moves the logits of other classes too"):
-        _check_tail(task.model, dataclasses.replace(head, linear=False), Leaking(), {}, logits)  # type: ignore[arg-type]
+        check_tail(task.model, dataclasses.replace(head, linear=False), Leaking(), {}, logits)  # type: ignore[arg-type]

@@ -1773,17 +1773,17 @@ def _multi_label(g: Graph, how: str) -> None:
     g.output(g.node("Sigmoid", scores))
 
 
-@refused("one class a token", "", TOKENS, "")
-@refused("one class a token, any number of tokens", "", "T", "")
-@refused("one class a token, Softmax", "", TOKENS, "Softmax")
+@form("one class a token", TOKENS, "", route="several")
+@form("one class a token, any number of tokens", "T", "", route="several")
+@form("one class a token, Softmax", TOKENS, "Softmax", route="several")
 def _token_classes(g: Graph, count: int | str, activation: str) -> None:
     scores = g.linear(g.tokens(count))
     g.output(g.node(activation, scores, axis=-1) if activation else scores, "N", count, CLASSES)
 
 
-@refused("one class a pixel", "", "plain")
+@form("one class a pixel", "plain", route="several")
 @refused("one class a pixel, resized", "", "resize")
-@refused("one class a pixel, Softmax over channels", "", "softmax")
+@form("one class a pixel, Softmax over channels", "softmax", route="several")
 def _segmentation(g: Graph, how: str) -> None:
     scores, side = g.conv(g.image()), SIDE
     if how == "resize":

@@ -25,7 +25,8 @@ from tna_onnx.graph.outputs import output_of
 from tna_onnx.graph.readout import Head
 from tna_onnx.runtime import Device, open_session
 
-FOUND = [case for case in ALL if case.weight is not None and case.feeds is not None]
+# several predictions a sample want labels of another shape: tests/calibration/test_several.py
+FOUND = [c for c in ALL if c.weight is not None and c.feeds is not None and c.route != "several"]
 SAMPLES = 600
 
 

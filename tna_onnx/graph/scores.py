@@ -100,6 +100,10 @@ def _readout(model: Model, info: onnx.ValueInfoProto, kind: str | None) -> Reado
     sizes = declared_sizes(model, info.name) or []
     class_axis = ONE
     if has_several(sizes):
+        # one class a box is not one class a position
+        what = purpose(model)
+        if what:
+            raise Refused(what)
         class_axis = walked.class_axis or class_axis_of(sizes)
     columns = _single_logit(info, walked) if kind == "logit" else _columns(sizes, class_axis, walked, labels)
     holds = _holds(walked, kind, columns)
