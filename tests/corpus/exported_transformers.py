@@ -80,7 +80,6 @@ _MODELS: dict[str, tuple[Callable[[Any], Any], str]] = {
 }
 """Per model: how to make it, and the name of its last linear layer."""
 _IMAGES = ("vit", "convnext")
-_PER_TOKEN = r"\(N, C\)|dimension|shape|axis|rank|per sample|position|token"
 
 
 def feeds_of(name: str, n: int, rng: np.random.Generator) -> dict[str, Array]:
@@ -147,13 +146,11 @@ def write(name: str, exporter: str, folder: Path) -> Path:
 
 
 def _case(name: str, exporter: str) -> Case:
-    found = name != "bert-tokens"
     return Case(
         name=f"transformers/{exporter}/{name}",
-        route="transformers",
+        route="several" if name == "bert-tokens" else "transformers",
         build=partial(write, name, exporter),
-        weight=partial(weight_of, name) if found else None,
-        reason="" if found else _PER_TOKEN,
+        weight=partial(weight_of, name),
         feeds=partial(feeds_of, name),
         needs=("torch", "transformers", *(["onnxscript"] if exporter == "dynamo" else [])),
     )

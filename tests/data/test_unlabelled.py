@@ -10,9 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.data.samples import spec
 from tna_onnx.data import open_source
+from tna_onnx.data.options import Data
 from tna_onnx.data.source import InputSpec, Source
 from tna_onnx.data.unlabelled import NO_LABELS
+from tna_onnx.errors import DataError
 
 X = np.random.default_rng(0).standard_normal((6, 3)).astype(np.float32)
 WRONG = np.array([99, -4, 7, 7, 7, 7])
@@ -75,3 +78,14 @@ def test_images(kind: str, tmp_path: Path) -> None:
     source = open_source(data, (InputSpec("x", (None, 3, 8, 8), np.dtype(np.float32)),), 4, labels=NO_LABELS)
     assert "(3 images, without labels)" in source.describe()
     assert len(source) == sum(len(batch["x"]) for batch in source.batches(2)) == 3
+
+
+@pytest.mark.parametrize(("name", "column"), [("target", None), ("class", None), ("species", "species")])
+def test_a_column_of_labels_is_no_feature(tmp_path: Path, name: str, column: str | None) -> None:
+    rows = [f"a,b,c,{name}", *(f"{k},{k + 1},{k + 2},{k % 2}" for k in range(4))]
+    path = tmp_path / "t.csv"
+    path.write_text("\n".join(rows))
+    source = Data(path, labels=NO_LABELS, label_column=column).open([spec("x", (None, 3))], 2, None)
+    np.testing.assert_array_equal(next(source.batches(4))["x"][0], [0, 1, 2])
+    with pytest.raises(DataError, match="4"):  # and is none that fills up an input
+        Data(path, labels=NO_LABELS, label_column=column).open([spec("x", (None, 4))], 2, None)

@@ -86,3 +86,7 @@ def test_files_that_hold_something_else(name: str, text: str, words: str, tmp_pa
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no such file; --target-prior takes 'uniform' or a file"):
         read(str(tmp_path / "unifrom"))
+
+
+def test_a_class_that_is_called_by_a_number_is_meant_by_its_name() -> None:
+    assert read({"0": 0.2, "1": 0.3, "2": 0.5}, ("0", "2", "1")) == pytest.approx([0.2, 0.5, 0.3])

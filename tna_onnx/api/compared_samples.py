@@ -21,7 +21,7 @@ class ComparedSamples:
     def __init__(self, data: Data, bins: int) -> None:
         self.data = data
         self._bins = bins
-        self._opened: dict[tuple[tuple[InputSpec, ...], tuple[str, ...] | None], Source] = {}
+        self._opened: dict[tuple[tuple[InputSpec, ...], tuple[str, ...] | None, bool], Source] = {}
 
     def open(
         self, model: Model, inputs: tuple[InputSpec, ...], output: ClassOutput, names: tuple[str, ...] | None
@@ -32,7 +32,7 @@ class ComparedSamples:
             UsageError, DataError: see `Data.open`; or other samples than the first model's.
         """
         # what a source depends on: the inputs to fill and the numbers of the classes
-        key = inputs, names
+        key = inputs, names, output.several
         if key not in self._opened:
             source = self.data.open(inputs, output.n_classes, names, several=output.several)
             require_samples(source, self._bins)

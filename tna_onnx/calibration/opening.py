@@ -6,7 +6,6 @@ import logging
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
 
 from tna_onnx.calibration.crossfit import FOLDS
@@ -26,6 +25,7 @@ from tna_onnx.extraction.isolated import open_source
 from tna_onnx.extraction.opened_check import opened_notes
 from tna_onnx.extraction.sessions import OpenModel
 from tna_onnx.graph.head import choose_head
+from tna_onnx.graph.integers import left_closed
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.graph.outputs import output_of
@@ -204,13 +204,12 @@ def _find_readout(job: Job, model: Model) -> Readout:
 
 def _left_closed(job: Job, model: Model, readout: Readout) -> tuple[Model, Readout]:
     """Return the model with its integer head as it is, where a map behind the logits is all that is added."""
-    closed = model.closed
     settings = job.settings
     reads_features = settings.map in MAPS and MAPS[settings.map].needs_features
     searched = settings.resolved_search != "none"
-    if closed is None or searched or reads_features or readout.logits not in closed.producers:
+    if searched or reads_features:
         return model, readout
-    return closed, Readout(**{each.name: getattr(readout, each.name) for each in fields(Readout)})
+    return left_closed(model, readout)
 
 
 def _head(model: Model, options: ModelOptions) -> Head:
@@ -250,6 +249,8 @@ def _check_samples(job: Job, samples: Samples, held_out: Samples | None, trainin
         UsageError, DataError: one of these.
     """
     bins = job.settings.bins
+    if job.engine != "local" and samples.readout.several:
+        raise UsageError(f"several predictions a sample are collected in this process; leave --engine {job.engine} out")
     # a store does not say which rows are of one sample
     if job.cache is not None and samples.readout.several:
         raise UsageError("features of several predictions a sample are not kept on disk; leave --cache out")

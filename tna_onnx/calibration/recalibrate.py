@@ -57,8 +57,9 @@ def recalibrate(job: Job, progress: Progress, finish: Callable[[Path, Report], R
     except RuntimeError as error:
         if not task.placement.gave_up(error):
             raise
-        # nothing is written yet, and the features are here: the host begins again
-        return _recalibrate(job, task.on_host(str(error)), started, progress, finish)
+        task = task.on_host(str(error))
+    # nothing is written yet, and the features are here; outside of the handler, whose error holds what the device held
+    return _recalibrate(job, task, started, progress, finish)
 
 
 def _recalibrate(

@@ -95,7 +95,7 @@ def read_label_file(
     if suffix in _DELIMITERS:
         return _from_rows(path, text, _DELIMITERS[suffix], label_column)
     if suffix == ".jsonl":
-        lines = enumerate(text.splitlines(), 1)
+        lines = enumerate(text.split("\n"), 1)  # other breaks stand inside of strings
         objects = [parse_json(line, f"{path}: line {number}") for number, line in lines if line.strip()]
         return _from_json(path, objects, label_column)
     return _from_json(path, parse_json(text, str(path)), label_column)

@@ -161,6 +161,8 @@ class PositionSource:
         """
         chosen = np.concatenate([np.zeros(0, np.int64), *split_rows(len(self), size, rows)])
         own = self.owner[chosen]
+        if np.any(np.diff(own) < 0):
+            raise IndexError("rows of several samples have to ascend")
         samples, starts = np.unique(own, return_index=True)
         size = min(size, self.batch_samples)
         ends = np.append(starts, len(own))

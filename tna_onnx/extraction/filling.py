@@ -32,6 +32,7 @@ from tna_onnx.extraction.own_files import open_own
 from tna_onnx.extraction.sessions import OpenModel
 from tna_onnx.extraction.store import cannot_write, rows_checksum
 from tna_onnx.extraction.tensors import Tensors
+from tna_onnx.graph.integers import opened_up
 from tna_onnx.graph.limits import ModelLimits
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.readout import Readout
@@ -72,6 +73,7 @@ class ChunkFiller:
     Attributes:
         model: path of the model, or its bytes.
         limits: how much of the model is taken in.
+        opened: whether the driver reads it with integer heads opened.
         readout: what is collected, as the driver checked it.
         device: where to run.
         data: the samples.
@@ -88,6 +90,7 @@ class ChunkFiller:
 
     model: Path | bytes
     limits: ModelLimits
+    opened: bool
     readout: Readout
     device: Device
     data: Data
@@ -151,6 +154,8 @@ class ChunkFiller:
 
     def _open(self) -> Collector:
         model = load_model(self.model, self.limits)
+        if self.opened:
+            model = opened_up(model)
         if model.path and not model_key(model).items() <= self.key.items():
             raise UsageError(f"{model.name}: is another file on a worker than on the driver; give all the same one")
         opened = OpenModel(model, self.readout, self.device)

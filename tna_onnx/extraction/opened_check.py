@@ -6,7 +6,8 @@ import numpy as np
 
 from tna_onnx.data import Source
 from tna_onnx.errors import UnsupportedModel
-from tna_onnx.extraction.sessions import OpenModel, open_part
+from tna_onnx.extraction.positions import first_rows
+from tna_onnx.extraction.sessions import OpenModel, in_rows, open_part
 from tna_onnx.graph.cut import cut_at
 from tna_onnx.graph.outputs import output_of
 
@@ -29,8 +30,8 @@ def opened_notes(opened: OpenModel, source: Source, batch_size: int) -> tuple[st
     output = output_of(opened.readout)
     if closed is None or output.mapped:
         return ()
-    session = open_part(closed, cut_at(closed, [output.name]), opened.device)
-    batch = next(source.batches(batch_size))
+    session = in_rows(open_part(closed, cut_at(closed, [output.name]), opened.device), output, closed.name)
+    batch = next(source.batches(batch_size, first_rows(opened.readout, source)))
     before = output.probabilities(session.run([output.name], batch)[0])
     after = output.probabilities(opened.session.run([output.name], batch)[0])
     moved = np.max(np.abs(before - after), axis=1)

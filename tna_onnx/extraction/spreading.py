@@ -104,6 +104,7 @@ class Spread:
         return ChunkFiller(
             model=model.path or model_bytes(model.proto),
             limits=model.limits,
+            opened=model.closed is not None,
             readout=collector.readout,
             device=opened.device,
             data=self.data,

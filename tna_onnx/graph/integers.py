@@ -18,13 +18,15 @@ A form that is not known is left as it is, and the walk refuses it by name.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 
 from tna_onnx.graph.integer_forms import LINEAR, OPENERS
 from tna_onnx.graph.linear import is_linear
 from tna_onnx.graph.load import Model
+from tna_onnx.graph.readout import Readout
 from tna_onnx.graph.replaced import Made, Unknown, Work
 
-__all__ = ["opened_like", "opened_up", "quantizes_batches"]
+__all__ = ["left_closed", "opened_like", "opened_up", "quantizes_batches"]
 
 _FIRST_OPSET = 10  # of DequantizeLinear
 _MAX_PASSED = 50  # nodes from an output to its linear layer
@@ -45,6 +47,14 @@ def opened_up(model: Model) -> Model:
     if not any(node.op_type in OPENERS for node in model.proto.graph.node) or model.opset < _FIRST_OPSET:
         return model
     return _opened(model, _last_integers(model))
+
+
+def left_closed(model: Model, readout: Readout) -> tuple[Model, Readout]:
+    """Return a model with its integer heads as they are, where its logits are still there to put something behind."""
+    closed = model.closed
+    if closed is None or readout.logits not in closed.producers:
+        return model, readout
+    return closed, Readout(**{each.name: getattr(readout, each.name) for each in fields(Readout)})
 
 
 def opened_like(source: Model, written: Model) -> Model:

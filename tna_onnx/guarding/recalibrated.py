@@ -59,6 +59,8 @@ def _split(job: Job, settings: GuardSettings) -> tuple[Path, Part, Part]:
     Raises:
         UsageError: no path, or samples that the model cannot be run on.
     """
+    if job.engine != "local":
+        raise UsageError(f"--add splits the samples in this process; leave --engine {job.engine} out")
     model = open_source(job.model, job.options)
     target = target_of(job, model)
     if target is None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from tna_onnx.data import InputSpec, Source
 from tna_onnx.data.options import Data
+from tna_onnx.data.unlabelled import NO_LABELS
 
 __all__ = ["open_unknown"]
 
@@ -20,4 +21,4 @@ def open_unknown(data: Data, inputs: Sequence[InputSpec]) -> Source:
     Raises:
         UsageError, DataError: see `tna_onnx.data.open_source`.
     """
-    return replace(data, classes=None).open(inputs, _CLASSES, None)
+    return replace(data, classes=None, labels=NO_LABELS).open(inputs, _CLASSES, None)

@@ -154,7 +154,8 @@ class _Sums:
             yield total + self._counterparts[stop] if stop in self._counterparts else total
 
     def _rounded(self, vectors: FloatArray) -> NDArray[np.float64]:
-        rounded = vectors + np.float64(self.rounding)
+        # in float64 whatever the version: NumPy 1 would add a scalar in the dtype of the vectors
+        rounded = np.add(vectors, self.rounding, dtype=np.float64)
         rounded -= self.rounding
         return rounded
 

@@ -55,6 +55,9 @@ def model_bom(report: StoredReport) -> str:
 
     path = Path(report.output)
     model = load_model(path, NO_MODEL_LIMITS) if report.output and path.is_file() else None
+    # another run may have written a file of that name since
+    if model is not None and provenance(model).get("source_sha256", model.sha256) != report.model_sha256:
+        model = None
     bom = Bom()
     bom.metadata.component = _component(report, model)
     _tools(bom, report)

@@ -153,8 +153,10 @@ def _scalar(value: Any) -> str:
 def _body(report: StoredReport, figures: Sequence[str]) -> Iterator[str]:
     name = Path(report.output or report.model).name
     yield f"# {_plain(Path(name).stem)}\n"
-    yield f"{_code(name)} is {_code(Path(report.model).name)} with recalibrated confidences. Inputs, outputs, names and"
-    yield "shapes are those of the original, so programs that use it need no change.\n"
+    yield f"{_code(name)} is {_code(Path(report.model).name)} with recalibrated confidences. Programs that use the"
+    yield "original need no change: all its inputs and outputs are there, with their names and shapes.\n"
+    if report.decisions:
+        yield f"It has further outputs that decide: {', '.join(map(_code, report.decisions))}.\n"
     yield f"**{_plain(report.verdict)}**\n"
     yield "## Measured\n"
     yield from _table(report)

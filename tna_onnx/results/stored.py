@@ -61,6 +61,7 @@ class StoredReport:
         versions: versions of what took part, by package.
         notes: what the user should know, in sentences.
         seed: of all random draws.
+        decisions: names of the outputs that decide; empty without.
     """
 
     model: str
@@ -80,6 +81,7 @@ class StoredReport:
     versions: dict[str, str]
     notes: tuple[str, ...]
     seed: int
+    decisions: tuple[str, ...] = ()
 
 
 def stored_report(result: Report | str | Path) -> StoredReport:
@@ -136,6 +138,7 @@ def _report(values: dict[str, Any]) -> StoredReport:
         versions={_text(name): _text(version) for name, version in values["versions"].items()},
         notes=tuple(_text(note) for note in values["notes"]),
         seed=int(values["settings"]["seed"]),
+        decisions=tuple(_text(output["name"]) for output in (values.get("guard") or {}).get("outputs", ())),
     )
 
 

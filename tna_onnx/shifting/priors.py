@@ -83,7 +83,8 @@ def _by_class(given: Mapping[Any, Any], names: Sequence[str] | None, n_classes: 
     indices = [str(k) for k in range(n_classes)]
     keys = [str(key) for key in given]
     known = indices
-    if names is not None and not set(keys) <= set(indices):
+    # names go first: a class may be called "1" and not be the one with that index
+    if names is not None and (set(keys) <= set(names) or not set(keys) <= set(indices)):
         known = list(names)
     unknown = [key for key in keys if key not in known]
     if unknown:

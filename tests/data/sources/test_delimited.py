@@ -144,3 +144,10 @@ def test_a_recipe_is_refused(tmp_path: Path) -> None:
 def test_refusals(tmp_path: Path, name: str, text: str, pattern: str) -> None:
     with pytest.raises(DataError, match=pattern):
         columns(written(tmp_path / name, text))
+
+
+def test_line_separators_inside_of_a_text_do_not_end_a_line_of_json(tmp_path: Path) -> None:
+    lines = [json.dumps({"a": 1.0, "text": f"x{mark}y"}, ensure_ascii=False) for mark in "\u2028\u2029\x85"]
+    path = tmp_path / "t.jsonl"
+    path.write_text("\r\n".join(lines) + "\n", encoding="utf-8", newline="")
+    assert [*columns(path)["text"]] == ["x\u2028y", "x\u2029y", "x\x85y"]

@@ -12,12 +12,15 @@ Row numbers that pandas has stored as a column, which has no name then, are neve
 
 from __future__ import annotations
 
+import contextlib
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from tna_onnx.data.labelfile import find_label_column
 from tna_onnx.data.labels import listed
 from tna_onnx.data.source import shape_text
+from tna_onnx.data.unlabelled import NO_LABELS
 from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:
@@ -65,7 +68,7 @@ def lay_out(where: str, kinds: Mapping[str, Kind], request: Request, label: str 
     inputs = list(request.inputs)
     left_out = {label, *_ROW_NUMBERS}
     if label is None:  # labels apart do not make a feature of those in the table
-        left_out |= {*_LABELS} - {spec.name for spec in inputs}
+        left_out |= {*_LABELS, _unread_label(where, kinds, request)} - {spec.name for spec in inputs}
     others = {name: kind for name, kind in kinds.items() if name not in left_out}
     order = "in the model's order, as told"
     if request.columns:
@@ -81,6 +84,15 @@ def lay_out(where: str, kinds: Mapping[str, Kind], request: Request, label: str 
     for spec in inputs:
         _check(where, spec, columns[spec.name], kinds)
     return Layout(columns, _note(columns, kinds, label, order))
+
+
+def _unread_label(where: str, kinds: Mapping[str, Kind], request: Request) -> str | None:
+    """Return the column that would hold the labels, were they read: it is there in data that nobody labels, too."""
+    if request.labels is not NO_LABELS:
+        return None
+    with contextlib.suppress(DataError):
+        return find_label_column([*kinds], request.label_column, where)
+    return None
 
 
 def _as_told(
