@@ -247,13 +247,13 @@ def _einsum() -> Source:
     return _custom(lambda net, h: torch.einsum("nd,cd->nc", h, net.weight), head, head.weight)
 
 
-def _tokens(pool: Callable[[Any], Any], found: bool = True) -> Source:
+def _tokens(pool: Callable[[Any], Any]) -> Source:
     """x (N, 4, 12), a linear layer on every token, and `pool` of its scores (N, 4, C)."""
     import torch
 
     body, head = torch.nn.Linear(12, FEATURES), torch.nn.Linear(FEATURES, CLASSES)
     module = _net(lambda net, x: pool(net.head(torch.relu(net.body(x)))), body=body, head=head)
-    return Source(module, torch.randn(3, 4, 12), _array(head.weight) if found else None)
+    return Source(module, torch.randn(3, 4, 12), _array(head.weight))
 
 
 def _tied() -> Source:
@@ -325,7 +325,8 @@ def _mobilenet() -> Source:
 def _segmentation() -> Source:
     from torch import nn
 
-    return _images(lambda net, maps: net.head(maps), None, head=nn.Conv2d(FEATURES, CLASSES, 1))
+    head = nn.Conv2d(FEATURES, CLASSES, 1)
+    return _images(lambda net, maps: net.head(maps), head.weight, head=head)
 
 
 _MODELS: dict[str, Callable[[], Source]] = {
@@ -356,7 +357,7 @@ _MODELS: dict[str, Callable[[], Source]] = {
     "einsum": _einsum,
     "first-token": partial(_tokens, lambda scores: scores[:, 0]),
     "mean-of-tokens": partial(_tokens, lambda scores: scores.mean(1)),
-    "all-tokens": partial(_tokens, lambda scores: scores, found=False),
+    "all-tokens": partial(_tokens, lambda scores: scores),
     "tied-embedding": _tied,
     "cnn": _cnn,
     "cnn-mean-softmax": _cnn_mean,
@@ -373,14 +374,15 @@ _CHOOSE = {
     "with-features": {"output": "logits"},
 }
 
-_PER_POSITION = r"\(N, C\)|dimension|shape|axis|axes|rank|per sample|position|token|pixel"
 _REASONS = {
     "multi-label": "sigmoid",
     "regression": r"\b(1|one)\b",
     "cosine-similarity": "ReduceSum|Mul|Div|constant|linear",
-    "all-tokens": _PER_POSITION,
-    "segmentation": _PER_POSITION,
 }
+
+
+_SEVERAL = ("all-tokens", "segmentation")
+"""Those with several predictions a sample."""
 
 
 @cache
@@ -466,7 +468,7 @@ def weight_of(name: str) -> Callable[[], Array]:
 def _case(route: str, label: str, name: str, build: Callable[[Path], Path], **fields: Any) -> Case:
     return Case(
         name=f"{route}/{label}/{name}",
-        route=route,
+        route="several" if name in _SEVERAL else route,
         build=build,
         weight=None if name in _REASONS else weight_of(name),
         reason=_REASONS.get(name, ""),

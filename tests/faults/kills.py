@@ -165,8 +165,9 @@ def _digest(content: bytes) -> str:
 
 
 def _undated(content: bytes) -> bytes:
-    """Leave out of a page when it was made and how long it took, and the numbers to download, which have both."""
+    """Leave out when a result was made and how long it took, and the numbers to download, which say both."""
     content = re.sub(rb"<dt>Date</dt><dd>[^<]*</dd>", b"", content)
+    content = re.sub(rb'"(date|seconds)": [^\n]*', b"", content)
     return re.sub(rb"data:application/gzip;base64,[^\"]*", b"", content)
 
 
