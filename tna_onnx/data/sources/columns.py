@@ -238,11 +238,7 @@ def check_names(
 
 
 def labels_name(names: Sequence[str], request: Request) -> str:
-    """Return under which name the labels are stored: "labels", or another usual one that is alone and no input.
-
-    >>> labels_name(["x", "y"], Request([InputSpec("x", (None, 4), np.dtype(np.float32))], 3))
-    'y'
-    """
+    """Return under which name the labels are stored: "labels", or another usual one that is alone and no input."""
     inputs = [spec.name for spec in request.inputs]
     others = [name for name in _LABELS_TOO if name in names and name not in inputs]
     if LABELS in names or len(others) != 1:
