@@ -48,7 +48,7 @@ def assert_clean(done: subprocess.CompletedProcess[str], folder: Path) -> None:
         assert (changed, done.stderr) == (list(FILES), "")
         return
     assert done.returncode in DOCUMENTED, done.stderr
-    # ONNX Runtime ends its messages with empty lines; onnx prints one line of its own if memory ends while it is imported
+    # ONNX Runtime ends its messages with empty lines; onnx prints one line if memory ends while it is imported
     lines = [line for line in done.stderr.splitlines() if line not in ("", "Schema error: std::bad_alloc")]
     assert lines, done.returncode
     assert all(line.startswith("Error: ") for line in lines), done.stderr
