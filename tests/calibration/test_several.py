@@ -239,3 +239,55 @@ def test_options_for_positions_need_a_model_with_several(tmp_path: Path) -> None
 def test_guard_promises_nothing_on_positions(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedModel, match="several predictions a sample"):
         tna_onnx.guard(write(tmp_path, tokens()), samples(80, (9,), 1), output=tmp_path / "g.onnx")
+
+
+def sequence(length: int | str) -> Any:
+    """A convolution along a sequence that gives logits: (N, n, P) -> (N, C, P)."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["z"]),
+        helper.make_node("Conv", ["z", "w", "b"], ["logits"], name="head"),
+    ]
+    inputs = [tensor_info("x", ["N", N_FEATURES, length])]
+    outputs = [tensor_info("logits", ["N", CLASSES, length])]
+    return small_model(nodes, inputs, outputs, {"w": WEIGHT[:, :, None], "b": BIAS})
+
+
+@pytest.mark.parametrize("length", [CLASSES, "P"])
+def test_as_many_positions_as_classes(length: int | str, tmp_path: Path) -> None:
+    """Both axes fit the labels: what the head told is written down for files that hold a map."""
+    calib, held_out = (samples(120, (CLASSES,), seed, classes_first=True) for seed in (1, 2))
+    model = write(tmp_path, sequence(length))
+    output = tmp_path / "out.onnx"
+    report = tna_onnx.calibrate(model, calib, eval=held_out, search="none", map="svs", fold=False, output=output)
+    assert report.comparison.before.accuracy > 0.5
+    evaluation = tna_onnx.evaluate(output, held_out)
+    assert evaluation.metrics.accuracy == report.comparison.after.accuracy
+    assert evaluation.metrics.nll == pytest.approx(report.comparison.after.nll, abs=1e-6)
+
+
+def test_an_axis_of_classes_that_nothing_tells_is_refused(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Tanh", ["x"], ["logits"])]
+    sizes = ["N", 4, 4]
+    model = write(tmp_path, small_model(nodes, [tensor_info("x", sizes)], [tensor_info("logits", sizes)], {}))
+    data = {"x": np.zeros((40, 4, 4), np.float32), "labels": np.arange(160).reshape(40, 4) % 4}
+    result = cli("evaluate", model, write_data(tmp_path, data), "--output-kind", "logits")
+    assert result.exit_code == 3
+    assert "neither the nodes nor the shape tell which axis holds the classes" in result.output
+
+
+def write_data(path: Path, data: dict[str, NDArray[Any]]) -> Path:
+    np.savez(path / "data.npz", **data)
+    return path / "data.npz"
+
+
+@pytest.mark.parametrize("axis", [1, -1])
+def test_a_declared_number_of_classes_tells_their_axis(axis: int, tmp_path: Path) -> None:
+    """As many positions as classes in the data, but the model declares the classes alone."""
+    nodes = [helper.make_node("Identity", ["x"], ["logits"])]
+    sizes = ["N", 4, "P"] if axis == 1 else ["N", "P", 4]
+    model = write(tmp_path, small_model(nodes, [tensor_info("x", sizes)], [tensor_info("logits", sizes)], {}))
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 4, (40, 4))
+    x = np.moveaxis(np.eye(4, dtype=np.float32)[labels], -1, axis) * 3
+    evaluation = tna_onnx.evaluate(model, {"x": x, "labels": labels}, output_kind="logits")
+    assert evaluation.metrics.accuracy == 1

@@ -20,7 +20,15 @@ from tna_onnx.graph.nodes import PREFIX
 from tna_onnx.graph.own_names import provenance
 from tna_onnx.graph.readout import Readout
 from tna_onnx.graph.scores import choose_readout, find_readout
-from tna_onnx.graph.several import ONE, class_axis_of, declared_sizes, has_several
+from tna_onnx.graph.several import (
+    CLASSES_FIRST,
+    CLASSES_LAST,
+    ONE,
+    OPEN_AXIS,
+    class_axis_of,
+    declared_sizes,
+    has_several,
+)
 from tna_onnx.graph.walk import walk_back
 from tna_onnx.numerics.ops import softmax
 
@@ -101,7 +109,10 @@ class ClassOutput:
     @property
     def provenance(self) -> dict[str, str]:
         """The entries from which `class_output` reads this again."""
-        return {"output": self.name, "classes": str(self.n_classes)}
+        entries = {"output": self.name, "classes": str(self.n_classes)}
+        if self.several:
+            entries["class_axis"] = str(self.class_axis)
+        return entries
 
 
 def tensor_outputs(model: Model) -> list[str]:
@@ -185,7 +196,9 @@ def _behind_map(model: Model, name: str, known: dict[str, str], classes: int) ->
     sizes = declared_sizes(model, name)
     class_axis = ONE
     if sizes is not None and has_several(sizes):
-        class_axis = walked.class_axis or class_axis_of(sizes)
+        class_axis = walked.class_axis or _own_axis(known, sizes, classes) or class_axis_of(sizes)
+        if class_axis == ONE:
+            raise UnsupportedModel(f"{model.name}: output '{name}': {OPEN_AXIS}")
     return ClassOutput(name, kind, classes, walked.labels, "ZipMap" in walked.follows, class_axis)
 
 
@@ -197,3 +210,11 @@ def require_one_prediction(model: Model, output: Readout | ClassOutput, why: str
     """
     if output.several:
         raise UnsupportedModel(f"{model.name}: gives several predictions a sample; {why}")
+
+
+def _own_axis(known: dict[str, str], sizes: list[int | None], classes: int) -> int:
+    """Return the class axis that this tool wrote down, if the declared shape bears it out; else 0."""
+    for axis in (CLASSES_FIRST, CLASSES_LAST):
+        if known.get("class_axis") == str(axis) and sizes[axis] in (None, classes):
+            return axis
+    return ONE

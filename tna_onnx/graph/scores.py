@@ -15,7 +15,7 @@ from tna_onnx.graph.linear import is_quantized
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.purpose import purpose
 from tna_onnx.graph.readout import Readout
-from tna_onnx.graph.several import ONE, class_axis_of, declared_sizes, has_several
+from tna_onnx.graph.several import ONE, OPEN_AXIS, class_axis_of, declared_sizes, has_several
 from tna_onnx.graph.stored import Refused
 from tna_onnx.graph.walk import ONE_NUMBER, SINGLE_ONLY, Walked, require_little_slack, walk_back
 
@@ -105,6 +105,8 @@ def _readout(model: Model, info: onnx.ValueInfoProto, kind: str | None) -> Reado
         if what:
             raise Refused(what)
         class_axis = walked.class_axis or class_axis_of(sizes)
+        if class_axis == ONE:
+            raise Refused(OPEN_AXIS)
     columns = _single_logit(info, walked) if kind == "logit" else _columns(sizes, class_axis, walked, labels)
     holds = _holds(walked, kind, columns)
     if columns < 2:

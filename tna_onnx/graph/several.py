@@ -13,10 +13,25 @@ from dataclasses import dataclass
 
 from tna_onnx.graph.load import Model
 
-__all__ = ["CLASSES_FIRST", "CLASSES_LAST", "ONE", "Layout", "class_axis_of", "declared_sizes", "has_several"]
+__all__ = [
+    "CLASSES_FIRST",
+    "CLASSES_LAST",
+    "ONE",
+    "OPEN_AXIS",
+    "Layout",
+    "class_axis_of",
+    "declared_sizes",
+    "has_several",
+]
 
 ONE = 0
 """In place of a class axis: one prediction a sample."""
+
+OPEN_AXIS = (
+    "neither the nodes nor the shape tell which axis holds the classes, since all are as long; export the model with "
+    "another number of positions, or with one that is left open (a dynamic axis)"
+)
+"""Why an output of several predictions is refused."""
 
 CLASSES_FIRST = 1
 CLASSES_LAST = -1
@@ -53,9 +68,15 @@ def has_several(sizes: list[int | None] | None) -> bool:
 
 
 def class_axis_of(sizes: list[int | None]) -> int:
-    """Return the class axis that a tensor of several predictions has by custom, where its nodes do not tell it.
+    """Return the class axis of a tensor of several predictions, where its nodes do not tell it; 0 if it stays open.
 
-    Of tokens (three axes) the last, of images (four and more) the first behind the samples. The shape of the labels
-    settles it when the model runs.
+    A model declares how many classes it has, and may leave the number of positions open. Where it declares both, custom
+    decides: of tokens (three axes) the last, of images (four and more) the first behind the samples. Where all lengths
+    are equal, labels of the other kind would fit as well, and nothing would notice.
     """
+    declared = [axis for axis in (CLASSES_FIRST, CLASSES_LAST) if sizes[axis] is not None]
+    if len(declared) == 1:
+        return declared[0]
+    if declared and len(set(sizes[1:])) == 1:
+        return ONE
     return CLASSES_LAST if len(sizes) == 3 else CLASSES_FIRST
