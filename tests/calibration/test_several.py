@@ -291,3 +291,28 @@ def test_a_declared_number_of_classes_tells_their_axis(axis: int, tmp_path: Path
     x = np.moveaxis(np.eye(4, dtype=np.float32)[labels], -1, axis) * 3
     evaluation = tna_onnx.evaluate(model, {"x": x, "labels": labels}, output_kind="logits")
     assert evaluation.metrics.accuracy == 1
+
+
+@pytest.mark.parametrize("batch_size", [32, 7])
+def test_a_network_that_quantises_each_batch(batch_size: int, tmp_path: Path) -> None:
+    """Dynamic quantisation: the check runs the batches that the features came from."""
+    quantization = pytest.importorskip("onnxruntime.quantization")
+    nodes = [
+        helper.make_node("MatMul", ["x", "v"], ["h"], name="hidden"),
+        helper.make_node("Relu", ["h"], ["z"]),
+        helper.make_node("MatMul", ["z", "w"], ["logits"], name="head"),
+    ]
+    hidden = np.eye(N_FEATURES, dtype=np.float32) + 0.1
+    inputs = [tensor_info("x", ["N", "T", N_FEATURES])]
+    outputs = [tensor_info("logits", ["N", "T", CLASSES])]
+    plain = write(tmp_path, small_model(nodes, inputs, outputs, {"v": hidden, "w": WEIGHT.T}))
+    model = tmp_path / "dynamic.onnx"
+    quantization.quantize_dynamic(plain, model, nodes_to_exclude=["head"])
+    calib = samples(150, (9,), 1)
+    # one sample that is large: batches with it are quantised far more coarsely
+    calib["x"][40] *= 30
+    report = tna_onnx.calibrate(
+        model, calib, search="none", map="ts", batch_size=batch_size, output=tmp_path / "o.onnx"
+    )
+    assert report.verification is not None
+    assert report.verification.samples > 100

@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tna_onnx.data import positions
 from tna_onnx.data.opening import open_source
 from tna_onnx.data.placed import Several
-from tna_onnx.data.positions import POSITIONS, SHAPE, PositionSource, sample_labels
+from tna_onnx.data.positions import POSITIONS, SHAPE, PositionSource, first_batches, sample_labels
 from tna_onnx.data.source import InputSpec
 from tna_onnx.errors import DataError
 
@@ -170,3 +172,15 @@ def test_labels_that_are_the_input_are_refused() -> None:
         open_source({"input_ids": ids, "labels": ids}, specs, 3, several=Several())
     following = np.c_[ids[:, 1:], [-100, -100]]
     assert len(open_source({"input_ids": ids, "labels": following}, specs, 3, several=Several())) == 4
+
+
+@given(st.lists(st.integers(0, 4), min_size=2, max_size=12), st.integers(1, 5), st.integers(1, 20))
+def test_the_first_whole_batches(labelled: list[int], size: int, most: int) -> None:
+    """They hold the rows that a run over everything puts into its first batches."""
+    labels = np.array([[0] * count + [-100] * (4 - count) for count in labelled])
+    labels[labels == 0] = np.arange(np.sum(labels == 0)) % 2
+    assume(np.any(labels == 1))
+    source = opened(labels, x=np.zeros((len(labels), 4), np.float32))
+    lengths = np.cumsum([len(batch[POSITIONS]) for batch in source.batches(size)])
+    fitting = lengths[lengths <= most]
+    assert first_batches(source, size, most) == (fitting[-1] if len(fitting) else lengths[0])

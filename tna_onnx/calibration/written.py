@@ -22,6 +22,7 @@ from tna_onnx.calibration.other_outputs import check_other_outputs
 from tna_onnx.calibration.rounding import probability_bounds
 from tna_onnx.calibration.task import Collected, Task
 from tna_onnx.calibration.writing import Shipped
+from tna_onnx.data.positions import first_batches
 from tna_onnx.engine.outputs import Runs
 from tna_onnx.errors import CheckFailed
 from tna_onnx.graph.checker import checker_complaint
@@ -178,7 +179,6 @@ def _rows(task: Task, checked: Collected) -> NDArray[np.int64]:
     """
     n = len(checked.source)
     if task.head is None or quantizes_batches(task.model):
-        whole_batches = _SAMPLES // task.batch_size * task.batch_size
-        return np.arange(min(whole_batches or task.batch_size, n), dtype=np.int64)
+        return np.arange(first_batches(checked.source, task.batch_size, _SAMPLES), dtype=np.int64)
     # spread, because files often come sorted by class
     return np.unique(np.linspace(0, n - 1, min(_SAMPLES, n)).astype(np.int64))

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["POSITIONS", "SHAPE", "PositionSource", "clusters_of", "sample_labels"]
+__all__ = ["POSITIONS", "SHAPE", "PositionSource", "clusters_of", "first_batches", "sample_labels"]
 
 POSITIONS = "tna_onnx/positions"
 """Array of a batch: (R,) int64, where its rows are among the positions of its samples, one sample after the other."""
@@ -48,6 +48,13 @@ def clusters_of(source: Source) -> IntArray | None:
     """Return which rows of a source are of one sample, (R,); None where each is a sample."""
     own: IntArray | None = getattr(source, "clusters", None)
     return own
+
+
+def first_batches(source: Source, size: int, most: int) -> int:
+    """Return how many rows the first whole batches of a source have: at most `most`, but one batch at least."""
+    if isinstance(source, PositionSource):
+        return source.first_batches(size, most)
+    return min(most // size * size or size, len(source))
 
 
 def sample_labels(source: Source) -> IntArray:
@@ -171,6 +178,12 @@ class PositionSource:
             last = min(first + size, len(samples))
             inside = chosen[ends[first] : ends[last]]
             yield self._placed(batch, inside, np.searchsorted(samples[first:last], self.owner[inside]))
+
+    def first_batches(self, size: int, most: int) -> int:
+        """Return how many rows the first whole batches have: at most `most`, but one batch at least."""
+        _, starts = np.unique(self.owner, return_index=True)
+        ends = np.append(starts[:: min(size, self.batch_samples)], len(self))[1:]
+        return int(ends[max(0, np.searchsorted(ends, most, side="right") - 1)])
 
     def _placed(self, batch: Batch, rows: IntArray, samples: IntArray) -> Batch:
         """Put the positions of some rows beside a batch; `samples` are the rows' places in it."""
