@@ -183,7 +183,8 @@ class PositionSource:
         """Return how many rows the first whole batches have: at most `most`, but one batch at least."""
         _, starts = np.unique(self.owner, return_index=True)
         ends = np.append(starts[:: min(size, self.batch_samples)], len(self))[1:]
-        return int(ends[max(0, np.searchsorted(ends, most, side="right") - 1)])
+        fitting = int(np.searchsorted(ends, most, side="right"))
+        return int(ends[max(0, fitting - 1)])
 
     def _placed(self, batch: Batch, rows: IntArray, samples: IntArray) -> Batch:
         """Put the positions of some rows beside a batch; `samples` are the rows' places in it."""
