@@ -154,3 +154,38 @@ def test_a_form_that_is_not_known_is_refused_by_name(tmp_path: Path) -> None:
         UnsupportedModel, match=r"a MatMulBnb4, whose quantised weight.*--search none --output-kind logits"
     ):
         tna_onnx.calibrate(path, samples(3), method="tna", dry_run=True)
+
+
+def test_a_feature_store_compares_the_two_forms(tmp_path: Path) -> None:
+    path = quantized("operators", tmp_path)
+    store = tna_onnx.features(path, samples(3), cache=tmp_path / "store")
+    assert any("moves a probability by at most" in note for note in store.notes)
+    report = tna_onnx.calibrate(path, tmp_path / "store", method="tna", output=tmp_path / "new.onnx")
+    assert any("were not compared here" in note for note in report.notes)
+
+
+def test_an_output_of_maps_is_compared(tmp_path: Path) -> None:
+    """ZipMap: ONNX Runtime gives maps from label to probability."""
+    path = quantized("operators", tmp_path)
+    proto = onnx.load(path)
+    labels = [7, 3, 5, 1]
+    proto.graph.node.append(helper.make_node("Softmax", ["logits"], ["p"], axis=-1))
+    proto.graph.node.append(helper.make_node("ZipMap", ["p"], ["maps"], domain="ai.onnx.ml", classlabels_int64s=labels))
+    element = helper.make_map_type_proto(onnx.TensorProto.INT64, helper.make_tensor_type_proto(1, []))
+    del proto.graph.output[:]
+    proto.graph.output.append(helper.make_value_info("maps", helper.make_sequence_type_proto(element)))
+    proto.opset_import.append(helper.make_opsetid("ai.onnx.ml", 1))
+    onnx.save(proto, path)
+    data = {
+        name: {"x": each["x"], "labels": np.array(labels)[each["labels"]]}
+        for name, each in (("calib", samples(3)), ("eval", samples(4)))
+    }
+    report = tna_onnx.calibrate(
+        path,
+        data["calib"],
+        eval=data["eval"],
+        method="tna",
+        output=tmp_path / "new.onnx",
+        fail_if_worse=False,
+    )
+    assert any("moves a probability by at most" in note for note in report.notes)

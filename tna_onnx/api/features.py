@@ -19,6 +19,7 @@ from tna_onnx.extraction.collect import collect_features
 from tna_onnx.extraction.given import open_samples
 from tna_onnx.extraction.head_check import check_readout
 from tna_onnx.extraction.isolated import open_source
+from tna_onnx.extraction.opened_check import opened_notes
 from tna_onnx.extraction.sessions import OpenModel
 from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.graph.load import ModelSource
@@ -90,6 +91,7 @@ def features(
     session = opened.session
     size = batch_size_for(batch_size, loaded, session, [opened.main], source, Path(cache))
     probed = check_readout(opened, readout, session, source, size)
+    integers = opened_notes(opened, source, size)
     # as in `calibrate`: the tail runs the collected batches as they are
     if probed.tail is not None and session.fixed_batch:
         size = session.fixed_batch
@@ -112,6 +114,7 @@ def features(
         notes=(
             *table.resumed,
             *batch_size_notes(batch_size, size),
+            *integers,
             *warnings_of(suspicion, names),
             *about_images,
         ),

@@ -22,7 +22,7 @@ from tna_onnx.extraction.batch_size import batch_size_for, check_batch_size
 from tna_onnx.extraction.given import Samples, open_samples
 from tna_onnx.extraction.head_check import check_readout
 from tna_onnx.extraction.isolated import open_source
-from tna_onnx.extraction.opened_check import opened_notes
+from tna_onnx.extraction.opened_check import opened_notes, unchecked_notes
 from tna_onnx.extraction.sessions import OpenModel
 from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.integers import left_closed
@@ -81,8 +81,7 @@ def open_task(job: Job, progress: Progress) -> Task:
         data_notes += (f"the session is on CUDA, but {session.elsewhere}",)
     size = _batch_size(job, opened, samples, session)
     probed = check_readout(opened, samples.readout, session, samples.source, size)
-    if not samples.given:
-        data_notes += opened_notes(opened, samples.source, size)
+    data_notes += unchecked_notes(opened) if samples.given else opened_notes(opened, samples.source, size)
     if probed.tail is not None and session is not None and session.fixed_batch:
         # the tail runs the collected batches as they are, so they must be those of the model
         size = session.fixed_batch
