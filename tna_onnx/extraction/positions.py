@@ -35,17 +35,21 @@ class PositionSession(Session):
     Args:
         whole: a session on the model.
         class_axis: where the classes are, if a tensor's shape leaves that open; 1 or -1.
-        needed: tensors that have to have a value for each position; others are returned as they are.
+        needed: tensors that have to have values for each position; others are returned as they are.
         name: of the model, for messages.
+        wide: those of them that hold more than one number a position.
 
     Attributes:
         layouts: of the tensors that were run.
     """
 
-    def __init__(self, whole: Session, class_axis: int, needed: Iterable[str], name: str) -> None:
+    def __init__(
+        self, whole: Session, class_axis: int, needed: Iterable[str], name: str, wide: Iterable[str] = ()
+    ) -> None:
         self._whole = whole
         self._class_axis = class_axis
         self._needed = frozenset(needed)
+        self._wide = frozenset(wide)
         self._name = name
         self.provider = whole.provider
         self.fallback = whole.fallback
@@ -91,7 +95,7 @@ class PositionSession(Session):
         self, name: str, values: NDArray[Any], samples: int, shape: tuple[int, ...], places: NDArray[np.int64]
     ) -> NDArray[Any]:
         layout = layout_of(values.shape, samples, shape, self._class_axis)
-        if layout is None:
+        if layout is None or (layout.class_axis == 0 and name in self._wide):
             if name not in self._needed:
                 return values
             raise DataError(

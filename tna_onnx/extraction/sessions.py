@@ -103,7 +103,8 @@ def in_rows(session: Session, scores: Readout | ClassOutput, name: str, needed: 
     if not scores.several:
         return session
     output = scores.output if isinstance(scores, Readout) else scores.name
-    return PositionSession(session, scores.class_axis, needed or (output,), name)
+    single = scores.binary if isinstance(scores, Readout) else scores.width == 1
+    return PositionSession(session, scores.class_axis, needed or (output,), name, () if single else (output,))
 
 
 def input_specs(session: Session) -> tuple[InputSpec, ...]:
