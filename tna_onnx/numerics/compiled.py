@@ -63,7 +63,7 @@ def follow_deficits(
         pairs: (P, K, 2) coordinates.
         cos: (P, K) cosines, in the dtype of the vectors.
         sin: (P, K) sines.
-        deficits: (P, K + 1, c): the first is given, those after each rotation are written.
+        deficits: (Q, K + 1, c) of all paths: the first is given, those after each rotation are written.
     """
     # short loops over few arrays: a compiler must show that arrays do not overlap before it uses vector instructions
     less_i = np.empty(vectors.shape[1], vectors.dtype)
@@ -77,8 +77,8 @@ def follow_deficits(
             row_j = path[pairs[p, k, 1]]
             vector_i = vectors[pairs[p, k, 0]]
             vector_j = vectors[pairs[p, k, 1]]
-            before = deficits[p, k]
-            after = deficits[p, k + 1]
+            before = deficits[going[p], k]
+            after = deficits[going[p], k + 1]
             for c in range(vectors.shape[1]):
                 old_i = row_i[c]
                 old_j = row_j[c]

@@ -8,9 +8,8 @@ float64, added in the order of the path: stops do not depend on other angles or 
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -73,21 +72,6 @@ def find_stops(
 
 
 @dataclass(frozen=True, eq=False)
-class _Window:
-    """What some rotations of P paths have led to.
-
-    Attributes:
-        deficits: (P, K, C) after each rotation.
-        means: (P, K) mean over classes of x (see `_Walk._candidates`).
-        largest: (P,) largest x of any class.
-    """
-
-    deficits: NDArray[np.float64]
-    means: NDArray[np.float64]
-    largest: NDArray[np.float64]
-
-
-@dataclass(frozen=True, eq=False)
 class _Block:
     """Some classes of paths that are walked side by side.
 
@@ -127,30 +111,6 @@ def _blocks(start: ClassVectors, paths: int, count: int) -> list[_Block]:
     ]
 
 
-def _followed(
-    kernels: Kernels,
-    going: NDArray[np.int64],
-    pairs: NDArray[np.int64],
-    turn: NDArray[np.float64],
-    block: _Block,
-    before: NDArray[np.float64],
-) -> NDArray[np.float64]:
-    n, classes = block.vectors.shape
-    dtype = block.vectors.dtype
-    deficits = np.empty((len(going), turn.shape[1] + 1, classes))
-    deficits[:, 0] = before
-    kernels.follow_deficits(
-        block.tilted.reshape(-1, n, classes),
-        block.vectors,
-        going,
-        np.ascontiguousarray(pairs),
-        np.cos(turn).astype(dtype),
-        np.sin(turn).astype(dtype),
-        deficits,
-    )
-    return deficits[:, 1:]
-
-
 class _Walk:
     """Paths walked side by side, in windows of rotations."""
 
@@ -167,8 +127,9 @@ class _Walk:
         self._paths = paths
         self._angles = angles
         self._blocks = _blocks(start, len(paths), _WINDOW)
-        self._deficit = np.zeros((len(paths), len(start.half)))
         self._kernels = kernels
+        # the last deficits, and those after each rotation of a window: one array, used again
+        self._deficits = np.zeros((len(paths), _WINDOW + 1, len(start.half)))
         # what the mean of x (see `_candidates`) must exceed for mRC to exceed an angle: in general, and while no class
         # is past 90 degrees
         self._in_general = np.array([envelope_reaches(angle) for angle in angles]) - _SLACK
@@ -186,52 +147,39 @@ class _Walk:
         while going.size and done < self._rotations.last:
             stop = min(done + _WINDOW, self._rotations.last)
             pairs, turn = self._rotations.of(self._paths[going], done, stop)
-            window = self._turn(going, pairs, turn)
-            self._look(going, window, done)
-            deficits = window.deficits
-            self._deficit[going] = deficits[:, -1]
+            self._turn(going, pairs, turn)
+            window = self._deficits[:, 1 : stop - done + 1]
+            self._look(going, window if len(going) == len(window) else window[going], done)
+            self._deficits[:, 0] = self._deficits[:, stop - done]
             done = stop
             going = going[self._found.rotations[going, -1] == 0]
         return self._found
 
-    def _turn(self, going: NDArray[np.int64], pairs: NDArray[np.int64], turn: NDArray[np.float64]) -> _Window:
-        """Make (P, K) rotations."""
-        paths, count = turn.shape
-        follow = self._follow(going, pairs, turn)
-        deficits = np.empty((paths, count, len(self._start.half)))
-        means = np.zeros((paths, count))
-        largest = np.zeros(paths)
-        # classes have nothing to do with each other but for the means
-        for block in self._blocks:
-            after = follow(block, self._deficit[going, block.classes])
-            half = self._start.half[block.classes]
-            means += after @ (half * self._start.share)
-            np.maximum(largest, (np.max(after, axis=1) * half).max(axis=1), out=largest)
-            deficits[:, :, block.classes] = after
-        return _Window(deficits, means, largest)
-
-    def _follow(
-        self, going: NDArray[np.int64], pairs: NDArray[np.int64], turn: NDArray[np.float64]
-    ) -> Callable[[_Block, NDArray[np.float64]], NDArray[np.float64]]:
-        """Return what makes (P, K) rotations of a block: from (P, c) deficits before to (P, K, c) after each."""
-        paths, count = turn.shape
+    def _turn(self, going: NDArray[np.int64], pairs: NDArray[np.int64], turn: NDArray[np.float64]) -> None:
+        """Make (P, K) rotations, and write down the deficits after each."""
+        # classes have nothing to do with each other
         if self._kernels:
-            return functools.partial(_followed, self._kernels, going, pairs, turn)
+            dtype = self._start.vectors.dtype
+            cos = np.cos(turn).astype(dtype)
+            sin = np.sin(turn).astype(dtype)
+            for block in self._blocks:
+                deficits = self._deficits[:, :, block.classes]
+                tilted = block.tilted.reshape(len(deficits), -1, deficits.shape[2])
+                self._kernels.follow_deficits(tilted, block.vectors, going, pairs, cos, sin, deficits)
+            return
+        paths, count = turn.shape
         turns = Turns(np.repeat(going, count), pairs.reshape(-1, 2), turn.reshape(-1))
         steps = [*turns.steps(self._start.vectors.shape[0])]
-
-        def follow(block: _Block, before: NDArray[np.float64]) -> NDArray[np.float64]:
+        for block in self._blocks:
             after = block.turn(turns.pairs, steps).reshape(paths, count, -1).astype(np.float64)
-            after[:, 0] += before
+            after[:, 0] += self._deficits[going, 0, block.classes]
             # in the order of the path: NumPy would add up a lone class pairwise
             for k in range(1, count):
                 after[:, k] += after[:, k - 1]
-            return after
+            self._deficits[going, 1 : count + 1, block.classes] = after
 
-        return follow
-
-    def _look(self, going: NDArray[np.int64], window: _Window, done: int) -> None:
-        """Find which angles are passed, after which rotations of a window."""
+    def _look(self, going: NDArray[np.int64], window: NDArray[np.float64], done: int) -> None:
+        """Find which angles are passed, after which rotations of a window: (P, K, C) deficits after each."""
         path, angle, may = self._candidates(going, window)
         # Algorithm 1 with n_t: between two looks nothing stops
         may &= np.arange(done + 1, done + may.shape[1] + 1) % self._rotations.parameters.n_t == 0
@@ -240,7 +188,7 @@ class _Walk:
         # one rotation after the other of those that may pass an angle, for all paths and angles together
         while path.size:
             first = np.argmax(may, axis=1)
-            mrc = self._mrc(window.deficits[path, first])
+            mrc = self._mrc(window[path, first])
             passed = mrc > self._angles[angle]
             at = going[path[passed]], angle[passed]
             self._found.rotations[at] = done + first[passed] + 1
@@ -250,7 +198,7 @@ class _Walk:
             path, angle, may = path[left], angle[left], may[left]
 
     def _candidates(
-        self, going: NDArray[np.int64], window: _Window
+        self, going: NDArray[np.int64], window: NDArray[np.float64]
     ) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.bool_]]:
         """Return (Q,) paths, (Q,) angles not passed yet, and (Q, K) whether mRC can be past them after each rotation.
 
@@ -258,11 +206,13 @@ class _Walk:
         concave function above that curve, at the mean of x: the envelope on [0, 1], or, while no class is past 90
         degrees (x = 1/2, up to where the curve is concave), the curve itself.
         """
-        low = window.largest <= 0.5
+        half = self._start.half
+        means = window @ (half * self._start.share)
+        low = (np.max(window, axis=1) * half).max(axis=1) <= 0.5
         bounds = np.where(low[:, None], self._below_90, self._in_general)
         open_angles = self._found.rotations[going] == 0
-        path, angle = np.nonzero(open_angles & (np.max(window.means, axis=1)[:, None] > bounds))
-        return path, angle, window.means[path] > bounds[path, angle][:, None]
+        path, angle = np.nonzero(open_angles & (np.max(means, axis=1)[:, None] > bounds))
+        return path, angle, means[path] > bounds[path, angle][:, None]
 
     def _mrc(self, deficits: NDArray[np.float64]) -> NDArray[np.float64]:
         """MRC per row of (k, C) deficits."""
