@@ -99,6 +99,7 @@ def test_a_worker_that_is_killed_changes_no_byte(small: Small, many: Path, tmp_p
     assert digests(tmp_path / "a") == digests(tmp_path / "b")
 
 
+@pytest.mark.slow
 @POSIX
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("group", [True, False])  # a terminal sends Ctrl-C to all processes of the group
@@ -162,6 +163,7 @@ def test_an_address_that_nobody_listens_at(small: Small, tmp_path: Path) -> None
     assert not list((tmp_path / "c").rglob("features.bin")) or cli(*words, "local").exit_code == 0
 
 
+@pytest.mark.slow
 @POSIX
 def test_workers_for_which_memory_is_too_small(small: Small, many: Path, tmp_path: Path) -> None:
     """The system kills a process that takes too much; a worker that ends at every chunk stands for it."""

@@ -91,6 +91,7 @@ def tool(folder: Path, line: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_a_new_map(copy: Path) -> None:
     commands = added(copy, "a map")
     printed = "".join(tool(copy, line) for line in commands)
@@ -100,6 +101,7 @@ def test_a_new_map(copy: Path) -> None:
     lint(copy)
 
 
+@pytest.mark.slow
 def test_a_new_source(copy: Path, demo: Demo) -> None:
     commands = added(copy, "a source")
     savemat(copy / "test.mat", dict(np.load(demo.test)))

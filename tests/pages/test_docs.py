@@ -297,6 +297,7 @@ def test_every_link_leads_somewhere() -> None:
                 assert (page.parent / target.partition("#")[0]).exists(), f"{name_of(page)}: {target}"
 
 
+@pytest.mark.slow
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     for name in ("sphinx", "myst_parser", "furo"):
         pytest.importorskip(name)
