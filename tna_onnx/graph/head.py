@@ -50,7 +50,7 @@ def choose_head(model: Model, node: str | None = None, output: str | None = None
 
     Args:
         model: the model.
-        node: label of the linear node, where there are several.
+        node: label of the linear node, where there are several, or its graph output.
         output: graph output that the head must lead to.
         single: the output holds one logit a sample, whose Sigmoid was left out.
 
@@ -70,6 +70,8 @@ def choose_head(model: Model, node: str | None = None, output: str | None = None
         heads = _last(model, heads)
         _refuse_doubt(model, heads, refusals)
     by_node = {head.node: head for head in reversed(heads)}  # reversed: of several outputs, the first stays
+    if node is not None and node not in by_node:
+        node = next((head.node for head in heads if head.output == node), node)
     if node is not None:
         return _named(model, node, by_node, refusals)
     if not by_node:

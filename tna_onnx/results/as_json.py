@@ -59,7 +59,8 @@ def json_schema(kind: str | None = None) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     """Dataclasses become objects, tuples arrays, numbers that are not finite null."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        shown = [field.name for field in dataclasses.fields(value) if field.repr]
+        return {name: _plain(getattr(value, name)) for name in shown}
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, (tuple, list)):

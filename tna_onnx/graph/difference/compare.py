@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import onnx
 
@@ -16,7 +16,7 @@ from tna_onnx.graph.difference.values import Difference, Pair
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.readout import Readout
 
-__all__ = ["differences"]
+__all__ = ["differences", "head_differences"]
 
 
 def differences(
@@ -40,6 +40,33 @@ def differences(
         recalibrated, decisions = without_decisions(original, recalibrated)
     pair = Pair(original, recalibrated, explained_by(original, readout), encoded)
     return (*decisions, *frame_differences(pair), *tensors_differences(pair), *nodes_differences(pair))
+
+
+def head_differences(
+    original: Model, recalibrated: Model, readouts: Sequence[Readout]
+) -> tuple[Difference, ...]:
+    """Compare two models of which several heads were recalibrated.
+
+    Each head explains what is its own. What another head's comparison does not find, or explains, is explained; a node
+    without a name that only one of them can match with its own is one of these.
+
+    Raises:
+        UnsupportedModel: as for `differences`.
+    """
+    runs = [{_key(d): d for d in differences(original, recalibrated, readout)} for readout in readouts]
+    found = []
+    for key, difference in {key: d for run in runs for key, d in run.items()}.items():
+        seen = [run.get(key) for run in runs]
+        explained = next((each for each in seen if each is not None and each.explained), None)
+        if explained is not None:
+            found.append(explained)
+        elif None not in seen:
+            found.append(difference)
+    return tuple(found)
+
+
+def _key(difference: Difference) -> tuple[str, str, str]:
+    return (difference.part, difference.name, difference.change)
 
 
 def _require_text(model: Model, encoded: bool) -> None:
