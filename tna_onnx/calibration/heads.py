@@ -60,13 +60,13 @@ def recalibrate_heads(job: Job, words: Sequence[str], progress: Progress) -> Hea
         for k, readout in enumerate(outputs):
             others = tuple(each.output for each in outputs if each is not readout)
             turn = Turn(readout.output, others, model.sha256, tables)
-            last = k == len(outputs) - 1
+            # nothing is written where it was asked for once a gate is missed
+            last = k == len(outputs) - 1 and not any(each.missed for each in reports.values())
             own = replace(
                 _job_of(job, readout, turn),
                 model=source,
                 output=target if last else Path(made) / f"{k}.onnx",
-                # nothing is written once a gate is missed
-                dry_run=last and (job.dry_run or any(each.missed for each in reports.values())),
+                dry_run=last and job.dry_run,
             )
             try:
                 report = recalibrate(own, functools.partial(_named, progress, readout.output))

@@ -82,7 +82,8 @@ def choose_head(model: Model, node: str | None = None, output: str | None = None
     if len(by_node) > 1:
         listing = ", ".join(f"{head.node} (output '{head.output}')" for head in by_node.values())
         raise UnsupportedModel(
-            f"{model.name}: {len(by_node)} heads found: {listing}; choose one with --head NODE, or --output-name NAME"
+            f"{model.name}: {len(by_node)} heads found: {listing}; choose one with --head NODE, or --output-name NAME; "
+            "calibrate takes several: --head A --head B"
         )
     return next(iter(by_node.values()))
 

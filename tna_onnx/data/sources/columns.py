@@ -233,7 +233,8 @@ def check_names(
         )
     if need_labels and label not in names:
         raise DataError(
-            f"{where}: no {noun} {label!r}; the file has {stored}; add the class index of each sample as {label!r}"
+            f"{where}: no {noun} {label!r}; the file has {stored}; add the class index of each sample as "
+            f"{label!r}, or say with --label-column which {noun} it is"
         )
 
 
