@@ -1,7 +1,7 @@
 """Recalibrate a trained ONNX classifier: a drop-in file with confidences that can be trusted.
 
-The functions mirror the command line: `calibrate`, `calibrate_heads`, `card`, `compare`, `evaluate`, `features`, `guard`, `inspect`,
-`shift`, `study`, `verify`. They load on first use, so that importing the package stays light.
+The functions mirror the command line: `calibrate`, `calibrate_heads`, `card`, `compare`, `evaluate`, `features`,
+`guard`, `inspect`, `shift`, `study`, `verify`. They load on first use, so that importing the package stays light.
 
 >>> import tna_onnx
 >>> sorted(tna_onnx.__all__)[:3]

@@ -57,7 +57,19 @@ __all__ = ["FILE", "attributes", "make_schema", "text_of"]
 
 FILE = Path(tna_onnx.__file__).parent / "results/schema.json"
 
-KINDS = (Report, HeadReports, Evaluation, Collection, Inspection, ModelDifference, ModelComparison, Guard, Shift, Studies, Study)
+KINDS = (
+    Report,
+    HeadReports,
+    Evaluation,
+    Collection,
+    Inspection,
+    ModelDifference,
+    ModelComparison,
+    Guard,
+    Shift,
+    Studies,
+    Study,
+)
 """Whatever `--json` writes."""
 
 DESCRIPTION = (

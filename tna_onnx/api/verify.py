@@ -158,8 +158,15 @@ class _Files:
         """Compare both files; of several heads, each explains its own differences."""
         if not self.heads:
             return differences(self.old, self.new, self.readout)
-        found = (_readout(self.old, None, name, self.options.output_kind) for name in self.heads)
-        return head_differences(self.old, self.new, [each for each in found if each is not None])
+        return head_differences(self.old, self.new, self.readouts)
+
+    @property
+    def readouts(self) -> tuple[Readout, ...]:
+        """All heads that were recalibrated, or the tensor of scores."""
+        found: tuple[Readout | None, ...] = (self.readout,)
+        if self.heads:
+            found = tuple(_readout(self.old, None, name, self.options.output_kind) for name in self.heads)
+        return tuple(each for each in found if each is not None)
 
 
 def _open(files: _Files, data: Data, device: Device) -> tuple[Both, Source]:
@@ -170,7 +177,7 @@ def _open(files: _Files, data: Data, device: Device) -> tuple[Both, Source]:
     session = in_rows(open_model(files.old, device), output, files.old.name)
     names = data.class_names(files.old.metadata, output.labels, output.n_classes)
     source = data.open(input_specs(session), output.n_classes, names, several=output.several)
-    return Both(files.old, session, files.new, files.readout, output), source
+    return Both(files.old, session, files.new, files.readouts, output), source
 
 
 def _readout(model: Model, head: str | None, output: str | None, kind: str | None) -> Readout | None:

@@ -11,6 +11,7 @@ import functools
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import combinations, permutations
 from pathlib import Path
 
 from tna_onnx.calibration.job import Job
@@ -110,16 +111,16 @@ def _outputs(job: Job, model: Model, words: Sequence[str]) -> list[Readout]:
     if calibrated_heads(model):
         raise UnsupportedModel(f"{model.name}: its heads were recalibrated before; start from the original model")
     readouts = [_readout(job, model, word) for word in words]
-    for k, (word, one) in enumerate(zip(words, readouts, strict=True)):
-        for other_word, other in zip(words[:k], readouts[:k], strict=True):
-            if one.logits == other.logits:
-                raise UsageError(f"--head {other_word} and --head {word} are one head, '{one.logits}'; name it once")
-            for reader, read in ((one, other), (other, one)):
-                if model.producers.get(read.logits) in ancestors(model, reader.logits):
-                    raise UnsupportedModel(
-                        f"{model.name}: head '{reader.output}' reads the scores of head '{read.output}', so that a change "
-                        "of these changes both; calibrate only one of them"
-                    )
+    named = list(zip(words, readouts, strict=True))
+    for (word, one), (other_word, other) in combinations(named, 2):
+        if one.logits == other.logits:
+            raise UsageError(f"--head {word} and --head {other_word} are one head, '{one.logits}'; name it once")
+    for reader, read in permutations(readouts, 2):
+        if model.producers.get(read.logits) in ancestors(model, reader.logits):
+            raise UnsupportedModel(
+                f"{model.name}: head '{reader.output}' reads the scores of head '{read.output}', so that a change of "
+                "these changes both; calibrate only one of them"
+            )
     return readouts
 
 

@@ -76,9 +76,7 @@ class Network:
             readout = self.probed.readout
         spread = None if samples.given else spread_on(self.job.engine, data)
         if spread is not None:
-            return Collected(
-                replace(samples, readout=readout), self._spread(spread, readout, samples, advance, cache)
-            )
+            return Collected(replace(samples, readout=readout), self._spread(spread, readout, samples, advance, cache))
 
         def run() -> FeatureTable:
             return collect_features(

@@ -1,7 +1,7 @@
 """One head's turn, where several heads of a model are recalibrated into one file.
 
-Each turn reads the file that the one before has made. Three things are shared: the features, where heads read the same
-ones; the metadata, in which each head has entries of its own; and the names of nodes, which the graph output tells apart.
+Each turn reads the file that the one before has made. Turns share the features, where heads read the same ones. In the
+file, each head has metadata and nodes of its own, which the graph output tells apart.
 """
 
 from __future__ import annotations
@@ -120,6 +120,6 @@ class Turn:
                 largest = float(np.max(np.abs(after - before), initial=0))
                 if not largest <= size:
                     raise CheckFailed(
-                        f"verification: recalibrating '{self.output}' moves output '{name}' by up to {largest:.3g}; the "
-                        "two heads are not independent, calibrate only one of them"
+                        f"verification: recalibrating '{self.output}' moves output '{name}' by up to {largest:.3g}; "
+                        "the two heads are not independent, calibrate only one of them"
                     )

@@ -12,8 +12,8 @@ from tna_onnx.cli.command import Command
 from tna_onnx.cli.config import config_options, setting_sources
 from tna_onnx.cli.decision_options import add_option, level_options, ood_data_option
 from tna_onnx.cli.extras import Extras, extra_options
-from tna_onnx.cli.heads import calibrate_several, require_plain
 from tna_onnx.cli.gates import change_options, limit_options, run_gated
+from tna_onnx.cli.heads import calibrate_several, require_plain
 from tna_onnx.cli.options import (
     bins_option,
     calibration_data_options,

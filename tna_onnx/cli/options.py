@@ -95,7 +95,7 @@ labelled_data_options = together(
 data_options = together(
     click.option("--format", type=choice(FORMATS), help="Format of the data.  [default: detected]"),
     click.option("--classes", type=click.Path(), help="File with the class names in the model's order."),
-    click.option("--label-column", metavar="NAME", help="Column of a manifest or table, or array of a file, with the labels."),
+    click.option("--label-column", metavar="NAME", help="Column of a table or manifest, or array, with the labels."),
     click.option(
         "--columns",
         metavar="NAMES",

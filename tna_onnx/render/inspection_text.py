@@ -59,8 +59,8 @@ def _scores_lines(scores: ScoresInfo) -> list[str]:
     if not scores.holds:
         works = "calibrate --search none with --output-kind logits, or --output-kind probabilities: whichever it is"
     lines = [
-        f"scores   output '{scores.output}', {kind or 'logits or probabilities'} of {scores.classes} classes, without a "
-        "linear head",
+        f"scores   output '{scores.output}': {kind or 'logits or probabilities'}, {scores.classes} classes, no linear "
+        "head",
         f"works    {works}",
     ]
     if scores.several:

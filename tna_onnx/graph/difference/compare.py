@@ -44,9 +44,7 @@ def differences(
     return (*decisions, *frame_differences(pair), *tensors_differences(pair), *nodes_differences(pair))
 
 
-def head_differences(
-    original: Model, recalibrated: Model, readouts: Sequence[Readout]
-) -> tuple[Difference, ...]:
+def head_differences(original: Model, recalibrated: Model, readouts: Sequence[Readout]) -> tuple[Difference, ...]:
     """Compare two models of which several heads were recalibrated.
 
     Each head explains what is its own. What another head's comparison does not find, or explains, is explained; a node
@@ -71,7 +69,7 @@ def head_differences(
 
 
 def _tied(model: Model, readouts: Sequence[Readout]) -> set[str]:
-    """Return the constants that these heads share with one another, and with no other node: the last keeps the place."""
+    """Return the constants that these heads share with no other node: the last of them keeps the place."""
     heads = [readout for readout in readouts if isinstance(readout, Head)]
     places = [place for head in heads for place in (head.stored_weight, head.stored_bias) if place is not None]
     readers = Counter(place.name for place in places)

@@ -63,9 +63,7 @@ def explained_by(model: Model, readout: Readout | None) -> Explained:
     producer = model.producers.get(readout.logits, -1)
     if not isinstance(readout, Head):
         return Explained(logits=readout.logits, producer=producer, output=readout.output)
-    explained = Explained(
-        logits=readout.logits, producer=producer, features=readout.features, output=readout.output
-    )
+    explained = Explained(logits=readout.logits, producer=producer, features=readout.features, output=readout.output)
     _add_constant(explained, model, readout.stored_weight, "weight")
     if readout.stored_bias is not None:
         _add_constant(explained, model, readout.stored_bias, "bias")

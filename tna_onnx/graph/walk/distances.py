@@ -57,7 +57,7 @@ def _made_by(model: Model, node: onnx.NodeProto) -> str:
     if kind == "Sqrt" or (kind == "Pow" and _exponent(model, node) == 0.5):
         return EUCLIDEAN if _squared(model, data) else ""
     if _square_of(model, node):
-        return SQUARED if distance(model, data) == EUCLIDEAN else ""
+        return SQUARED if distance(model, _unsigned(model, data)) == EUCLIDEAN else ""
     if kind in ("ReduceL2", "ReduceSumSquare", "ReduceL1") and _is_difference(model, data):
         return {"ReduceL2": EUCLIDEAN, "ReduceSumSquare": SQUARED}.get(kind, CITY_BLOCK)
     if kind in ("ReduceSum", "ReduceMean"):
@@ -121,6 +121,14 @@ def _square_of(model: Model, node: onnx.NodeProto) -> bool:
     if node.op_type == "Mul":
         return bool(node.input[0] == node.input[1])
     return node.op_type == "Pow" and _exponent(model, node) == 2
+
+
+def _unsigned(model: Model, tensor: str) -> str:
+    """Return what a tensor is without its sign, which a square does not see."""
+    node = model.producer(tensor)
+    if node is None or node.op_type != "Neg" or not node.input:
+        return tensor
+    return str(node.input[0])
 
 
 def _exponent(model: Model, node: onnx.NodeProto) -> float:
