@@ -49,7 +49,7 @@ def _head_lines(head: HeadInfo) -> list[str]:
 
 
 def _several_heads(inspection: Inspection) -> str:
-    names = " ".join(f"--head {head.output}" for head in inspection.heads)
+    names = " ".join(f"--head {head.output}" for head in reversed(inspection.heads))
     return f"heads    {len(inspection.heads)}: choose one with --head, or calibrate all in one file with {names}"
 
 

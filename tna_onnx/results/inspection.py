@@ -102,13 +102,23 @@ class Inspection:
     refusals: tuple[Refusal, ...]
     provenance: dict[str, str]
 
-    def require_scores(self) -> None:
-        """Refuse a model that `calibrate` would refuse too, whatever is searched.
+    def require_head(self) -> HeadInfo:
+        """Return the first head.
 
         Raises:
-            UnsupportedModel: it has neither a head nor scores that a map can go behind.
+            UnsupportedModel: there is none.
         """
-        if not self.heads and not any(scores.holds for scores in self.scores):
+        if not self.heads:
             # every output was walked, and a user has to see why each of them leads nowhere
             reasons = "; ".join(f"output '{r.output}', at {r.node}: {r.reason}" for r in self.refusals)
             raise UnsupportedModel(f"{self.model}: no linear head found ({reasons})")
+        return self.heads[0]
+
+    def require_scores(self) -> None:
+        """Refuse a model that `calibrate` refuses too, whatever is searched.
+
+        Raises:
+            UnsupportedModel: it has neither a head nor scores of which the graph tells what they are.
+        """
+        if not any(scores.holds for scores in self.scores):
+            self.require_head()
