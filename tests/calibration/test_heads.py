@@ -349,3 +349,27 @@ def test_labels_by_the_name_of_the_output(two: Model, tmp_path: Path, form: str)
     out = tmp_path / "o.onnx"
     result = tna_onnx.calibrate_heads(model, samples, heads=["colour", "shape"], output=out, **PLAIN, **words)
     assert all(each.comparison.after.nll < each.comparison.before.nll for each in result.heads.values())
+
+
+@pytest.mark.parametrize("kind", ["external data", "IR version 3"])
+def test_files_of_other_kinds(two: Model, tmp_path: Path, kind: str) -> None:
+    """Data files of the turns in between are gone; constants of old files are nodes."""
+    model, calib, _ = two
+    proto = onnx.load(model)
+    folder = tmp_path / "own"
+    folder.mkdir()
+    if kind == "external data":
+        onnx.save(proto, folder / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+    else:
+        proto.ir_version = 3
+        proto.opset_import[0].version = 8
+        proto.graph.input.extend(tensor_info(t.name, list(t.dims)) for t in proto.graph.initializer)
+        onnx.save(proto, folder / "m.onnx")
+    out = folder / "o.onnx"
+    settings = {**TILTED, "map": "ets"}
+    result = tna_onnx.calibrate_heads(folder / "m.onnx", calib, heads=["colour", "shape"], output=out, **settings)
+    assert all(each.standing.word == "improved" for each in result.heads.values())
+    assert tna_onnx.verify(folder / "m.onnx", out).passed
+    data = [path.name for path in folder.iterdir() if path.name.startswith("o.onnx.")]
+    assert len(data) == (kind == "external data")
+    _run(out, np.load(calib)["x"])
