@@ -10,7 +10,7 @@ From a graph output the walk goes backwards to the first linear layer, through n
 3. Mul and Div by a constant of one element, or one per class, multiply both scales that lie behind them.
 4. Add of a constant is the bias, once, and only in front of a layer without one.
 5. Element-wise functions, pooling, quantisation, further constants, Mul and Div by something computed beside the
-   linear layer, and one such number a sample added: the graph itself has to compute the logits (`Head.linear` is false).
+   linear layer, one such number a sample added: the graph itself has to compute the logits (`Head.linear` is false).
 6. The linear layer: see `graph.linear`.
 
 Distances and sums of products that no layer makes have no class vectors (`walk.no_vectors`); maps can go behind them.
