@@ -1,7 +1,7 @@
 """Recalibrate a trained ONNX classifier: a drop-in file with confidences that can be trusted.
 
-The functions mirror the command line: `calibrate`, `card`, `compare`, `evaluate`, `features`, `guard`, `inspect`,
-`shift`, `study`, `verify`. They load on first use, so that importing the package stays light.
+The functions mirror the command line: `calibrate`, `calibrate_heads`, `card`, `compare`, `evaluate`, `features`,
+`guard`, `inspect`, `shift`, `study`, `verify`. They load on first use, so that importing the package stays light.
 
 >>> import tna_onnx
 >>> sorted(tna_onnx.__all__)[:3]
@@ -18,6 +18,7 @@ from tna_onnx.errors import CheckFailed, DataError, DeviceError, TnaError, Unsup
 
 if TYPE_CHECKING:
     from tna_onnx.api.calibrate import calibrate
+    from tna_onnx.api.calibrate_heads import calibrate_heads
     from tna_onnx.api.card import card
     from tna_onnx.api.compare import compare
     from tna_onnx.api.evaluate import evaluate
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from tna_onnx.results.evaluation import Evaluation
     from tna_onnx.results.gates import GateMissed, Gates
     from tna_onnx.results.guarding import Guard
+    from tna_onnx.results.heads import HeadReports
     from tna_onnx.results.inspection import Inspection
     from tna_onnx.results.report import Report
     from tna_onnx.results.shifting import Shift
@@ -62,6 +64,7 @@ __all__ = [
     "Gates",
     "Guard",
     "GuardSettings",
+    "HeadReports",
     "Inspection",
     "Limits",
     "ModelComparison",
@@ -79,6 +82,7 @@ __all__ = [
     "UnsupportedModel",
     "UsageError",
     "calibrate",
+    "calibrate_heads",
     "card",
     "compare",
     "evaluate",
@@ -116,7 +120,9 @@ _HOMES = {
     "Inspection": "results.inspection",
     "ModelComparison": "results.comparison",
     "ModelDifference": "results.difference",
+    "HeadReports": "results.heads",
     "calibrate": "api.calibrate",
+    "calibrate_heads": "api.calibrate_heads",
     "card": "api.card",
     "Card": "results.card",
     "compare": "api.compare",

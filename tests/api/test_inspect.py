@@ -108,3 +108,36 @@ def test_a_function_that_stays_a_function_is_refused_as_one(tmp_path: Path) -> N
     (refusal,) = tna_onnx.inspect(tmp_path / "m.onnx").refusals
     assert refusal.node == "call"
     assert "Last is a function of the file that could not be inlined" in refusal.reason
+
+
+def test_several_predictions_a_sample_say_what_their_labels_are(tmp_path: Path) -> None:
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["logits"], name="head")]
+    proto = small_model(
+        nodes, [tensor_info("x", ["N", "T", 2])], [tensor_info("logits", ["N", "T", 3])],
+        {"w": np.eye(2, 3, dtype=np.float32)},
+    )  # fmt: skip
+    onnx.save(proto, tmp_path / "m.onnx")
+    (head,) = tna_onnx.inspect(tmp_path / "m.onnx").heads
+    assert head.several
+    shown = CliRunner().invoke(group, ["inspect", str(tmp_path / "m.onnx")])
+    assert shown.exit_code == 0
+    assert "predicts several a sample: labels are an array with an axis for the positions" in shown.output
+
+
+def test_what_works_comes_before_what_was_refused(tmp_path: Path) -> None:
+    """Scores that stop the walk: a map can go behind them as soon as someone says what they are."""
+    proto = dense()
+    proto.graph.node.append(helper.make_node("Sin", ["logits"], ["y"], name="sine"))
+    proto.graph.output[0].name = "y"
+    onnx.save(proto, tmp_path / "m.onnx")
+    found = tna_onnx.inspect(tmp_path / "m.onnx")
+    assert [(scores.output, scores.holds, scores.classes) for scores in found.scores] == [("y", "", 3)]
+    shown = CliRunner().invoke(group, ["inspect", str(tmp_path / "m.onnx")])
+    assert shown.exit_code == 3  # without that word, nothing can be calibrated
+    works = shown.output.index("--search none with --output-kind logits, or --output-kind probabilities")
+    assert works < shown.output.index("no head  output 'y', at sine: Sin is neither")
+
+
+def test_a_head_goes_by_the_name_of_its_output(small: Small) -> None:
+    report = tna_onnx.calibrate(small.model, small.calib, head="logits", dry_run=True, **PLAIN)
+    assert report.head == "head"

@@ -10,8 +10,8 @@ from tests.corpus.case import OUTCOMES, Case, Unavailable, mismatch, outcome
 __all__ = ["ALL", "OUTCOMES", "Case", "Unavailable", "mismatch", "outcome"]
 
 _MODULES = (
-    "exported_torch", "exported_transformers", "exported_sklearn", "exported_trees", "exported_keras", "exported_jax",
-    "optimized", "forms",
+    "exported_torch", "exported_two_stage", "exported_transformers", "exported_sklearn", "exported_trees",
+    "exported_keras", "exported_jax", "optimized", "forms",
 )  # fmt: skip
 
 ALL: tuple[Case, ...] = tuple(

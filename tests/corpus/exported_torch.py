@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from tests.corpus.case import Case, quiet
 
-__all__ = ["CASES", "Source", "dynamo", "feeds_of", "legacy", "source", "weight_of"]
+__all__ = ["CASES", "Source", "dynamo", "dynamo_of", "feeds_of", "legacy", "legacy_of", "source", "weight_of"]
 
 Array = NDArray[Any]
 CLASSES, FEATURES = 5, 16
@@ -179,18 +179,6 @@ def _cosine() -> Source:
     )
 
 
-def _cosine_similarity() -> Source:
-    """The product is a broadcast Mul and a ReduceSum: there is no linear layer to replace the weight of."""
-    import torch
-
-    head = torch.nn.Linear(FEATURES, CLASSES, bias=False)
-    return _custom(
-        lambda net, h: 16.0 * torch.cosine_similarity(h[:, None], net.weight[None], dim=-1),
-        head,
-        None,
-    )
-
-
 def _weight_norm() -> Source:
     import torch
 
@@ -348,7 +336,6 @@ _MODELS: dict[str, Callable[[], Source]] = {
     "auxiliary": _auxiliary,
     "with-features": _with_features,
     "cosine": _cosine,
-    "cosine-similarity": _cosine_similarity,
     "weight-norm": _weight_norm,
     "spectral-norm": _spectral_norm,
     "batch-norm": _batch_norm,
@@ -377,7 +364,6 @@ _CHOOSE = {
 _REASONS = {
     "multi-label": "sigmoid",
     "regression": r"\b(1|one)\b",
-    "cosine-similarity": "ReduceSum|Mul|Div|constant|linear",
 }
 
 
@@ -396,10 +382,15 @@ def source(name: str) -> Source:
 
 
 def legacy(name: str, folder: Path, opset: int = 17, fixed: bool = False) -> Path:
-    """Write a model with the exporter that traces, for any batch size or a fixed one."""
+    """Write a model of the table with the exporter that traces, for any batch size or a fixed one."""
+    return legacy_of(source(name), folder, opset, fixed)
+
+
+def legacy_of(model: Source, folder: Path, opset: int = 17, fixed: bool = False) -> Path:
+    """Write a model with the exporter that traces."""
     import torch
 
-    model, path = source(name), folder / "model.onnx"
+    path = folder / "model.onnx"
     axes = None if fixed else {tensor: {0: "N"} for tensor in ("x", *model.outputs)}
     with quiet():
         torch.onnx.export(
@@ -424,10 +415,15 @@ def legacy_external(name: str, folder: Path) -> Path:
 
 
 def dynamo(name: str, folder: Path, opset: int | None = None, fixed: bool = False) -> Path:
-    """Write a model with the exporter on torch.export; its tensors lie in a file beside it."""
+    """Write a model of the table with the exporter on torch.export; its tensors lie in a file beside it."""
+    return dynamo_of(source(name), folder, opset, fixed)
+
+
+def dynamo_of(model: Source, folder: Path, opset: int | None = None, fixed: bool = False) -> Path:
+    """Write a model with the exporter on torch.export."""
     import torch
 
-    model, path = source(name), folder / "model.onnx"
+    path = folder / "model.onnx"
     with quiet():
         torch.onnx.export(
             model.module,

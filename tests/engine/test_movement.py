@@ -35,7 +35,7 @@ def several() -> onnx.ModelProto:
 
 def moved(new: Any, size: int = 16, **fields: Any) -> OutputDifference:
     model = opened(several())
-    both = Both(model.model, open_model(model.model, CPU), load_model(new), model.readout, output_of(model.readout))
+    both = Both(model.model, open_model(model.model, CPU), load_model(new), (model.readout,), output_of(model.readout))
     return run_both(replace(both, **fields), CPU, source_of(model, X), size, silent)
 
 
@@ -68,7 +68,7 @@ def test_outputs_behind_the_head_are_told_from_those_in_front() -> None:
     assert (features.values, label.values) == (300, 50)
     assert (label.name, label.depends_on_head) == ("label", True)
     assert label.differing > 0
-    assert all(each.depends_on_head for each in moved(scaled(1), readout=None).others)  # nobody knows
+    assert all(each.depends_on_head for each in moved(scaled(1), readouts=()).others)  # nobody knows
 
 
 def test_the_same_file_moved_nothing() -> None:

@@ -45,6 +45,7 @@ from tna_onnx.results.difference import ModelDifference, OutputDifference
 from tna_onnx.results.evaluation import Evaluation
 from tna_onnx.results.gates import Gates
 from tna_onnx.results.guarding import Guard
+from tna_onnx.results.heads import HeadReports
 from tna_onnx.results.inspection import HeadInfo, Inspection
 from tna_onnx.results.report import Comparison, CurvePoint, Report
 from tna_onnx.results.shifting import Shift
@@ -56,7 +57,19 @@ __all__ = ["FILE", "attributes", "make_schema", "text_of"]
 
 FILE = Path(tna_onnx.__file__).parent / "results/schema.json"
 
-KINDS = (Report, Evaluation, Collection, Inspection, ModelDifference, ModelComparison, Guard, Shift, Studies, Study)
+KINDS = (
+    Report,
+    HeadReports,
+    Evaluation,
+    Collection,
+    Inspection,
+    ModelDifference,
+    ModelComparison,
+    Guard,
+    Shift,
+    Studies,
+    Study,
+)
 """Whatever `--json` writes."""
 
 DESCRIPTION = (

@@ -34,7 +34,8 @@ from tna_onnx.results.difference import ModelDifference, OtherOutput, OutputDiff
 from tna_onnx.results.evaluation import Evaluation
 from tna_onnx.results.gates import Gates
 from tna_onnx.results.guarding import ConfidenceGroup, Decisions, Detection, Guard, GuardInput, GuardOutput
-from tna_onnx.results.inspection import HeadInfo, Inspection
+from tna_onnx.results.heads import HeadReports
+from tna_onnx.results.inspection import HeadInfo, Inspection, ScoresInfo
 from tna_onnx.results.report import Changes, Comparison, CurvePoint, MethodScores, Report
 from tna_onnx.results.shifting import ClassFrequency, Shift, ShiftEffect, ShiftEvidence
 from tna_onnx.results.study import Chart, Column, Line, Studies, Study
@@ -47,8 +48,8 @@ jsonschema = pytest.importorskip("jsonschema")
 FAST = [*words_of(PLAIN), "--quiet"]
 SEARCHED = [*words_of(TILTED), "--quiet"]
 KINDS = [
-    "report", "evaluation", "collection", "inspection", "modeldifference", "modelcomparison", "guard", "shift",
-    "studies", "study",
+    "report", "headreports", "evaluation", "collection", "inspection", "modeldifference", "modelcomparison", "guard",
+    "shift", "studies", "study",
 ]  # fmt: skip
 
 
@@ -80,7 +81,7 @@ def test_the_schema_is_one_and_each_kind_has_its_own() -> None:
     for schema in (json_schema(), *map(json_schema, KINDS)):
         jsonschema.Draft202012Validator.check_schema(schema)
     assert len({json_schema(kind)["$id"] for kind in KINDS}) == len(KINDS)
-    with pytest.raises(ValueError, match="no result of kind 'nonsense'; expected report, evaluation"):
+    with pytest.raises(ValueError, match="no result of kind 'nonsense'; expected report, headreports, evaluation"):
         json_schema("nonsense")
 
 
@@ -124,6 +125,7 @@ CLASSES = {
     "report": fields(Report) - {"recalibrated"} | HEAD | {"verdict"},
     "evaluation": fields(Evaluation) | HEAD,
     "collection": fields(Collection) | HEAD,
+    "headreports": fields(HeadReports) | HEAD | {"verdict"},
     "inspection": fields(Inspection) | HEAD,
     "modeldifference": fields(ModelDifference) | HEAD | {"verdict"},
     "modelcomparison": fields(ModelComparison) | HEAD,
@@ -153,6 +155,7 @@ CLASSES = {
     "preprocessing": fields(ResolvedRecipe),
     "change": fields(Difference),
     "head": fields(HeadInfo),
+    "scores_info": fields(ScoresInfo),
     "refusal": fields(Refusal),
     "outputs": fields(OutputDifference),
     "other_output": fields(OtherOutput),

@@ -13,7 +13,8 @@ from tna_onnx.graph.load import Model, ModelSource
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.graph.own_names import provenance
 from tna_onnx.graph.readout import Head, Refusal
-from tna_onnx.results.inspection import LABELS, HeadInfo, Inspection
+from tna_onnx.graph.scores import behind_outputs
+from tna_onnx.results.inspection import LABELS, HeadInfo, Inspection, ScoresInfo
 
 __all__ = ["inspect"]
 
@@ -45,8 +46,27 @@ def inspect(
         opset=loaded.opset,
         inputs=tuple(_input_lines(loaded)),
         heads=tuple(_info(loaded, head) for head in by_node.values()),
+        scores=() if heads else _scores(loaded),
         refusals=tuple(_refusal(loaded, refusal) for refusal in refusals),
         provenance=provenance(loaded),
+    )
+
+
+def _scores(model: Model) -> tuple[ScoresInfo, ...]:
+    """Say which outputs a map can go behind; one of several that lead to the same tensor."""
+    found = {readout.logits: (readout, walked) for readout, walked in reversed(behind_outputs(model))}
+    return tuple(
+        ScoresInfo(
+            output=readout.output,
+            node=walked.where,
+            logits=readout.logits,
+            holds=readout.holds,
+            classes=readout.n_classes,
+            activation=readout.activation,
+            measure=walked.measure,
+            several=readout.several,
+        )
+        for readout, walked in reversed(found.values())
     )
 
 
@@ -73,6 +93,7 @@ def _info(model: Model, head: Head) -> HeadInfo:
         activation=head.activation,
         follows=head.follows,
         output=head.output,
+        several=head.several,
     )
 
 

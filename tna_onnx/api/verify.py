@@ -17,13 +17,13 @@ from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.extraction.batch_size import BatchSize, batch_size_notes, check_batch_size, choose_batch_size
 from tna_onnx.extraction.isolated import open_source
 from tna_onnx.extraction.sessions import in_rows, input_specs, open_model
-from tna_onnx.graph.difference import differences
+from tna_onnx.graph.difference import Difference, differences, head_differences
 from tna_onnx.graph.head import choose_head, find_heads
 from tna_onnx.graph.integers import opened_like
 from tna_onnx.graph.load import Model, ModelSource
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.graph.outputs import class_output, output_of
-from tna_onnx.graph.own_names import provenance
+from tna_onnx.graph.own_names import calibrated_heads, head_provenance
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.scores import choose_readout
 from tna_onnx.results.difference import ModelDifference, OutputDifference
@@ -77,7 +77,7 @@ def verify(
         raise UsageError("preprocessing was given, but no data to preprocess; add --data, or leave it away")
     old = open_source(original, options)
     files = _Files.of(old, opened_like(old, open_source(recalibrated, options)), options)
-    found = differences(files.old, files.new, files.readout)
+    found = files.differences()
     sound = all(d.explained for d in found)
     notes = _notes(files)
     outputs: OutputDifference | None = None
@@ -123,6 +123,7 @@ class _Files:
         options: on the original, completed by what the new file says about itself.
         readout: the original's head, or its tensor of scores; None where there is neither.
         known: provenance of the new file; empty if tna-onnx did not write it.
+        heads: graph outputs of several heads that were recalibrated in it.
     """
 
     old: Model
@@ -130,6 +131,7 @@ class _Files:
     options: ModelOptions
     readout: Readout | None
     known: dict[str, str]
+    heads: tuple[str, ...]
 
     @classmethod
     def of(cls, old: Model, new: Model, options: ModelOptions) -> _Files:
@@ -138,14 +140,33 @@ class _Files:
         Raises:
             UnsupportedModel: several heads and no word on which, or the word names none.
         """
-        known = provenance(new)
+        heads = calibrated_heads(new)
         output = options.output_name
+        if options.head in old.outputs and options.head in heads:
+            output = options.head
+        if heads and output is None and options.head is None:
+            output = heads[0]
+        known = head_provenance(new, output)
         # the user's words go before those of the file
         if output is None and options.head is None and known.get("output") in old.outputs:
             output = known["output"]
         options = replace(options, output_name=output)
         readout = _readout(old, options.head, output, options.output_kind or _plain_kind(known))
-        return cls(old, new, options, readout, known)
+        return cls(old, new, options, readout, known, heads)
+
+    def differences(self) -> tuple[Difference, ...]:
+        """Compare both files; of several heads, each explains its own differences."""
+        if not self.heads:
+            return differences(self.old, self.new, self.readout)
+        return head_differences(self.old, self.new, self.readouts)
+
+    @property
+    def readouts(self) -> tuple[Readout, ...]:
+        """All heads that were recalibrated, or the tensor of scores."""
+        found: tuple[Readout | None, ...] = (self.readout,)
+        if self.heads:
+            found = tuple(_readout(self.old, None, name, self.options.output_kind) for name in self.heads)
+        return tuple(each for each in found if each is not None)
 
 
 def _open(files: _Files, data: Data, device: Device) -> tuple[Both, Source]:
@@ -156,7 +177,7 @@ def _open(files: _Files, data: Data, device: Device) -> tuple[Both, Source]:
     session = in_rows(open_model(files.old, device), output, files.old.name)
     names = data.class_names(files.old.metadata, output.labels, output.n_classes)
     source = data.open(input_specs(session), output.n_classes, names, several=output.several)
-    return Both(files.old, session, files.new, files.readout, output), source
+    return Both(files.old, session, files.new, files.readouts, output), source
 
 
 def _readout(model: Model, head: str | None, output: str | None, kind: str | None) -> Readout | None:

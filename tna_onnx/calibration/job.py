@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tna_onnx.calibration.settings import Settings
+from tna_onnx.calibration.turn import Turn
 from tna_onnx.data.options import Data
 from tna_onnx.extraction.batch_size import DEFAULT, BatchSize
 from tna_onnx.graph.load import ModelSource
@@ -35,6 +36,7 @@ class Job:
         batch_size: samples per run, or `auto`.
         cache: folder of feature stores.
         engine: who runs the model, in the words of the command line.
+        turn: which of several heads this is; None where there is one.
     """
 
     model: ModelSource
@@ -52,6 +54,7 @@ class Job:
     batch_size: BatchSize = DEFAULT
     cache: str | Path | None = None
     engine: str = "local"
+    turn: Turn | None = None
 
     @property
     def folder(self) -> Path | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +16,7 @@ from tna_onnx.data.positions import sample_labels
 from tna_onnx.data.source import Source
 from tna_onnx.errors import DataError
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.own_names import provenance
+from tna_onnx.graph.own_names import calibrated_heads, head_provenance
 
 __all__ = ["Told", "check_leaks"]
 
@@ -51,7 +52,13 @@ class Told:
 
 
 def check_leaks(
-    model: Model, calib: Told, held_out: Told | None, limits: Limits, *, cross_fits: bool = True
+    model: Model,
+    calib: Told,
+    held_out: Told | None,
+    limits: Limits,
+    *,
+    cross_fits: bool = True,
+    earlier: bool = True,
 ) -> tuple[str, ...]:
     """Refuse held-out samples that were calibrated on; return what else there is to say about equal samples.
 
@@ -61,6 +68,7 @@ def check_leaks(
         held_out: samples for the report, if given.
         limits: how much may be shared.
         cross_fits: whether the command cross-fits without held-out samples; else it measures on those of `calib`.
+        earlier: whether earlier runs on the model count; of several heads, they are turns of the same run.
 
     Raises:
         DataError: more is shared than the limit allows, or a sample cannot be read.
@@ -68,7 +76,8 @@ def check_leaks(
     sets = [calib]
     if held_out is not None:
         sets.append(held_out)
-    notes = [note for each in sets for note in _refuse_earlier(model, each, limits)]
+    runs = [head_provenance(model, output) for output in calibrated_heads(model) or (None,)]
+    notes = [note for each in sets for run in runs if earlier for note in _refuse_earlier(model, run, each, limits)]
     for judging in sets[1:]:
         notes += _refuse_shared(calib, judging, limits, cross_fits=cross_fits)
     for each in sets:
@@ -103,13 +112,12 @@ def _refuse_shared(calib: Told, held_out: Told, limits: Limits, *, cross_fits: b
     return []
 
 
-def _refuse_earlier(model: Model, each: Told, limits: Limits) -> list[str]:
+def _refuse_earlier(model: Model, entries: Mapping[str, str], each: Told, limits: Limits) -> list[str]:
     """Refuse data that the model was recalibrated on before: it looks better on them than it is.
 
     Raises:
         DataError: such data.
     """
-    entries = provenance(model)
     own = entries.get("calibration_sha256")
     if own is None:
         return []

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tna_onnx.calibration.job import Job
+from tna_onnx.calibration.leaks import Told
 from tna_onnx.calibration.task import Collected
 from tna_onnx.data.options import Data
 from tna_onnx.engine.collecting import spread_on
@@ -58,10 +59,11 @@ class Network:
     progress: Progress
     job: Job
 
-    def collect(self, samples: Samples, stage: str, data: Data, cache: Path | None) -> Collected:
+    def collect(self, told: Told, samples: Samples, stage: str, data: Data, cache: Path | None) -> Collected:
         """Run the samples, once, up to the head; samples that hold logits are taken as they are.
 
         Args:
+            told: the digests of the samples.
             samples: opened here.
             stage: what progress calls them: two data sets under one name would look like one that is read twice.
             data: what the user named.
@@ -73,19 +75,25 @@ class Network:
         if isinstance(readout, Head):
             readout = self.probed.readout
         spread = None if samples.given else spread_on(self.job.engine, data)
-        if spread is None:
-            table = collect_features(
+        if spread is not None:
+            return Collected(replace(samples, readout=readout), self._spread(spread, readout, samples, advance, cache))
+
+        def run() -> FeatureTable:
+            return collect_features(
                 self.opened, readout, samples.source, self.batch_size, advance, cache, samples.given
             )
-        else:
-            table = self._spread(spread, readout, samples, advance, cache)
+
+        turn = self.job.turn
+        table = run() if turn is None else turn.tables.collected(readout, samples, told.digests, run)
         return Collected(replace(samples, readout=readout), table)
 
-    def collect_beside(self, samples: Samples | None, stage: str, data: Data | None) -> Collected | None:
+    def collect_beside(
+        self, told: Told | None, samples: Samples | None, stage: str, data: Data | None
+    ) -> Collected | None:
         """Do the same with samples that nothing is fitted on later, if there are any: no store of them stays."""
-        if samples is None or data is None:
+        if samples is None or data is None or told is None:
             return None
-        return self.collect(samples, stage, data, None)
+        return self.collect(told, samples, stage, data, None)
 
     def _spread(
         self, spread: Spread, readout: Readout, samples: Samples, advance: Progress, cache: Path | None

@@ -70,8 +70,10 @@ def open_task(job: Job, progress: Progress) -> Task:
     # before the network runs over any of them
     _check_samples(job, samples, held_out, training)
     # after the counts, because it reads all data
+    told = Told(samples.source, samples.form)
     judging = None if held_out is None else Told(held_out.source, held_out.form)
-    data_notes = check_leaks(model, Told(samples.source, samples.form), judging, job.calib.limits)
+    taught = None if training is None else Told(training.source, training.form)
+    data_notes = check_leaks(model, told, judging, job.calib.limits, earlier=job.turn is None)
     data_notes += source_notes(samples.source)
     if not samples.given:
         data_notes += tuple(preprocessing_warnings(samples.source, opened.inputs, job.calib.preprocessing))
@@ -95,9 +97,9 @@ def open_task(job: Job, progress: Progress) -> Task:
         class_output=output_of(readout),
         class_names=names,
         output=target,
-        calibration=network.collect(samples, "calibration data", job.calib, job.folder),
-        held_out=network.collect_beside(held_out, "held-out data", job.held_out),
-        training=network.collect_beside(training, "training data", job.training),
+        calibration=network.collect(told, samples, "calibration data", job.calib, job.folder),
+        held_out=network.collect_beside(judging, held_out, "held-out data", job.held_out),
+        training=network.collect_beside(taught, training, "training data", job.training),
         provider=provider,
         fallback=fallback,
         batch_size=size,
@@ -248,6 +250,8 @@ def _check_samples(job: Job, samples: Samples, held_out: Samples | None, trainin
         UsageError, DataError: one of these.
     """
     bins = job.settings.bins
+    if job.turn is not None:
+        job.turn.require_data(samples)
     if job.engine != "local" and samples.readout.several:
         raise UsageError(f"several predictions a sample are collected in this process; leave --engine {job.engine} out")
     # a store does not say which rows are of one sample

@@ -25,6 +25,7 @@ from tna_onnx.calibration.task import Task
 from tna_onnx.calibration.writing import Writing
 from tna_onnx.calibration.written import check_written, checked_samples
 from tna_onnx.errors import UnsupportedModel
+from tna_onnx.graph.nodes import PREFIX
 from tna_onnx.graph.readout import Head
 from tna_onnx.graph.rewrite import unchanged
 from tna_onnx.graph.save import pending
@@ -67,7 +68,7 @@ def _recalibrate(
 ) -> Report:
     # wrong labels would make every later number meaningless: before the search
     labels = check_labels(job, task)
-    writing = Writing(task, job.settings.fold)
+    writing = Writing(task, job.settings.fold, job.turn.block if job.turn else PREFIX)
     # a map that the graph cannot hold, or that lacks classes, is refused before the search, not after it
     writing.require(job.settings.resolved_map)
     labels.require(job.settings.resolved_map)
@@ -78,7 +79,10 @@ def _recalibrate(
     strategy = _strategy(job, task, [name for name in writing.choices if labels.covers(name)])
     outcome = _search(task, strategy, progress)
     folding = writing.folding(outcome)
-    rewritten = writing.write(outcome, provenance_entries(task, job.settings, outcome))
+    entries = provenance_entries(task, job.settings, outcome)
+    if job.turn is not None:
+        entries = job.turn.entries(entries, task)
+    rewritten = writing.write(outcome, entries)
     if outcome.unchanged:
         rewritten = unchanged(task.model, task.readout)
 
@@ -89,6 +93,8 @@ def _recalibrate(
         checked = checked_samples(task)
         shipped = writing.shipped(outcome, checked)
         verification = check_written(task, rewritten, path, checked, shipped)
+        if job.turn is not None:
+            job.turn.check_others(task, path, checked)
         _log.info("check: %s samples, largest |p - p'| %.1e", f"{verification.samples:,}", verification.max_difference)
         # these are there already, where the checked samples are those of the report
         after = shipped

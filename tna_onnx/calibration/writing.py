@@ -20,7 +20,7 @@ from tna_onnx.calibration.outcome import Outcome
 from tna_onnx.calibration.task import Collected, Task
 from tna_onnx.engine.logits import Logits
 from tna_onnx.errors import UnsupportedModel
-from tna_onnx.graph.nodes import can_append, too_old
+from tna_onnx.graph.nodes import PREFIX, can_append, too_old
 from tna_onnx.graph.opsets import map_opset
 from tna_onnx.graph.readers import can_insert, can_scale
 from tna_onnx.graph.rewrite import Rewritten, rewrite
@@ -51,10 +51,12 @@ class Writing:
     Attributes:
         task: what was opened.
         fold: whether the user wants maps in weight and bias, where that is possible.
+        block: how names of appended nodes begin.
     """
 
     task: Task
     fold: bool
+    block: str = PREFIX
 
     @functools.cached_property
     def maps(self) -> tuple[str, ...]:
@@ -169,6 +171,7 @@ class Writing:
             **change,
             keeps_order=keeps_order,
             logits_shape=task.probed.logits_shape,
+            block=self.block,
             metadata=metadata,
         )
 

@@ -13,6 +13,7 @@ from tna_onnx.cli.config import config_options, setting_sources
 from tna_onnx.cli.decision_options import add_option, level_options, ood_data_option
 from tna_onnx.cli.extras import Extras, extra_options
 from tna_onnx.cli.gates import change_options, limit_options, run_gated
+from tna_onnx.cli.heads import calibrate_several, require_plain
 from tna_onnx.cli.options import (
     bins_option,
     calibration_data_options,
@@ -20,8 +21,8 @@ from tna_onnx.cli.options import (
     data_options,
     engine_option,
     model_argument,
-    model_options,
     run_options,
+    several_heads_options,
     together,
 )
 from tna_onnx.cli.paths import check_result_file, default_output
@@ -93,7 +94,7 @@ _result_options = together(
 @data_options
 @preprocessing_options
 @bins_option
-@model_options
+@several_heads_options
 @run_options
 @engine_option
 @config_options
@@ -137,6 +138,10 @@ def calibrate(
     earlier = output is not None and output.is_file() and not arguments["dry_run"]
     # the last step before the work: what changes from here on was written by this run
     watch([output, json_file, details], arguments["cache"])
+    if isinstance(arguments["head"], tuple):
+        require_plain(arguments, details, extras)
+        calibrate_several(json_file, recipe, quiet=quiet, plot=plot, earlier=earlier, arguments=arguments)
+        return
     with progress_shown(not quiet) as progress:
         report, missed = run_gated(run, preprocessing=recipe, details=needs_details, progress=progress, **arguments)
     # MLflow comes last: it takes the files that the other steps have written.

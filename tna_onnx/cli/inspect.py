@@ -30,7 +30,7 @@ def inspect(model: str | None, json_file: str | None, **arguments: Any) -> None:
     from tna_onnx.api.inspect import inspect as run  # noqa: PLC0415 - NumPy loads only when a command runs
     from tna_onnx.cli.show import finish, json_step  # noqa: PLC0415
     from tna_onnx.cli.signals import loaded  # noqa: PLC0415
-    from tna_onnx.render.text import inspection_text  # noqa: PLC0415
+    from tna_onnx.render.inspection_text import inspection_text  # noqa: PLC0415
 
     # `inspect --json MODEL`: click cannot tell whether the word belongs to the flag
     if model is None and json_file not in (None, "-"):
@@ -44,5 +44,5 @@ def inspect(model: str | None, json_file: str | None, **arguments: Any) -> None:
     loaded()  # the runtime is not needed here, so nothing else loads
     inspection = run(model, **arguments)
     finish(inspection_text(inspection), [json_step(json_file, inspection)], json_file == "-")
-    # Raises if there is no head, but only after the description, which says why.
-    inspection.require_head()
+    # Raises if nothing can be calibrated, but only after the description, which says why.
+    inspection.require_scores()

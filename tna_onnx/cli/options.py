@@ -9,7 +9,7 @@ import click
 
 from tna_onnx.calibration.settings import Settings
 from tna_onnx.cli.positional import DataOption
-from tna_onnx.cli.types import Number, batch_size, choice, data_limits, model_limits, names
+from tna_onnx.cli.types import Number, batch_size, choice, data_limits, model_limits, names, one_or_more
 from tna_onnx.data.formats import FORMATS
 from tna_onnx.data.words import POSITION_WORDS
 from tna_onnx.graph.options import OUTPUT_KINDS
@@ -27,6 +27,7 @@ __all__ = [
     "model_argument",
     "model_options",
     "run_options",
+    "several_heads_options",
     "together",
 ]
 
@@ -94,7 +95,7 @@ labelled_data_options = together(
 data_options = together(
     click.option("--format", type=choice(FORMATS), help="Format of the data.  [default: detected]"),
     click.option("--classes", type=click.Path(), help="File with the class names in the model's order."),
-    click.option("--label-column", metavar="NAME", help="Column of a manifest or table with the labels."),
+    click.option("--label-column", metavar="NAME", help="Column of a table or manifest, or array, with the labels."),
     click.option(
         "--columns",
         metavar="NAMES",
@@ -165,8 +166,7 @@ foreign_model_options = together(
     ),
 )
 
-model_options = together(
-    click.option("--head", metavar="NODE", help="Node of the head, for a model with several."),
+_output_options = together(
     click.option("--output-name", metavar="NAME", help="Graph output to use, for a model with several."),
     click.option(
         "--output-kind",
@@ -174,6 +174,23 @@ model_options = together(
         help="What that output holds, if the graph does not show it.",
     ),
     foreign_model_options,
+)
+
+model_options = together(
+    click.option("--head", metavar="NAME", help="Head to use, for a model with several: its output, or its node."),
+    _output_options,
+)
+
+several_heads_options = together(
+    click.option(
+        "--head",
+        metavar="NAME",
+        multiple=True,
+        callback=one_or_more,
+        help="Head to calibrate, for a model with several: its output, or its node. Repeat the option to calibrate "
+        "several in one file; labels have the names of the outputs then.",
+    ),
+    _output_options,
 )
 
 run_options = together(

@@ -24,6 +24,7 @@ __all__ = [
     "model_limits",
     "names",
     "numbers",
+    "one_or_more",
     "size",
 ]
 
@@ -66,6 +67,13 @@ def flat(_ctx: click.Context, _param: click.Parameter, groups: tuple[tuple[str, 
     """Return the words of all groups, each once, in the order of their first occurrence."""
     # a dict keeps the order of the first occurrence, which a set does not
     return tuple(dict.fromkeys(word for group in groups for word in group))
+
+
+def one_or_more(_ctx: click.Context, _param: click.Parameter, words: tuple[str, ...]) -> str | tuple[str, ...] | None:
+    """Return None for no word, a single word as it is, and several as they are."""
+    if len(words) > 1:
+        return words
+    return words[0] if words else None
 
 
 def numbers(_ctx: click.Context, _param: click.Parameter, text: str | None) -> tuple[float, ...] | None:

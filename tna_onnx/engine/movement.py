@@ -30,14 +30,14 @@ class Both:
         old: the original.
         session: on it.
         new: the recalibrated file.
-        readout: the original's head, or its tensor of scores; None where there is neither.
+        readouts: the original's heads that were recalibrated, or its tensor of scores; empty where there is neither.
         output: the original's output that classifies.
     """
 
     old: Model
     session: Session
     new: Model
-    readout: Readout | None
+    readouts: tuple[Readout, ...]
     output: ClassOutput
 
 
@@ -69,7 +69,7 @@ def run_both(both: Both, device: Device, source: Source, batch_size: int, progre
             tally.add(x, y)
         done += len(labels)
         progress("compare", done, len(source))
-    downstream = _downstream(both.old, both.readout)
+    downstream = _downstream(both.old, both.readouts)
     return OutputDifference(
         data=source.describe(),
         samples=done,
@@ -155,9 +155,12 @@ def _probabilities(values: NDArray[Any], output: ClassOutput, count: int, where:
     return output.probabilities(values)
 
 
-def _downstream(model: Model, readout: Readout | None) -> set[str]:
-    """Return the outputs that are computed from the head's scores, or from the tensor of scores."""
-    if readout is None:
+def _downstream(model: Model, readouts: tuple[Readout, ...]) -> set[str]:
+    """Return the outputs that are computed from the scores of a head, or from the tensor of scores."""
+    if not readouts:
         return {*model.outputs}
-    first = readout.stored_weight.reader if isinstance(readout, Head) else model.producers.get(readout.logits, -1)
-    return {name for name in model.outputs if first in ancestors(model, name)}
+    firsts = [
+        each.stored_weight.reader if isinstance(each, Head) else model.producers.get(each.logits, -1)
+        for each in readouts
+    ]
+    return {name for name in model.outputs if not ancestors(model, name).isdisjoint(firsts)}

@@ -9,9 +9,11 @@ From a graph output the walk goes backwards to the first linear layer, through n
    numbers, at run time.
 3. Mul and Div by a constant of one element, or one per class, multiply both scales that lie behind them.
 4. Add of a constant is the bias, once, and only in front of a layer without one.
-5. Element-wise functions, pooling, quantisation, further constants, and Mul and Div by something computed beside the
-   linear layer: the graph itself has to compute the logits (`Head.linear` is false).
+5. Element-wise functions, pooling, quantisation, further constants, Mul and Div by something computed beside the
+   linear layer, one such number a sample added: the graph itself has to compute the logits (`Head.linear` is false).
 6. The linear layer: see `graph.linear`.
+
+Distances and sums of products that no layer makes have no class vectors (`walk.no_vectors`); maps can go behind them.
 
 Two linear layers that meet are refused, and so is anything else, with the node and the reason. A refusal is a value;
 `choose_head` raises.
@@ -50,7 +52,7 @@ def choose_head(model: Model, node: str | None = None, output: str | None = None
 
     Args:
         model: the model.
-        node: label of the linear node, where there are several.
+        node: label of the linear node, where there are several, or its graph output.
         output: graph output that the head must lead to.
         single: the output holds one logit a sample, whose Sigmoid was left out.
 
@@ -70,6 +72,8 @@ def choose_head(model: Model, node: str | None = None, output: str | None = None
         heads = _last(model, heads)
         _refuse_doubt(model, heads, refusals)
     by_node = {head.node: head for head in reversed(heads)}  # reversed: of several outputs, the first stays
+    if node is not None and node not in by_node:
+        node = next((head.node for head in heads if head.output == node), node)
     if node is not None:
         return _named(model, node, by_node, refusals)
     if not by_node:
@@ -80,7 +84,8 @@ def choose_head(model: Model, node: str | None = None, output: str | None = None
     if len(by_node) > 1:
         listing = ", ".join(f"{head.node} (output '{head.output}')" for head in by_node.values())
         raise UnsupportedModel(
-            f"{model.name}: {len(by_node)} heads found: {listing}; choose one with --head NODE, or --output-name NAME"
+            f"{model.name}: {len(by_node)} heads found: {listing}; choose one with --head NODE, or --output-name NAME; "
+            "calibrate takes several: --head A --head B"
         )
     return next(iter(by_node.values()))
 

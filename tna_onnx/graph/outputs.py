@@ -17,7 +17,7 @@ from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.head import choose_head, find_heads
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX
-from tna_onnx.graph.own_names import provenance
+from tna_onnx.graph.own_names import head_provenance
 from tna_onnx.graph.readout import Readout
 from tna_onnx.graph.scores import choose_readout, find_readout
 from tna_onnx.graph.several import (
@@ -164,11 +164,14 @@ def class_output(
         UnsupportedModel: the graph does not tell.
     """
     # What the tool wrote counts only where the graph bears it out.
-    known = provenance(model)
+    known = head_provenance(model, output or _output_of(model, head))
     name = known.get("output")
     classes = known.get("classes", "")
     if kind is None and output in (None, name) and known.get("output_kind") == "positive_logit":
         kind = "logit"
+    if head is not None and head == name:
+        head = None
+        output = name
     heads, refusals = find_heads(model, single=kind == "logit")
     if head is None and name is not None and output in (None, name):
         for candidate in heads:
@@ -183,6 +186,11 @@ def class_output(
     if head is not None or (kind is None and any(output in (None, candidate.output) for candidate in heads)):
         return output_of(choose_head(model, head, output))
     return output_of(choose_readout(model, output, kind))
+
+
+def _output_of(model: Model, word: str | None) -> str | None:
+    """Return the output that a word for a head names; None where it names a node."""
+    return word if word in model.outputs else None
 
 
 def _behind_map(model: Model, name: str, known: dict[str, str], classes: int) -> ClassOutput:

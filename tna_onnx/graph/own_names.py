@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX
 
-__all__ = ["METADATA_PREFIX", "PRIOR_BLOCK", "RAW_LOGITS", "provenance", "raw_logits"]
+__all__ = [
+    "METADATA_PREFIX",
+    "PRIOR_BLOCK",
+    "RAW_LOGITS",
+    "block_of",
+    "calibrated_heads",
+    "head_entries",
+    "head_provenance",
+    "provenance",
+    "raw_logits",
+]
 
 METADATA_PREFIX = f"{PREFIX}."
 """How the keys of this tool's metadata begin."""
@@ -25,3 +37,31 @@ def provenance(model: Model) -> dict[str, str]:
 def raw_logits(block: str = PREFIX) -> str:
     """Return what the logits are called in front of an appended block."""
     return RAW_LOGITS.replace(PREFIX, block, 1)
+
+
+_HEAD = "head"
+
+
+def block_of(output: str) -> str:
+    """Return how names of the nodes of one of several heads begin, by the graph output of that head."""
+    return f"{PREFIX}/{output}"
+
+
+def head_entries(entries: Mapping[str, str], output: str) -> dict[str, str]:
+    """Return the entries of one of several heads as they stand in the file: `head/OUTPUT/KEY`."""
+    return {f"{_HEAD}/{output}/{key}": value for key, value in entries.items()}
+
+
+def calibrated_heads(model: Model) -> tuple[str, ...]:
+    """Return the graph outputs of which a file of several heads has entries, in order; empty for any other file."""
+    keys = [key for key in provenance(model) if key.startswith(f"{_HEAD}/")]
+    found = (output for key in keys for output in model.outputs if key.startswith(f"{_HEAD}/{output}/"))
+    return tuple(dict.fromkeys(found))
+
+
+def head_provenance(model: Model, output: str | None) -> dict[str, str]:
+    """Return the entries on one output of a file with several heads; of any other file, all entries."""
+    entries = provenance(model)
+    start = f"{_HEAD}/{output}/"
+    own = {key.removeprefix(start): value for key, value in entries.items() if key.startswith(start)}
+    return own or entries

@@ -5,6 +5,9 @@ The graph says what an output holds (what follows the head), or the user; values
 
 from __future__ import annotations
 
+import contextlib
+from dataclasses import replace
+
 import onnx
 
 from tna_onnx.errors import UnsupportedModel
@@ -19,7 +22,7 @@ from tna_onnx.graph.several import ONE, OPEN_AXIS, class_axis_of, declared_sizes
 from tna_onnx.graph.stored import Refused
 from tna_onnx.graph.walk import ONE_NUMBER, SINGLE_ONLY, Walked, require_little_slack, walk_back
 
-__all__ = ["choose_readout", "find_readout"]
+__all__ = ["behind_outputs", "choose_readout", "find_readout"]
 
 
 def find_readout(model: Model, head: str | None = None, output: str | None = None, kind: str | None = None) -> Readout:
@@ -82,6 +85,24 @@ def choose_readout(model: Model, output: str | None = None, kind: str | None = N
         names = ", ".join(readout.output for readout in readouts)
         raise UnsupportedModel(f"{model.name}: several outputs can be calibrated: {names}; choose one: --output-name")
     return readouts[0]
+
+
+def behind_outputs(model: Model) -> list[tuple[Readout, Walked]]:
+    """Return the tensors that maps can go behind, and what the walk learned.
+
+    Where the graph does not tell what an output holds, and the user would have to, `Readout.holds` is empty.
+    """
+    found = []
+    for info in model.proto.graph.output:
+        walked = walk_back(model, info.name)
+        try:
+            found.append((_readout(model, info, None), walked))
+        except Refused:
+            # a forest and the like are asked about; a regressor or a detector is not
+            with contextlib.suppress(Refused):
+                if not purpose(model):
+                    found.append((replace(_readout(model, info, "logits"), holds=""), walked))
+    return found
 
 
 def _readout(model: Model, info: onnx.ValueInfoProto, kind: str | None) -> Readout:
@@ -148,6 +169,8 @@ def _holds(walked: Walked, kind: str | None, columns: int) -> str:
     if columns == 1:
         raise Refused(f"holds {ONE_NUMBER}")
     if kind == "logit":
+        return "logits"
+    if walked.measure:  # the larger, the better, and of any size
         return "logits"
     holds = kind or _known_kind(walked.node)
     if not holds:

@@ -17,11 +17,10 @@ from tna_onnx.render.lines import lines_text, note_lines
 from tna_onnx.render.plot import ReliabilityPlot
 from tna_onnx.results.collection import Collection
 from tna_onnx.results.evaluation import Evaluation
-from tna_onnx.results.inspection import LABELS, HeadInfo, Inspection
 from tna_onnx.results.report import Comparison, Report
 from tna_onnx.results.standing import Word, changed
 
-__all__ = ["collection_text", "evaluation_text", "inspection_text", "report_text", "show"]
+__all__ = ["collection_text", "evaluation_text", "report_text", "show"]
 
 # Columns that every table fits into.
 _MIN_WIDTH = 100
@@ -106,25 +105,6 @@ def collection_text(collection: Collection) -> RenderableType:
     return lines_text(lines)
 
 
-def inspection_text(inspection: Inspection) -> RenderableType:
-    """Heads and refusals of a model."""
-    lines = [
-        f"model    {inspection.model}",
-        f"opset    {inspection.opset} (IR version {inspection.ir_version})",
-        *(f"input    {line}" for line in inspection.inputs),
-    ]
-    for head in inspection.heads:
-        lines += ["", *_head_lines(head)]
-    for refusal in inspection.refusals:
-        if refusal.reason == LABELS and inspection.heads:  # as it should be, beside scores that were found
-            lines += ["", f"labels   output '{refusal.output}', from {refusal.node}"]
-        else:
-            lines += ["", f"refused  output '{refusal.output}', at {refusal.node}: {refusal.reason}"]
-    if inspection.provenance:
-        lines += ["", "recalibrated by tna-onnx:", *(f"  {k}: {v}" for k, v in inspection.provenance.items())]
-    return lines_text(lines)
-
-
 def _comparison_table(c: Comparison) -> tuple[Text, Table]:
     """Title, and a table of before, after and the paired difference with its interval."""
     level = c.differences["ece"].level
@@ -196,15 +176,3 @@ def _parameter(value: float | list[float]) -> str:
     if len(value) > _MAX_VALUES:
         return f"of {len(value)} values"
     return ", ".join(f"{v:.4g}" for v in value)
-
-
-def _head_lines(head: HeadInfo) -> list[str]:
-    return [
-        f"head     {head.node} ({head.op_type})",
-        f"weight   {head.weight} ({head.classes}, {head.n_features}), {head.weight_type}",
-        f"bias     {head.bias or 'none'}",
-        f"features {head.features}",
-        f"logits   {head.logits}, {head.logits_type}",
-        f"follows  {', '.join(head.follows) or 'nothing'}",
-        f"output   {head.output}",
-    ]

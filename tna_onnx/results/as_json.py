@@ -22,6 +22,11 @@ SCHEMA = 1
 
 def to_json(result: Any, *, details: bool = False) -> str:
     """Return a result dataclass as a JSON text, with the details of a report if asked; floats keep all their digits."""
+    # allow_nan: should one have slipped through, fail rather than write what no parser reads
+    return json.dumps(_entries(result, details), indent=2, allow_nan=False) + "\n"
+
+
+def _entries(result: Any, details: bool) -> dict[str, Any]:
     kind = type(result).__name__.lower()
     entries: dict[str, Any] = {"schema": f"tna-onnx/{kind}/{SCHEMA}", "kind": kind}
     for field in dataclasses.fields(result):
@@ -30,8 +35,7 @@ def to_json(result: Any, *, details: bool = False) -> str:
             entries[field.name] = _plain(value)
     if hasattr(result, "verdict"):
         entries["verdict"] = result.verdict
-    # allow_nan: should one have slipped through, fail rather than write what no parser reads
-    return json.dumps(entries, indent=2, allow_nan=False) + "\n"
+    return entries
 
 
 def json_schema(kind: str | None = None) -> dict[str, Any]:
@@ -61,7 +65,8 @@ def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
+        # the reports on several heads are results, each as it would be alone
+        return {key: _entries(item, False) if hasattr(item, "verdict") else _plain(item) for key, item in value.items()}
     if isinstance(value, (tuple, list)):
         return [_plain(item) for item in value]
     # NumPy's scalars are no JSON numbers

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.readout import Refusal
 
-__all__ = ["LABELS", "HeadInfo", "Inspection"]
+__all__ = ["LABELS", "HeadInfo", "Inspection", "ScoresInfo"]
 
 LABELS = "holds class labels, not scores"
 """Why an output of labels is no head's."""
@@ -31,6 +31,7 @@ class HeadInfo:
         activation: what makes probabilities of the logits.
         follows: operators between the layer and the output.
         output: graph output behind the head.
+        several: there are several predictions a sample: tokens, pixels, the next token.
     """
 
     node: str
@@ -46,6 +47,33 @@ class HeadInfo:
     activation: str
     follows: tuple[str, ...]
     output: str
+    several: bool
+
+
+@dataclass(frozen=True)
+class ScoresInfo:
+    """Scores without a linear head: no class vectors to search, but a map can go behind them.
+
+    Attributes:
+        output: graph output.
+        node: label of the node that they come from.
+        logits: tensor behind which a map goes.
+        holds: what is in it: `logits` or `probabilities`; empty where the graph does not tell, and `--output-kind` has
+            to.
+        classes: number of classes C, at least 2.
+        activation: what makes probabilities of them.
+        measure: what the scores are, where the nodes tell: `negative Euclidean distances`, say; else empty.
+        several: there are several predictions a sample.
+    """
+
+    output: str
+    node: str
+    logits: str
+    holds: str
+    classes: int
+    activation: str
+    measure: str
+    several: bool
 
 
 @dataclass(frozen=True)
@@ -59,6 +87,7 @@ class Inspection:
         opset: version of the default operator set.
         inputs: name, dtype and shape of each input, as text.
         heads: heads found, one per node.
+        scores: outputs that a map can go behind, of a model without a head.
         refusals: outputs that lead to no head.
         provenance: what tna-onnx wrote into the file's metadata; empty for a file that it did not write.
     """
@@ -69,6 +98,7 @@ class Inspection:
     opset: int
     inputs: tuple[str, ...]
     heads: tuple[HeadInfo, ...]
+    scores: tuple[ScoresInfo, ...]
     refusals: tuple[Refusal, ...]
     provenance: dict[str, str]
 
@@ -83,3 +113,12 @@ class Inspection:
             reasons = "; ".join(f"output '{r.output}', at {r.node}: {r.reason}" for r in self.refusals)
             raise UnsupportedModel(f"{self.model}: no linear head found ({reasons})")
         return self.heads[0]
+
+    def require_scores(self) -> None:
+        """Refuse a model that `calibrate` refuses too, whatever is searched.
+
+        Raises:
+            UnsupportedModel: it has neither a head nor scores of which the graph tells what they are.
+        """
+        if not any(scores.holds for scores in self.scores):
+            self.require_head()

@@ -233,12 +233,18 @@ def check_names(
         )
     if need_labels and label not in names:
         raise DataError(
-            f"{where}: no {noun} {LABELS!r}; the file has {stored}; add the class index of each sample as {LABELS!r}"
+            f"{where}: no {noun} {label!r}; the file has {stored}; add the class index of each sample as "
+            f"{label!r}, or say with --label-column which {noun} it is"
         )
 
 
 def labels_name(names: Sequence[str], request: Request) -> str:
-    """Return under which name the labels are stored: "labels", or another usual one that is alone and no input."""
+    """Return under which name the labels are stored: "labels", or another usual one that is alone and no input.
+
+    Where the user names one, it is that.
+    """
+    if request.label_column is not None:
+        return request.label_column
     inputs = [spec.name for spec in request.inputs]
     others = [name for name in _LABELS_TOO if name in names and name not in inputs]
     if LABELS in names or len(others) != 1:

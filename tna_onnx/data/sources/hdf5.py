@@ -75,17 +75,19 @@ def open_hdf5(path: Path, request: Request) -> ArraySource:
         # Links are not even opened: they may lead to other files.
         plain = [name for name in file if isinstance(file.get(name, getlink=True), h5py.HardLink)]
         names = [name for name in plain if isinstance(file[name], h5py.Dataset)]
-        check_names(str(path), names, request.inputs, need_labels=request.labels is None, noun="data set")
+        label = request.label_column or LABELS
+        apart = request.labels is not None
+        check_names(str(path), names, request.inputs, need_labels=not apart, noun="data set", label=label)
         used = [spec.name for spec in request.inputs]
-        if request.labels is None:
-            used.append(LABELS)
+        if not apart:
+            used.append(label)
         for name in used:
             _check_stored(file[name], f"{path}: {name!r}")
         _check_size(path, [file[name] for name in used], max_bytes)
         columns = {spec.name: _DataSet(file[spec.name], f"{path}: {spec.name!r}") for spec in request.inputs}
         stored = None
-        if request.labels is None:
-            stored = np.asarray(file[LABELS][()])
+        if not apart:
+            stored = np.asarray(file[label][()])
     labels = labels_apart(request, stored)
     return open_columns(
         f"arrays {path.name}",

@@ -44,11 +44,12 @@ def open_mapping(data: Mapping[str, Any], request: Request, title: str = "arrays
         DataError: an array is missing, or its shape, dtype, length or labels do not fit the model.
     """
     request.check_arrays(title)
-    check_names(title, list(data), request.inputs, need_labels=request.labels is None)
+    label = request.label_column or LABELS
+    check_names(title, list(data), request.inputs, need_labels=request.labels is None, label=label)
     arrays = {spec.name: _array(data[spec.name], f"{title}: array {spec.name!r}") for spec in request.inputs}
     stored = None
-    if LABELS in data:
-        stored = _array(data[LABELS], f"{title}: array {LABELS!r}")
+    if label in data:
+        stored = _array(data[label], f"{title}: array {label!r}")
     labels = labels_apart(request, stored)
     return open_columns(title, title, request, arrays, labels, hashed=lambda indices: arrays_sha256(arrays, indices))
 

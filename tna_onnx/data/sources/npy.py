@@ -33,21 +33,22 @@ def open_npy(path: Path, request: Request) -> ArraySource:
         DataError: a file is missing or cannot be read, or its shape, dtype, length or labels do not fit the model.
     """
     request.check_arrays(str(path))
-    files = _files(path, request)
+    label = request.label_column or LABELS
+    files = _files(path, request, label)
     used = [files[spec.name] for spec in request.inputs]
     if path.is_dir():
-        named = [file.name for name, file in files.items() if file in used or name == LABELS]
+        named = [file.name for name, file in files.items() if file in used or name == label]
         check_inside(path, named, str(path), request.data_root)
     columns = {spec.name: map_npy(file) for spec, file in zip(request.inputs, used, strict=True)}
     stored = None
-    if LABELS in files:
-        stored = np.array(map_npy(files[LABELS]))  # in memory: they are needed all at once
+    if label in files:
+        stored = np.array(map_npy(files[label]))  # in memory: they are needed all at once
     labels = labels_apart(request, stored)
     title = f"arrays {path.resolve().name}"
     return open_columns(title, str(path), request, columns, labels, hashed=lambda indices: files_sha256(used, indices))
 
 
-def _files(path: Path, request: Request) -> dict[str, Path]:
+def _files(path: Path, request: Request, label: str) -> dict[str, Path]:
     """Return input name or "labels" -> its file."""
     if not path.is_dir():
         return _one_file(path, request)
@@ -56,7 +57,8 @@ def _files(path: Path, request: Request) -> dict[str, Path]:
         chosen = only_other(list(files), request.inputs[0])
         if chosen is not None:
             files[request.inputs[0].name] = files[chosen]
-    check_names(str(path), list(files), request.inputs, need_labels=request.labels is None, noun=".npy file")
+    apart = request.labels is not None
+    check_names(str(path), list(files), request.inputs, need_labels=not apart, noun=".npy file", label=label)
     return files
 
 

@@ -8,8 +8,8 @@ All fields of both protobufs are compared. How strictly is for the caller to say
 - as encoded (`unexpected_differences`): every byte counts, but for the place of external data, which are not read.
 """
 
-from tna_onnx.graph.difference.compare import differences
+from tna_onnx.graph.difference.compare import differences, head_differences
 from tna_onnx.graph.difference.unexpected import unexpected_differences
 from tna_onnx.graph.difference.values import Difference
 
-__all__ = ["Difference", "differences", "unexpected_differences"]
+__all__ = ["Difference", "differences", "head_differences", "unexpected_differences"]

@@ -14,7 +14,6 @@ from tna_onnx.graph.difference.tensors import tensor_differences
 from tna_onnx.graph.difference.texts import arrow, attribute_text
 from tna_onnx.graph.difference.values import Difference, Pair
 from tna_onnx.graph.hidden import TRANSFORM
-from tna_onnx.graph.own_names import RAW_LOGITS
 from tna_onnx.graph.places import is_external, placeless
 from tna_onnx.graph.traverse import all_tensors_of
 
@@ -58,7 +57,7 @@ def _attribute_differences(
     else:
         detail = arrow(attribute_text(before), attribute_text(after))
         # Without the block the scores would be no probabilities.
-        shown = before.name == TRANSFORM and after.s == b"NONE" and RAW_LOGITS in pair.new.producers
+        shown = before.name == TRANSFORM and after.s == b"NONE" and pair.raw_logits in pair.new.producers
         yield Difference("node", node, change, detail, role if shown else _axis_role(before.name, role))
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import onnx
 
@@ -14,9 +16,9 @@ from tna_onnx.graph.difference.nodes import nodes_differences
 from tna_onnx.graph.difference.tensors import tensors_differences
 from tna_onnx.graph.difference.values import Difference, Pair
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.readout import Readout
+from tna_onnx.graph.readout import Head, Readout
 
-__all__ = ["differences"]
+__all__ = ["differences", "head_differences"]
 
 
 def differences(
@@ -40,6 +42,42 @@ def differences(
         recalibrated, decisions = without_decisions(original, recalibrated)
     pair = Pair(original, recalibrated, explained_by(original, readout), encoded)
     return (*decisions, *frame_differences(pair), *tensors_differences(pair), *nodes_differences(pair))
+
+
+def head_differences(original: Model, recalibrated: Model, readouts: Sequence[Readout]) -> tuple[Difference, ...]:
+    """Compare two models of which several heads were recalibrated.
+
+    Each head explains what is its own. What another head's comparison does not find, or explains, is explained; a node
+    without a name that only one of them can match with its own is one of these.
+
+    Raises:
+        UnsupportedModel: as for `differences`.
+    """
+    runs = [{_key(d): d for d in differences(original, recalibrated, readout)} for readout in readouts]
+    tied = _tied(original, readouts)
+    found = []
+    for key, difference in {key: d for run in runs for key, d in run.items()}.items():
+        seen = [run.get(key) for run in runs]
+        explained = next((each for each in seen if each is not None and each.explained), None)
+        if explained is not None:
+            found.append(explained)
+        elif difference.part == "tensor" and difference.name in tied and difference.change == "values":
+            found.append(replace(difference, explained="weight or bias of several heads"))
+        elif None not in seen:
+            found.append(difference)
+    return tuple(found)
+
+
+def _tied(model: Model, readouts: Sequence[Readout]) -> set[str]:
+    """Return the constants that these heads share with no other node: the last of them keeps the place."""
+    heads = [readout for readout in readouts if isinstance(readout, Head)]
+    places = [place for head in heads for place in (head.stored_weight, head.stored_bias) if place is not None]
+    readers = Counter(place.name for place in places)
+    return {name for name, count in readers.items() if count > 1 and model.uses.get(name) == count}
+
+
+def _key(difference: Difference) -> tuple[str, str, str]:
+    return (difference.part, difference.name, difference.change)
 
 
 def _require_text(model: Model, encoded: bool) -> None:

@@ -44,6 +44,7 @@ class Explained:
         logits: tensor behind which the block goes (rules 4 and 5).
         producer: index of the node that makes it.
         features: tensor that the block may read.
+        output: graph output behind it.
     """
 
     values: dict[str, str] = field(default_factory=dict)
@@ -52,6 +53,7 @@ class Explained:
     logits: str = ""
     producer: int = -1
     features: str = ""
+    output: str = ""
 
 
 def explained_by(model: Model, readout: Readout | None) -> Explained:
@@ -60,8 +62,8 @@ def explained_by(model: Model, readout: Readout | None) -> Explained:
         return Explained()
     producer = model.producers.get(readout.logits, -1)
     if not isinstance(readout, Head):
-        return Explained(logits=readout.logits, producer=producer)
-    explained = Explained(logits=readout.logits, producer=producer, features=readout.features)
+        return Explained(logits=readout.logits, producer=producer, output=readout.output)
+    explained = Explained(logits=readout.logits, producer=producer, features=readout.features, output=readout.output)
     _add_constant(explained, model, readout.stored_weight, "weight")
     if readout.stored_bias is not None:
         _add_constant(explained, model, readout.stored_bias, "bias")

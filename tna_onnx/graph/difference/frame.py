@@ -10,7 +10,7 @@ from tna_onnx.graph.difference.texts import info_text, shortened
 from tna_onnx.graph.difference.values import Difference, Pair
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.opsets import map_opset
-from tna_onnx.graph.own_names import METADATA_PREFIX, RAW_LOGITS, provenance
+from tna_onnx.graph.own_names import METADATA_PREFIX, provenance
 
 __all__ = ["frame_differences"]
 
@@ -48,7 +48,7 @@ def frame_differences(pair: Pair) -> Iterator[Difference]:
 def _imported(pair: Pair, difference: Difference) -> str:
     """What explains an import: appended nodes, in a file that had no standard node (rule 7)."""
     fits = difference.change == "added" and not pair.old.opset and pair.new.opset == map_opset(pair.old)
-    return "for the appended nodes" if fits and RAW_LOGITS in pair.new.producers else ""
+    return "for the appended nodes" if fits and pair.raw_logits in pair.new.producers else ""
 
 
 def _opsets(model: Model) -> dict[str, int]:

@@ -15,7 +15,6 @@ from tna_onnx.graph.difference.tensors import tensor_differences
 from tna_onnx.graph.difference.texts import arrow
 from tna_onnx.graph.difference.values import Difference, Pair
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.own_names import PRIOR_BLOCK, RAW_LOGITS, raw_logits
 from tna_onnx.graph.places import is_external
 from tna_onnx.graph.traverse import all_tensors_of, subgraph_inputs
 
@@ -26,7 +25,7 @@ def nodes_differences(pair: Pair) -> Iterator[Difference]:
     """Compare the nodes of two models."""
     old = pair.old.proto.graph.node
     new = pair.new.proto.graph.node
-    raw = _raw_logits(pair)
+    raw = pair.raw_logits
     pairs = _matched(old, new, pair.explained, raw)
     for k, node in enumerate(old):
         if k in pairs:
@@ -47,12 +46,6 @@ def nodes_differences(pair: Pair) -> Iterator[Difference]:
 
 
 # --- which nodes belong together
-
-
-def _raw_logits(pair: Pair) -> str:
-    """Return what the logits in front of the new block are called: a block may stand behind one that was there."""
-    names = (RAW_LOGITS, raw_logits(PRIOR_BLOCK))
-    return next((name for name in names if name in pair.new.producers and name not in pair.old.producers), RAW_LOGITS)
 
 
 def _matched(
@@ -100,7 +93,8 @@ def _new_constants(pair: Pair, added: list[int]) -> set[int]:
 def _block(new: Model, added: list[int], front: int, explained: Explained, raw: str) -> set[int]:
     """Return which of the added nodes are a whole block as rule 4 has it: all that have its names, or none."""
     nodes = new.proto.graph.node
-    ours = [k for k in added if nodes[k].name.startswith(OWN)]
+    name = raw.removesuffix("logits")
+    ours = [k for k in added if nodes[k].name.startswith(name)]
     known = {"", raw, explained.features, *(name for name in new.initializers if name.startswith(OWN))}
     for k in ours:  # in their order, so that each reads what stands in front of it
         if not known.issuperset((*nodes[k].input, *subgraph_inputs(nodes[k]))):
@@ -167,7 +161,7 @@ def _output_difference(pair: Pair, k: int, after: onnx.NodeProto) -> Difference:
     """Compare the outputs; the logits in front of an appended block are explained (rule 5)."""
     before = pair.old.proto.graph.node[k]
     logits = pair.explained.logits
-    renamed = [_raw_logits(pair) if name == logits else name for name in before.output]
+    renamed = [pair.raw_logits if name == logits else name for name in before.output]
     maker = pair.new.producer(logits)
     behind_block = maker is not None and maker.name.startswith(OWN)
     explained = ""

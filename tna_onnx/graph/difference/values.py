@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from tna_onnx.graph.difference.explained import Explained
 from tna_onnx.graph.load import Model
+from tna_onnx.graph.own_names import PRIOR_BLOCK, RAW_LOGITS, block_of, raw_logits
 
 __all__ = ["Difference", "Pair"]
 
@@ -51,3 +52,11 @@ class Pair:
     new: Model
     explained: Explained
     encoded: bool = False
+
+    @property
+    def raw_logits(self) -> str:
+        """What the logits in front of the new block are called: a block may stand behind one that was there."""
+        # of several heads, each has a block of its own
+        names = (RAW_LOGITS, raw_logits(PRIOR_BLOCK), raw_logits(block_of(self.explained.output)))
+        new = (name for name in names if name in self.new.producers and name not in self.old.producers)
+        return next(new, RAW_LOGITS)

@@ -9,13 +9,15 @@ import onnx
 
 from tna_onnx.graph.constants import made_from_constants
 from tna_onnx.graph.cut import ancestors
-from tna_onnx.graph.linear import is_linear, is_quantized
+from tna_onnx.graph.linear import adds_up_products, is_linear, is_quantized
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX
 from tna_onnx.graph.readout import Head, Refusal
 from tna_onnx.graph.stored import Refused, resolve
 from tna_onnx.graph.walk import logit_steps, output_steps
+from tna_onnx.graph.walk.distances import one_a_sample
 from tna_onnx.graph.walk.layer import head_at
+from tna_onnx.graph.walk.no_vectors import refuse_distances
 from tna_onnx.graph.walk.state import State
 
 __all__ = ["Walked", "walk_back"]
@@ -49,6 +51,7 @@ class Walked:
         output_step: step of the quantisation of what follows the activation; 0 if there is none.
         output_slack: largest change of a probability by a Clip or an added constant there.
         class_axis: of several predictions a sample, where the nodes tell it; else 0.
+        measure: what the scores are where they have no class vectors, and the largest is of the best class; else empty.
     """
 
     outcome: Head | Refusal
@@ -63,6 +66,7 @@ class Walked:
     output_step: float
     output_slack: float
     class_axis: int
+    measure: str
 
 
 def walk_back(model: Model, output: str, *, single: bool = False) -> Walked:
@@ -87,6 +91,7 @@ def walk_back(model: Model, output: str, *, single: bool = False) -> Walked:
         output_step=state.output_step,
         output_slack=state.output_slack,
         class_axis=state.class_axis,
+        measure=state.measure,
     )
 
 
@@ -170,6 +175,7 @@ def _standard_step(state: State, node: onnx.NodeProto, index: int) -> str | Head
         before = output_steps.STEPS[kind](state, node)
     if before is not None:
         return before
+    refuse_distances(state)
     if kind in logit_steps.ONE_SIDED:
         return logit_steps.one_sided(state, node, index)  # rules 2 and 5
     if kind == "Neg":
@@ -189,22 +195,30 @@ def _two_sided(state: State, node: onnx.NodeProto, index: int) -> str | Head:
     if len(operands) != len(constants) + 1:
         return _fork(state, node, operands)
     data = str(next(name for name in operands if name not in constants))
+    if adds_up_products(state.model, node, state.follows):
+        return head_at(state, node, index)
     for name in constants:  # Sum may have several
         logit_steps.with_constant(state, node, data, resolve(state.model, name, index))  # rules 3 and 4
     return data
 
 
 def _fork(state: State, node: onnx.NodeProto, operands: Sequence[str]) -> Head:
-    """Follow the operands of Mul or Div: one comes from the linear layer, the other from none but the trunk's."""
+    """Follow the operands of Mul or Div: one comes from the linear layer, the other from none but the trunk's.
+
+    Of Add and Sub, the other is one number a sample, such as the squared length of the features in a distance.
+    """
     if len(operands) < 2:
         raise Refused(f"{node.op_type} of '{operands[0]}' with itself")
-    if node.op_type not in ("Mul", "Div"):  # a sum of two layers has no weight that is the head's
+    shifts = [name for name in operands if node.op_type in ("Add", "Sub") and one_a_sample(state.model, name)]
+    if node.op_type not in ("Mul", "Div") and len(shifts) != 1:  # a sum of two layers has no weight that is the head's
         raise Refused(f"{node.op_type} of two tensors that are computed from data: {', '.join(operands)}")
     if state.forks >= _MAX_FORKS:
         raise Refused(f"more than {_MAX_FORKS} products of tensors that are computed from data")
     heads: dict[str, Head] = {}
     reasons = []
     for name in operands:
+        if name in shifts:
+            continue
         branch = _branch(state, node, operands, name)
         try:
             heads[name] = _run(branch)
@@ -231,7 +245,10 @@ def _branch(state: State, node: onnx.NodeProto, operands: Sequence[str], name: s
         follows=(node.op_type, *state.follows),
         forks=state.forks + 1,
     )
-    branch.leave_to_graph(homogeneous=True)  # rule 5: the others are computed from data
+    # rule 5: the others are computed from data; what is added to the scores does not grow with them
+    branch.leave_to_graph(homogeneous=node.op_type in ("Mul", "Div"))
+    if node.op_type == "Sub" and name != node.input[0]:
+        branch.scale = -state.scale
     return branch
 
 

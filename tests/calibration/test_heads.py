@@ -1,0 +1,375 @@
+"""Several heads of one model: each as if it were alone, all in one file, and what stands in the way."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from numpy.typing import NDArray
+from onnx import helper
+
+import tna_onnx
+from tests.builders import small_model, tensor_info
+from tests.support import PLAIN, TILTED, cli
+from tna_onnx.calibration import network
+from tna_onnx.errors import DataError, UnsupportedModel, UsageError
+from tna_onnx.numerics.ops import softmax
+from tna_onnx.results.gates import GateMissed
+
+CLASSES = {"colour": 5, "shape": 3}
+Model = tuple[Path, Path, Path]
+
+
+def _draw(rng: np.random.Generator, *shape: int) -> NDArray[np.float32]:
+    return rng.standard_normal(shape).astype(np.float32)
+
+
+def _tensors(tied: bool) -> dict[str, NDArray[Any]]:
+    rng = np.random.default_rng(11)
+    tensors: dict[str, NDArray[Any]] = {"trunk": _draw(rng, 8, 24)}
+    for name, classes in CLASSES.items():
+        tensors[f"{name}_weight"] = _draw(rng, classes, 24)
+        tensors[f"{name}_bias"] = _draw(rng, classes)
+    if tied:
+        tensors["shape_weight"] = tensors["colour_weight"]
+        tensors["shape_bias"] = tensors["colour_bias"]
+    return tensors
+
+
+def _proto(how: str) -> onnx.ModelProto:
+    """A trunk and two heads. `how`: plain, neck (shape has features of its own), tied, reads (shape reads colour)."""
+    tensors = _tensors(how == "tied")
+    classes = {**CLASSES, "shape": 5} if how == "tied" else CLASSES
+    features = {"colour": "features", "shape": "features"}
+    nodes = [
+        helper.make_node("MatMul", ["x", "trunk"], ["h"], name="trunk"),
+        helper.make_node("Relu", ["h"], ["features"], name="relu"),
+    ]
+    if how in ("neck", "tied"):
+        nodes.append(helper.make_node("Tanh", ["h"], ["neck"], name="tanh"))
+        features["shape"] = "neck"
+    stored = {name: name for name in CLASSES}
+    if how == "tied":
+        tensors = {name: value for name, value in tensors.items() if not name.startswith("shape")}
+        stored["shape"] = "colour"
+    if how == "reads":
+        tensors["shape_weight"] = np.concatenate([tensors["shape_weight"], np.ones((3, 5), np.float32)], axis=1)
+    for name in CLASSES:
+        if how == "reads" and name == "shape":
+            nodes.append(helper.make_node("Concat", ["features", "colour"], ["both"], name="both", axis=1))
+            features["shape"] = "both"
+        inputs = [features[name], f"{stored[name]}_weight", f"{stored[name]}_bias"]
+        nodes.append(helper.make_node("Gemm", inputs, [name], name=f"{name}_head", transB=1))
+    outputs = [tensor_info(name, ["N", classes[name]]) for name in CLASSES]
+    return small_model(nodes, [tensor_info("x", ["N", 8])], outputs, tensors)
+
+
+def _run(path: Path | bytes, x: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    return dict(zip(CLASSES, session.run(list(CLASSES), {"x": x}), strict=True))
+
+
+def _labelled(proto: onnx.ModelProto, seed: int, n: int = 600) -> dict[str, NDArray[Any]]:
+    """Labels from each head's softmax at a temperature of 3, so that both are overconfident."""
+    rng = np.random.default_rng(seed)
+    x = _draw(rng, n, 8)
+    logits = _run(proto.SerializeToString(), x)
+    drawn = {name: np.argmax(z / 3 + rng.gumbel(size=z.shape), axis=1) for name, z in logits.items()}
+    return {"x": x, **drawn}
+
+
+def _made(folder: Path, how: str) -> Model:
+    proto = _proto(how)
+    onnx.save(proto, folder / "m.onnx")
+    for name, seed in (("calib", 1), ("test", 2)):
+        np.savez(folder / f"{name}.npz", **_labelled(proto, seed))
+    return folder / "m.onnx", folder / "calib.npz", folder / "test.npz"
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Model:
+    return _made(tmp_path, "plain")
+
+
+def _nll(logits: NDArray[np.float32], labels: NDArray[np.int64]) -> float:
+    return float(-np.mean(np.log(softmax(logits.astype(np.float64))[np.arange(len(labels)), labels])))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [PLAIN, {**PLAIN, "map": "ets"}, {**PLAIN, "map": "irova"}, {**PLAIN, "map": "aar"}, {**TILTED, "map": "ets"},
+     {**PLAIN, "fold": False}],
+)  # fmt: skip
+@pytest.mark.parametrize("how", ["plain", "neck", "tied"])
+def test_each_head_is_what_it_would_be_alone(tmp_path: Path, how: str, settings: dict[str, Any]) -> None:
+    """The oracle is `calibrate` on one head, and ONNX Runtime on both files."""
+    model, calib, test = _made(tmp_path, how)
+    out = tmp_path / "out.onnx"
+    result = tna_onnx.calibrate_heads(model, calib, heads=["colour", "shape"], eval=test, output=out, **settings)
+    data = np.load(test)
+    together = _run(out, data["x"])
+    for name in CLASSES:
+        alone = tmp_path / f"{name}.onnx"
+        tna_onnx.calibrate(
+            model, calib, eval=test, output=alone, head=name, label_column=name, **settings
+        )  # fmt: skip
+        np.testing.assert_allclose(together[name], _run(alone, data["x"])[name], rtol=1e-5, atol=1e-5)
+        report = result.heads[name]
+        nll = _nll(together[name], data[name])
+        assert report.comparison.after.nll == pytest.approx(nll, rel=1e-6)
+        assert report.comparison.after.nll < report.comparison.before.nll
+        seen = tna_onnx.evaluate(out, test, head=name, label_column=name)
+        assert seen.metrics.nll == pytest.approx(nll, rel=1e-6)
+        assert tna_onnx.verify(model, out, head=name, data=test, label_column=name).passed
+    assert tna_onnx.verify(model, out).passed
+    both = tna_onnx.compare([model, out], test, head="shape", label_column="shape")
+    assert both.models[1].metrics.nll < both.models[0].metrics.nll
+    onnx.checker.check_model(onnx.load(out))
+
+
+def test_a_foreign_change_beside_two_heads_is_seen(two: Model, tmp_path: Path) -> None:
+    """What explains the heads explains nothing else."""
+    model, calib, _ = two
+    settings = {**PLAIN, "map": "ets"}
+    tna_onnx.calibrate_heads(model, calib, heads=["colour", "shape"], output=tmp_path / "out.onnx", **settings)
+    proto = onnx.load(tmp_path / "out.onnx")
+    trunk = next(tensor for tensor in proto.graph.initializer if tensor.name == "trunk")
+    changed = onnx.numpy_helper.to_array(trunk).copy()
+    changed[0, 0] += 1
+    trunk.CopyFrom(onnx.numpy_helper.from_array(changed, "trunk"))
+    found = tna_onnx.verify(model, proto)
+    assert [(d.part, d.name) for d in found.differences if not d.explained] == [("tensor", "trunk")]
+
+
+@pytest.mark.parametrize(("how", "runs"), [("plain", 2), ("neck", 4)])
+def test_heads_with_the_same_features_share_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, runs: int
+) -> None:
+    """Once over each of two data sets; twice where the features differ."""
+    model, calib, test = _made(tmp_path, how)
+    collected = []
+    original = network.collect_features
+
+    def counted(*args: Any) -> Any:
+        collected.append(args[2].describe())
+        return original(*args)
+
+    monkeypatch.setattr(network, "collect_features", counted)
+    tna_onnx.calibrate_heads(model, calib, heads=["colour", "shape"], eval=test, output=tmp_path / "o.onnx", **PLAIN)
+    assert len(collected) == runs
+
+
+def test_other_samples_share_no_features(tmp_path: Path) -> None:
+    """Rows in another order have other digests, so their labels meet their own features."""
+    model, calib, _ = _made(tmp_path, "plain")
+    data = dict(np.load(calib))
+    order = np.random.default_rng(0).permutation(len(data["x"]))
+    shuffled = {name: values[order] for name, values in data.items()}
+    settings = {**PLAIN, "fold": False}
+    for name, samples in (("one", data), ("other", shuffled)):
+        tna_onnx.calibrate_heads(
+            model, samples, heads=["colour", "shape"], output=tmp_path / f"{name}.onnx", **settings
+        )
+    one, other = (onnx.load(tmp_path / f"{name}.onnx").graph.initializer for name in ("one", "other"))
+    for a, b in zip(one, other, strict=True):
+        np.testing.assert_allclose(onnx.numpy_helper.to_array(a), onnx.numpy_helper.to_array(b), rtol=1e-4)
+
+
+def test_the_file_says_of_each_head_how_it_was_made(two: Model, tmp_path: Path) -> None:
+    model, calib, _ = two
+    tna_onnx.calibrate_heads(model, calib, heads=["shape", "colour_head"], output=tmp_path / "o.onnx", **PLAIN)
+    entries = tna_onnx.inspect(tmp_path / "o.onnx").provenance
+    source = tna_onnx.inspect(model).sha256
+    assert {entries[f"head/{name}/source_sha256"] for name in CLASSES} == {source}
+    assert {entries[f"head/{name}/output"] for name in CLASSES} == {*CLASSES}
+    assert all(key.startswith("head/") for key in entries)
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".tna")]
+
+
+def test_a_calibrated_file_and_its_data_are_refused(two: Model, tmp_path: Path) -> None:
+    model, calib, _ = two
+    out = tmp_path / "o.onnx"
+    tna_onnx.calibrate_heads(model, calib, heads=["colour", "shape"], output=out, **PLAIN)
+    with pytest.raises(UnsupportedModel, match="recalibrated before; start from the original"):
+        tna_onnx.calibrate_heads(out, calib, heads=["colour", "shape"], output=tmp_path / "p.onnx", **PLAIN)
+    with pytest.raises(DataError, match="was recalibrated on these data"):
+        tna_onnx.calibrate(out, calib, head="colour", label_column="colour", output=tmp_path / "p.onnx", **PLAIN)
+
+
+def test_one_head_that_reads_the_other_is_refused(tmp_path: Path) -> None:
+    model, calib, _ = _made(tmp_path, "reads")
+    with pytest.raises(UnsupportedModel, match="head 'shape' reads the scores of head 'colour'"):
+        tna_onnx.calibrate_heads(model, calib, heads=["colour", "shape"], **PLAIN)
+    assert not list(tmp_path.glob("*.tna.onnx"))
+
+
+@pytest.mark.parametrize(
+    ("heads", "words", "error", "message"),
+    [
+        (["colour"], {}, UsageError, "two or more"),
+        (["colour", "colour_head"], {}, UsageError, "are one head, 'colour'"),
+        (["colour", "size"], {}, UnsupportedModel, "node 'size' is not a linear head"),
+        (["colour", "shape"], {"label_column": "colour"}, UsageError, "--label-column colour is for one head"),
+        (["colour", "shape"], {"output_name": "colour"}, UsageError, "--head A --head B"),
+        (["colour", "shape"], {"classes": ["a", "b"]}, UsageError, "--classes names the classes of one head"),
+        (["colour", "shape"], {"head": "colour"}, UsageError, "name all of them in heads"),
+    ],
+)
+def test_what_cannot_be_asked_of_several_heads(
+    two: Model, heads: list[str], words: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    model, calib, _ = two
+    with pytest.raises(error, match=message):
+        tna_onnx.calibrate_heads(model, calib, heads=heads, **PLAIN, **words)
+
+
+def test_labels_that_are_missing_for_a_head_are_named(two: Model, tmp_path: Path) -> None:
+    model, calib, _ = two
+    data = {name: values for name, values in np.load(calib).items() if name != "shape"}
+    np.savez(tmp_path / "one.npz", **data)
+    with pytest.raises(DataError, match="no array 'shape'"):
+        tna_onnx.calibrate_heads(model, tmp_path / "one.npz", heads=["colour", "shape"], **PLAIN)
+    assert not list(tmp_path.glob("*.tna.onnx"))
+
+
+def test_features_of_one_head_are_no_data_for_two(two: Model) -> None:
+    model, calib, _ = two
+    labels = {name: np.load(calib)[name] for name in CLASSES}
+    features = np.zeros((600, 24), np.float32)
+    with pytest.raises((UsageError, DataError)):
+        tna_onnx.calibrate_heads(model, {"features": features, **labels}, heads=["colour", "shape"], **PLAIN)
+
+
+def test_a_missed_gate_writes_nothing_and_judges_all(two: Model, tmp_path: Path) -> None:
+    model, calib, test = two
+    out = tmp_path / "o.onnx"
+    for order in (["colour", "shape"], ["shape", "colour"]):
+        with pytest.raises(GateMissed, match="no file was written") as missed:
+            tna_onnx.calibrate_heads(model, calib, heads=order, eval=test, output=out, max_nll=0.01, **PLAIN)
+        result = missed.value.result
+        assert [line.split(":")[0] for line in result.missed] == order
+        assert (result.output, {each.output for each in result.heads.values()}) == ("", {""})
+        assert not out.exists()
+
+
+def test_a_dry_run_leaves_no_file(two: Model, tmp_path: Path) -> None:
+    model, calib, _ = two
+    before = {path.name for path in tmp_path.iterdir()}
+    result = tna_onnx.calibrate_heads(model, calib, heads=["colour", "shape"], dry_run=True, **PLAIN)
+    assert result.output == ""
+    assert {path.name for path in tmp_path.iterdir()} == before
+
+
+def test_a_model_in_memory_needs_a_path(two: Model) -> None:
+    model, calib, _ = two
+    with pytest.raises(UsageError, match="needs an output"):
+        tna_onnx.calibrate_heads(onnx.load(model), calib, heads=["colour", "shape"], **PLAIN)
+
+
+def test_a_model_may_be_replaced_by_its_result(two: Model) -> None:
+    model, calib, _ = two
+    with pytest.raises(UsageError, match="overwrite"):
+        tna_onnx.calibrate_heads(model, calib, heads=["colour", "shape"], output=model, **PLAIN)
+    tna_onnx.calibrate_heads(model, calib, heads=["colour", "shape"], output=model, overwrite=True, **PLAIN)
+    assert tna_onnx.inspect(model).provenance
+
+
+def test_a_fault_in_another_head_is_caught(two: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check of the other heads can fail: it compares with a file whose other head is off."""
+    from tna_onnx.calibration import turn
+
+    model, calib, _ = two
+    proto = onnx.load(model)
+    bias = next(tensor for tensor in proto.graph.initializer if tensor.name == "shape_bias")
+    bias.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(bias) + np.float32(1e-3), "shape_bias"))
+    other = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+
+    class Off:
+        def run(self, names: list[str], batch: dict[str, Any]) -> Any:
+            return other.run(names, batch)
+
+    monkeypatch.setattr(turn, "open_model", lambda *_: Off())
+    with pytest.raises(tna_onnx.CheckFailed, match="moves output 'shape'"):
+        tna_onnx.calibrate_heads(model, calib, heads=["colour", "shape"], output=tmp_path / "o.onnx", **PLAIN)
+    assert not (tmp_path / "o.onnx").exists()
+
+
+def test_the_command_line(two: Model, tmp_path: Path) -> None:
+    model, calib, test = two
+    words = ["--search", "none", "--map", "ts", "--eval", test, "-o", tmp_path / "o.onnx"]
+    done = cli("calibrate", model, calib, "--head", "colour", "--head", "shape", *words, "--json", tmp_path / "r.json")
+    assert done.exit_code == 0, done.output
+    assert done.output.index("== head colour ==") < done.output.index("== head shape ==")
+    told = json.loads((tmp_path / "r.json").read_text())
+    jsonschema.validate(told, tna_onnx.json_schema("headreports"))
+    assert list(told["heads"]) == ["colour", "shape"]
+    shown = cli("evaluate", tmp_path / "o.onnx", test, "--head", "shape", "--label-column", "shape")
+    assert shown.exit_code == 0, shown.output
+    assert cli("verify", model, tmp_path / "o.onnx").exit_code == 0
+    refused = cli("calibrate", model, calib, "--head", "colour", "--head", "shape", "--report", tmp_path / "r.html")
+    assert (refused.exit_code, "--report is for one head" in refused.output) == (2, True)
+    inspected = cli("inspect", model)
+    assert "calibrate all in one file with --head" in inspected.output
+
+
+def test_a_result_shows_itself(two: Model, tmp_path: Path) -> None:
+    model, calib, _ = two
+    result = tna_onnx.calibrate_heads(model, calib, heads=["colour", "shape"], output=tmp_path / "o.onnx", **PLAIN)
+    assert {row["head"] for row in result.records()} == {*CLASSES}
+    assert repr(result).startswith("<HeadReports on m.onnx: colour: ts, improved; shape: ts, improved>")
+    assert result.to_dict()["heads"]["shape"]["verdict"] == result.heads["shape"].verdict
+
+
+@pytest.mark.parametrize("form", ["npz", "npy", "mapping", "csv"])
+def test_labels_by_the_name_of_the_output(two: Model, tmp_path: Path, form: str) -> None:
+    model, calib, _ = two
+    data = dict(np.load(calib))
+    words: dict[str, Any] = {}
+    samples: Any = calib
+    if form == "npy":
+        samples = tmp_path / "arrays"
+        samples.mkdir()
+        for name, values in data.items():
+            np.save(samples / f"{name}.npy", values)
+    elif form == "mapping":
+        samples = data
+    elif form == "csv":
+        samples = tmp_path / "table.csv"
+        names = [f"x{k}" for k in range(8)]
+        columns = [*data["x"].T, *(data[name] for name in CLASSES)]
+        rows = [[*names, *CLASSES], *zip(*columns, strict=True)]
+        samples.write_text("\n".join(",".join(map(str, row)) for row in rows))
+        words["columns"] = names
+    out = tmp_path / "o.onnx"
+    result = tna_onnx.calibrate_heads(model, samples, heads=["colour", "shape"], output=out, **PLAIN, **words)
+    assert all(each.comparison.after.nll < each.comparison.before.nll for each in result.heads.values())
+
+
+@pytest.mark.parametrize("kind", ["external data", "IR version 3"])
+def test_files_of_other_kinds(two: Model, tmp_path: Path, kind: str) -> None:
+    """Data files of the turns in between are gone; constants of old files are nodes."""
+    model, calib, _ = two
+    proto = onnx.load(model)
+    folder = tmp_path / "own"
+    folder.mkdir()
+    if kind == "external data":
+        onnx.save(proto, folder / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+    else:
+        proto.ir_version = 3
+        proto.opset_import[0].version = 8
+        proto.graph.input.extend(tensor_info(t.name, list(t.dims)) for t in proto.graph.initializer)
+        onnx.save(proto, folder / "m.onnx")
+    out = folder / "o.onnx"
+    settings = {**TILTED, "map": "ets"}
+    result = tna_onnx.calibrate_heads(folder / "m.onnx", calib, heads=["colour", "shape"], output=out, **settings)
+    assert all(each.standing.word == "improved" for each in result.heads.values())
+    assert tna_onnx.verify(folder / "m.onnx", out).passed
+    data = [path.name for path in folder.iterdir() if path.name.startswith("o.onnx.")]
+    assert len(data) == (kind == "external data")
+    _run(out, np.load(calib)["x"])

@@ -1,0 +1,178 @@
+"""Heads of two stages by PyTorch's exporters: a cosine of features and class vectors, or a distance from prototypes.
+
+The truth is the class vectors as the product applies them: normalised where the graph normalises them first. Squared
+distances that are written as 2 x @ P.T - |P|^2 - |x|^2 are a linear layer with P; other distances have no class vectors
+that could be tilted, and are refused by name. `python -m tests.corpus two-stage` counts them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tests.corpus.case import Case
+from tests.corpus.exported_torch import CLASSES, FEATURES, Source, dynamo_of, legacy_of
+
+__all__ = ["CASES", "scores_of"]
+
+Array = NDArray[Any]
+
+_SCALE = 16.0
+
+
+def _unit(rows: Any) -> Any:
+    import torch
+
+    return torch.nn.functional.normalize(rows, dim=1)
+
+
+def _divided(rows: Any) -> Any:
+    return rows / rows.norm(dim=-1, keepdim=True)
+
+
+def _normface(h: Any, w: Any) -> Any:
+    import torch
+
+    return _SCALE * torch.nn.functional.linear(_unit(h), _unit(w))
+
+
+def _clip(h: Any, w: Any) -> Any:
+    return _SCALE * _divided(h) @ _divided(w).t()
+
+
+def _lengths_behind(h: Any, w: Any) -> Any:
+    return _SCALE * (h @ w.t()) / (h.norm(dim=1, keepdim=True) * w.norm(dim=1))
+
+
+def _similarity(h: Any, w: Any) -> Any:
+    import torch
+
+    return _SCALE * torch.cosine_similarity(h[:, None], w[None], dim=-1)
+
+
+def _squares(h: Any, w: Any) -> Any:
+    return ((h[:, None] - w[None]) ** 2).sum(-1)
+
+
+def _expanded(h: Any, w: Any) -> Any:
+    return (h**2).sum(1, keepdim=True) - 2 * h @ w.t() + (w**2).sum(1)
+
+
+def _expanded_last(h: Any, w: Any) -> Any:
+    return 2 * h @ w.t() - (w**2).sum(1) - (h**2).sum(1, keepdim=True)
+
+
+def _norm(h: Any, w: Any) -> Any:
+    import torch
+
+    return -torch.linalg.norm(h[:, None] - w[None], dim=-1)
+
+
+def _city_block(h: Any, w: Any) -> Any:
+    return -(h[:, None] - w[None]).abs().sum(-1)
+
+
+def _cdist(h: Any, w: Any) -> Any:
+    import torch
+
+    return -torch.cdist(h, w)
+
+
+# name -> (scores of features and stored rows, what becomes of the rows; None where there is no layer, reason)
+_FORMS: dict[str, tuple[Callable[[Any, Any], Any], Callable[[Any], Any] | None, str]] = {
+    "cosine": (_normface, _unit, ""),
+    "cosine-clip": (_clip, _unit, ""),
+    "cosine-softmax": (lambda h, w: _normface(h, w).softmax(-1), _unit, ""),
+    "cosine-lengths-behind": (_lengths_behind, lambda w: w, ""),
+    "cosine-similarity": (_similarity, lambda w: w, ""),
+    "squares": (lambda h, w: -_squares(h, w), None, "squared Euclidean distance"),
+    "squares-temperature": (lambda h, w: -_squares(h, w) / 0.7, None, "squared Euclidean distance"),
+    "squares-mean": (lambda h, w: -((h[:, None] - w[None]) ** 2).mean(-1), None, "squared Euclidean distance"),
+    "squares-softmax": (lambda h, w: (-_squares(h, w)).softmax(-1), None, "squared Euclidean distance"),
+    "squares-positive": (_squares, None, "of the farthest class"),
+    "root": (lambda h, w: -_squares(h, w).sqrt(), None, "a Euclidean distance"),
+    "root-of-expanded": (lambda h, w: -_expanded(h, w).clamp_min(1e-9).sqrt(), None, "a Euclidean distance"),
+    "norm": (_norm, None, "a Euclidean distance"),
+    "city-block": (_city_block, None, "city-block distance"),
+    "expanded": (lambda h, w: -_expanded(h, w), lambda w: w, ""),
+    "expanded-last": (_expanded_last, lambda w: w, ""),
+    "cdist": (_cdist, None, "a Euclidean distance"),
+    "cdist-squared": (lambda h, w: -(_cdist(h, w) ** 2), None, "squared Euclidean distance"),
+}
+
+# The newer exporter repeats the rows for each sample, and cannot write a cdist.
+_DYNAMO = {"cosine-similarity": "repeated for each sample"}
+_NOT_BY_DYNAMO = ("cdist", "cdist-squared")
+
+
+@cache
+def _source(name: str) -> Source:
+    import torch
+
+    scores, applied, _ = _FORMS[name]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(sorted(_FORMS).index(name))
+
+        class Net(torch.nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.body = torch.nn.Linear(12, FEATURES)
+                self.rows = torch.nn.Parameter(torch.randn(CLASSES, FEATURES))
+
+            def forward(self, x: Any) -> Any:
+                return scores(torch.relu(self.body(x)), self.rows)
+
+        net = Net().eval()
+        x = torch.randn(3, 12)
+    weight = None if applied is None else applied(net.rows.detach()).numpy().copy()
+    return Source(net, x, weight)
+
+
+def scores_of(name: str, x: Array) -> Array:
+    """Return what the module itself gives for inputs (N, 12): logits, or probabilities."""
+    import torch
+
+    with torch.no_grad():
+        value: Array = _source(name).module(torch.from_numpy(x)).numpy()
+    return value
+
+
+def _weight(name: str) -> Array:
+    value = _source(name).weight
+    assert value is not None
+    return value
+
+
+def _feeds(n: int, rng: np.random.Generator) -> dict[str, Array]:
+    return {"x": rng.standard_normal((n, 12)).astype(np.float32)}
+
+
+def _built(name: str, write: Callable[[Source, Path], Path], folder: Path) -> Path:
+    return write(_source(name), folder)
+
+
+def _case(exporter: str, name: str, write: Callable[[Source, Path], Path]) -> Case:
+    _, applied, reason = _FORMS[name]
+    if exporter == "dynamo" and name in _DYNAMO:
+        applied = None
+        reason = _DYNAMO[name]
+    return Case(
+        name=f"two-stage/{exporter}/{name}",
+        route="two-stage",
+        build=partial(_built, name, write),
+        weight=None if applied is None else partial(_weight, name),
+        reason=reason,
+        feeds=_feeds,
+        needs=("torch", "onnxscript") if exporter == "dynamo" else ("torch",),
+    )
+
+
+CASES: tuple[Case, ...] = (
+    *(_case("legacy", name, legacy_of) for name in _FORMS),
+    *(_case("dynamo", name, dynamo_of) for name in _FORMS if name not in _NOT_BY_DYNAMO),
+)

@@ -1,0 +1,238 @@
+"""Scores that end in a distance or a cosine: what the graph tells about them, and what is left to a map."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from tests.builders import small_model, tensor_info
+from tna_onnx.errors import UnsupportedModel
+from tna_onnx.graph.head import find_heads
+from tna_onnx.graph.load import load_model
+from tna_onnx.graph.readout import Head, Refusal
+from tna_onnx.graph.scores import choose_readout
+
+CLASSES, FEATURES = 4, 3
+ROWS = np.random.default_rng(3).standard_normal((CLASSES, FEATURES)).astype(np.float32)
+TENSORS = {
+    "rows": ROWS,
+    "rows3": ROWS[None],
+    "turned": ROWS.T.copy(),
+    "lengths": (ROWS**2).sum(axis=1),
+    "axis": np.array([1]),
+    "last": np.array([-1]),
+    "two": np.float32(2),
+    "three": np.float32(3),
+    "half": np.float32(0.5),
+    "zero": np.float32(0),
+    "tiny": np.float32(1e-9),
+    "scale": np.float32(16),
+}
+Nodes = list[onnx.NodeProto]
+
+
+def node(kind: str, inputs: str, output: str, **flags: object) -> onnx.NodeProto:
+    return helper.make_node(kind, inputs.split(), [output], name=f"at_{output}", **flags)
+
+
+def squares() -> Nodes:
+    """(N, C, n) squared differences, `q`."""
+    return [*differences(), node("Pow", "d two", "q")]
+
+
+def differences() -> Nodes:
+    return [node("Unsqueeze", "x axis", "u"), node("Sub", "u rows3", "d")]
+
+
+def expanded() -> Nodes:
+    """|x|^2 - 2 x P^T + |P|^2 as `e`."""
+    return [
+        node("Mul", "x x", "xx"),
+        node("ReduceSum", "xx last", "n", keepdims=1),
+        node("MatMul", "x turned", "p"),
+        node("Mul", "p two", "pp"),
+        node("Sub", "n pp", "s"),
+        node("Add", "s lengths", "e"),
+    ]
+
+
+def of(nodes: Nodes, *more: onnx.NodeProto) -> onnx.ModelProto:
+    return small_model(
+        [*nodes, *more], [tensor_info("x", ["N", FEATURES])], [tensor_info("y", ["N", CLASSES])], TENSORS, opset=17
+    )
+
+
+def outcome(model: onnx.ModelProto) -> Head | Refusal:
+    heads, refusals = find_heads(load_model(model.SerializeToString()))
+    (found,) = (*heads, *refusals)
+    return found
+
+
+def summed(kind: str, tensor: str, output: str) -> onnx.NodeProto:
+    """Return a reduction over the last axis, as opset 17 has it."""
+    if kind == "ReduceSum":
+        return node(kind, f"{tensor} last", output, keepdims=0)
+    return node(kind, tensor, output, axes=[-1], keepdims=0)
+
+
+FORMS: dict[str, tuple[Callable[[], Nodes], list[onnx.NodeProto], str]] = {
+    "sum": (squares, [summed("ReduceSum", "q", "r"), node("Neg", "r", "y")], "squared Euclidean"),
+    "mean": (squares, [summed("ReduceMean", "q", "r"), node("Neg", "r", "y")], "squared Euclidean"),
+    "sum of squares": (differences, [summed("ReduceSumSquare", "d", "r"), node("Neg", "r", "y")], "squared Euclidean"),
+    "length": (differences, [summed("ReduceL2", "d", "r"), node("Neg", "r", "y")], "Euclidean"),
+    "city-block": (differences, [summed("ReduceL1", "d", "r"), node("Neg", "r", "y")], "city-block"),
+    "root": (
+        squares,
+        [summed("ReduceSum", "q", "r"), node("Add", "r tiny", "a"), node("Sqrt", "a", "v"), node("Neg", "v", "y")],
+        "Euclidean",
+    ),
+    "power of a half": (
+        squares,
+        [summed("ReduceSum", "q", "r"), node("Pow", "r half", "v"), node("Neg", "v", "y")],
+        "Euclidean",
+    ),
+    "root of what is written out": (
+        expanded,
+        [node("Max", "e zero", "m"), node("Sqrt", "m", "v"), node("Neg", "v", "y")],
+        "Euclidean",
+    ),
+    "square of a root": (
+        expanded,
+        [node("Relu", "e", "m"), node("Sqrt", "m", "v"), node("Mul", "v v", "w"), node("Neg", "w", "y")],
+        "squared Euclidean",
+    ),
+    "softmax behind": (
+        squares,
+        [summed("ReduceSum", "q", "r"), node("Neg", "r", "z"), node("Softmax", "z", "y", axis=-1)],
+        "squared Euclidean",
+    ),
+    "divided": (squares, [summed("ReduceSum", "q", "r"), node("Neg", "r", "z"), node("Div", "z two", "y")], "squared"),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_distance_is_refused_by_name_and_left_to_maps(name: str) -> None:
+    nodes, more, kind = FORMS[name]
+    model = of(nodes(), *more)
+    found = outcome(model)
+    assert isinstance(found, Refusal)
+    assert f"a {kind}" in found.reason
+    assert "an angle needs an origin" in found.reason
+    readout = choose_readout(load_model(model.SerializeToString()))
+    assert (readout.holds, readout.n_classes) == ("logits", CLASSES)
+
+
+def test_squared_distances_say_how_they_become_a_layer() -> None:
+    nodes, more, _ = FORMS["sum"]
+    found = outcome(of(nodes(), *more))
+    assert isinstance(found, Refusal)
+    assert "written as 2 x @ P.T - |P|^2 it is a linear layer" in found.reason
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_distances_as_they_are_favour_the_farthest_class(sign: int) -> None:
+    more = [summed("ReduceSum", "q", "y")] if sign > 0 else [summed("ReduceSum", "q", "r"), node("Mul", "r two", "y")]
+    model = of(squares(), *more)
+    found = outcome(model)
+    assert isinstance(found, Refusal)
+    assert "farthest class" in found.reason
+    with pytest.raises(UnsupportedModel, match="does not tell whether it holds logits or probabilities"):
+        choose_readout(load_model(model.SerializeToString()))
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        [node("Pow", "d three", "q"), summed("ReduceSum", "q", "r"), node("Neg", "r", "y")],  # no square
+        [node("Pow", "d rows3", "q"), summed("ReduceSum", "q", "r"), node("Neg", "r", "y")],  # no one exponent
+        [node("Sub", "u u", "o"), summed("ReduceL2", "o", "r"), node("Neg", "r", "y")],  # of no constant
+        [node("Sin", "d", "q"), summed("ReduceSum", "q", "r"), node("Neg", "r", "y")],
+        [summed("ReduceL2", "u", "r"), node("Neg", "r", "y")],  # a length, from no prototypes
+    ],
+)
+def test_what_is_no_distance_is_not_called_one(more: Nodes) -> None:
+    found = outcome(of(differences(), *more))
+    assert isinstance(found, Refusal)
+    assert "distance" not in found.reason
+    with pytest.raises(UnsupportedModel):
+        choose_readout(load_model(of(differences(), *more).SerializeToString()))
+
+
+@pytest.mark.parametrize("last", ["Neg", "minus first"])
+def test_squared_distances_written_out_are_a_linear_layer(last: str) -> None:
+    more = [node("Neg", "e", "y")] if last == "Neg" else [node("Sub", "zero e", "y")]
+    head = outcome(of(expanded(), *more))
+    assert isinstance(head, Head)
+    np.testing.assert_allclose(head.weight, 2 * ROWS)
+    if last == "Neg":  # in front of the other, the zero is the first constant that is added
+        np.testing.assert_allclose(head.bias, -(ROWS**2).sum(axis=1), rtol=1e-6)
+    # the length of the features is added by the graph alone, and does not grow with the scores
+    assert not head.linear
+    assert not head.homogeneous
+
+
+@pytest.mark.parametrize(
+    ("shift", "reason"),
+    [
+        ([node("ReduceSum", "p last", "n", keepdims=1)], "changes them"),  # made of the scores themselves
+        ([node("MatMul", "x turned", "n")], "two tensors that are computed from data"),  # a second layer
+        ([node("ReduceSum", "x last", "m", keepdims=0), node("Unsqueeze", "m axis", "n")], "two tensors"),
+        ([node("Mul", "x x", "o"), node("ReduceSum", "o axis2", "n", keepdims=1)], "two tensors"),
+    ],
+)
+def test_what_is_added_to_scores_has_to_be_one_number_a_sample(shift: Nodes, reason: str) -> None:
+    nodes = [node("MatMul", "x turned", "p"), *shift, node("Add", "p n", "y")]
+    model = small_model(
+        nodes,
+        [tensor_info("x", ["N", FEATURES])],
+        [tensor_info("y", ["N", CLASSES])],
+        {**TENSORS, "axis2": np.array([0])},
+    )
+    found = outcome(model)
+    assert isinstance(found, Refusal)
+    assert reason in found.reason
+
+
+def test_products_that_are_added_up_are_a_layer() -> None:
+    """(N, 1, n) times (1, C, n), as torch writes a cosine similarity."""
+    nodes = [
+        node("Unsqueeze", "x axis", "u"),
+        node("Mul", "u rows3", "q"),
+        summed("ReduceSum", "q", "r"),
+        node("Mul", "r scale", "y"),
+    ]
+    head = outcome(of(nodes))
+    assert isinstance(head, Head)
+    assert (head.op_type, head.node) == ("Mul", "at_q")
+    np.testing.assert_allclose(head.weight, 16 * ROWS)
+
+
+def test_constants_that_are_repeated_for_each_sample_leave_a_map() -> None:
+    nodes = [
+        node("Unsqueeze", "x axis", "u"),
+        node("Shape", "x", "size", end=1),
+        node("Concat", "size rest", "shape", axis=0),
+        node("Expand", "rows3 shape", "many"),
+        node("Mul", "u many", "q"),
+        summed("ReduceSum", "q", "y"),
+    ]
+    tensors = {**TENSORS, "rest": np.array([CLASSES, FEATURES])}
+    model = small_model(nodes, [tensor_info("x", ["N", FEATURES])], [tensor_info("y", ["N", CLASSES])], tensors)
+    found = outcome(model)
+    assert isinstance(found, Refusal)
+    assert "repeated for each sample" in found.reason
+    assert choose_readout(load_model(model.SerializeToString())).holds == "logits"
+
+
+def test_damaged_nodes_are_no_traceback() -> None:
+    """Nodes without inputs, and a ladder of roots that is deeper than anyone writes."""
+    ladder = [node("Unsqueeze", "x axis", "s0")]
+    ladder += [node("Sqrt", f"s{k}", f"s{k + 1}") for k in range(300)]
+    found = outcome(of([*ladder, node("Neg", "s300", "y")]))
+    assert isinstance(found, Refusal)
+    empty = helper.make_node("Sqrt", [], ["v"], name="empty")
+    assert isinstance(outcome(of([empty, node("Neg", "v", "y")])), Refusal)
