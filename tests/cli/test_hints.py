@@ -64,6 +64,15 @@ def detector() -> onnx.ModelProto:
     return small_model(nodes, [tensor_info("X", ["N", 4])], outputs)
 
 
+def embedding() -> onnx.ModelProto:
+    nodes = [
+        helper.make_node("MatMul", ["X", "w"], ["raw"], name="head_y"),
+        helper.make_node("LpNormalization", ["raw"], ["embedding"]),
+    ]
+    weight = RNG.standard_normal((4, 8)).astype(np.float32)
+    return small_model(nodes, [tensor_info("X", ["N", 4])], [tensor_info("embedding", ["N", 8])], {"w": weight})
+
+
 MODELS: dict[str, Any] = {
     "forest": lambda: tree(shares=True),
     "boosted trees": lambda: tree(shares=False),
@@ -118,6 +127,7 @@ def test_a_forest_is_told_one_kind(tmp_path: Path) -> None:
     [
         (regressor, "this is a regressor (LinearRegressor)"),
         (detector, "this is a detector (output 'boxes')"),
+        (embedding, "this is an embedding model (LpNormalization)"),
     ],
 )
 @pytest.mark.parametrize("flags", [[], ["--search", "sparse"], ["--search", "none"], ["--head", "head_y"]])

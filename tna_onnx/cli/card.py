@@ -12,7 +12,7 @@ from tna_onnx.cli.paths import check_result_file
 __all__ = ["card"]
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, short_help="Write a model card from a result.")
 @click.argument("result", type=click.Path())
 @click.option("-o", "--output", metavar="FILE", type=click.Path(), help="Markdown file to write.  [default: print it]")
 @click.option("--bom", metavar="FILE", type=click.Path(), help="Write a CycloneDX bill of materials, too.")

@@ -49,7 +49,7 @@ _guard_options = together(
 )
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, short_help="Write a copy of MODEL that also decides.")
 @model_argument
 @data_argument
 @_guard_options

@@ -75,7 +75,7 @@ _shift_options = together(
 )
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, short_help="Write a copy of MODEL for other class frequencies.")
 @model_argument
 @data_argument
 @_shift_options

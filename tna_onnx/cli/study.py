@@ -93,7 +93,7 @@ _study_options = together(
 )
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, short_help="Repeat the paper's experiments on MODEL.")
 @model_argument
 @data_argument
 @_file_options
