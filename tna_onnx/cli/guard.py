@@ -43,7 +43,7 @@ _guard_options = together(
         type=click.IntRange(0),
         default=GuardSettings.seed,
         show_default=True,
-        help="Of the split that --ood-score and --set-temperature auto need.",
+        help="Seed of the split that --ood-score and --set-temperature auto need.",
     ),
     confidence_option,
 )

@@ -57,4 +57,4 @@ def _missing_library(error: ImportError) -> str | None:
     if library not in _REQUIRED:
         return None
     reason = str(error).strip().partition("\n")[0]
-    return f"{library}, which tna-onnx needs, cannot be imported ({reason}); install tna-onnx again, with pip and this Python"
+    return f"{library}, which tna-onnx needs, cannot be imported ({reason}); install tna-onnx again"
