@@ -1,6 +1,7 @@
 """What a model is that gives no class scores, so that its owner is told that and not sent to flags that cannot help.
 
-Only asked about a model that was refused: the operators and outputs of its file tell regressors, detectors and embedding models apart.
+Only asked about a model that was refused: the operators and outputs of its file tell regressors, detectors and
+embedding models apart.
 """
 
 from __future__ import annotations
