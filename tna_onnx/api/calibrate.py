@@ -84,8 +84,8 @@ def calibrate(
             `tna_onnx.Gates` (`max_ece`, `min_accuracy`, ...), of `tna_onnx.Data` (`labels`, `preprocessing`,
             `classes`, ...; for both data sets), of `tna_onnx.ModelOptions` (`head`, `output_name`, `isolate`, ...); of
             `tna_onnx.GuardSettings`, where `add` names decisions to add to the file (`coverage`, `risk`, ...), whose
-            thresholds come from half of `calib`; and `eval_labels`, the labels of `eval` that stand apart from its
-            samples.
+            thresholds come from half of `calib`; and `eval_labels`, the labels of `eval` if they are
+            stored apart from its samples.
 
     Raises:
         TypeError: a keyword that none of these has.

@@ -74,8 +74,8 @@ class Strategy:
         before = self.logits_of(self.weight).scores()
         if bool(before.hit.all()):
             raise DataError(
-                f"every calibration sample is classified right, all {len(before):,}: the surer the better, as far as "
-                "they can tell; expected data with some errors (were these samples trained on?)"
+                f"every calibration sample is classified right, all {len(before):,}, so no confidence seems too high; "
+                "expected data with some errors (was the model trained on these samples?)"
             )
         return self.found(before, progress)
 
@@ -120,8 +120,7 @@ class Strategy:
         if outcome.scores:
             return nested(outcome.scores, outcome.before, self.rule, seed)
         fits = functools.partial(self._fits, progress, (outcome.method,), self._fold_weights(progress))
-        clusters = outcome.before.clusters
-        return cross_scores(len(outcome.before), seed, fits, clusters=clusters)[outcome.method]
+        return cross_scores(len(outcome.before), seed, fits, clusters=outcome.before.clusters)[outcome.method]
 
     @property
     def rule(self) -> Rule:

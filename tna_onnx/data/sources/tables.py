@@ -245,7 +245,7 @@ def _files(path: Path, limits: Limits, data_root: Path | None) -> tuple[Path, ..
             state = json.loads(read_text(path / _STATE, limits))
             names = [str(entry["filename"]) for entry in state["_data_files"]]
         if state.get("_indices_data_files"):  # left by `shuffle` and `select`, which do not move the rows
-            raise DataError(f"{path}: holds rows in an order of its own; save data_set.flatten_indices() instead")
+            raise DataError(f"{path}: its rows are not stored in their order; save data_set.flatten_indices() instead")
         files = tuple(path / name for name in names)
     else:
         files = tuple(sorted(file for suffix in _SUFFIXES for file in path.glob(f"*{suffix}")))
@@ -274,7 +274,7 @@ def _image_column(pyarrow: Any, schema: Any, request: Request, label_name: str |
         return candidates[0]
     if candidates or any(types.is_struct(kind) for kind in kinds.values()):
         raise DataError(
-            f"{path}: no column can be told to hold the images (found {listed(kinds)}); call it 'image' or after the "
+            f"{path}: no column is known to hold the images (found {listed(kinds)}); call it 'image' or after the "
             f"model's input, {name!r}"
         )
     return None
