@@ -183,7 +183,7 @@ def _check_ids(where: str, numbers: Sequence[str], spec: InputSpec) -> None:
     if rows and spec.shape[1] is None:
         raise DataError(
             f"{where}: the model's input {spec.name!r} does not say how many columns it takes, and {listed(rows)} may "
-            "be no feature; name the features, in the order of the training, with --columns"
+            "not be a feature; name the features, in the order of the training, with --columns"
         )
 
 
