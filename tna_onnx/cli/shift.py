@@ -91,8 +91,8 @@ _shift_options = together(
 def shift(preset: str | None, json_file: str | None, quiet: bool, **arguments: Any) -> None:
     """Write a copy of MODEL for data in which classes are more or less frequent than before.
 
-    The frequencies are given, or estimated on data without labels. Both assume that samples of a class look as they
-    did; with data this is tested.
+    The new class frequencies are given, or estimated on data without labels. Both ways assume that samples of a class
+    look the same as before. If data are given, this is tested.
 
     \b
     Example:
