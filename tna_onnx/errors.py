@@ -58,7 +58,7 @@ class DataError(TnaError):
 
 
 class DeviceError(TnaError):
-    """ONNX Runtime, the device or the cluster asked for is not available, or the machine has too little memory."""
+    """ONNX Runtime, a library, the device or the cluster is not available, or the machine has too little memory."""
 
     exit_code = 5
 

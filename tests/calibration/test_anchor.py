@@ -303,8 +303,8 @@ def test_each_fold_is_scored_by_a_run_without_it(small: Small) -> None:
     ("words", "message"),
     [
         ({"anchor": "none"}, "anchor 'none' is not known; expected original, refit"),
-        ({"anchor": "refit"}, "is what a search tilts, and none is named; add --method tna, or --search sparse"),
-        ({"anchor": "refit", "search": "none", "map": "ts"}, "Without a search, --map refit refits"),
+        ({"anchor": "refit"}, "needs a search by name; add --method tna, --search sparse"),
+        ({"anchor": "refit", "search": "none", "map": "ts"}, "Without a search, use --map refit"),
         ({"anchor": "refit", "map": "refit", "method": "tna"}, "fits the layer twice"),
     ],
 )

@@ -611,7 +611,7 @@ def test_names_without_an_order(animals: Animals, tmp_path: Path) -> None:
     Image.fromarray(animals.pixels[0]).save(tmp_path / "photos/horse/1.png")
     result = cli("evaluate", animals.model, "--data", *data, "--scale", 1)
     assert result.exit_code == 4, result.output
-    assert "5 class folders for a model with 4 classes, so their order cannot be told" in result.output
+    assert "5 class folders for a model with 4 classes, so their order is unknown" in result.output
 
 
 # --- labels and accuracy

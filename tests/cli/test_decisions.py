@@ -118,7 +118,7 @@ def test_a_dry_run_writes_nothing(small: Small, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "code", "said"),
     [
-        (["--coverage", "90"], 2, "coverage is about decisions, and none is added; say which, with --add"),
+        (["--coverage", "90"], 2, "coverage applies to decisions, and none is added; add one with --add"),
         (["--ood-data", "d"], 2, "--ood-data are for the output ood"),
         (["--add", "set", "--ood-data", "d"], 2, "--ood-data are for the output ood"),
         (["--add", "set", "--coverage", "99.9"], 4, "need 999 samples, and there are 750"),

@@ -64,6 +64,15 @@ def detector() -> onnx.ModelProto:
     return small_model(nodes, [tensor_info("X", ["N", 4])], outputs)
 
 
+def embedding() -> onnx.ModelProto:
+    nodes = [
+        helper.make_node("MatMul", ["X", "w"], ["raw"], name="head_y"),
+        helper.make_node("LpNormalization", ["raw"], ["embedding"]),
+    ]
+    weight = RNG.standard_normal((4, 8)).astype(np.float32)
+    return small_model(nodes, [tensor_info("X", ["N", 4])], [tensor_info("embedding", ["N", 8])], {"w": weight})
+
+
 MODELS: dict[str, Any] = {
     "forest": lambda: tree(shares=True),
     "boosted trees": lambda: tree(shares=False),
@@ -118,6 +127,7 @@ def test_a_forest_is_told_one_kind(tmp_path: Path) -> None:
     [
         (regressor, "this is a regressor (LinearRegressor)"),
         (detector, "this is a detector (output 'boxes')"),
+        (embedding, "this is an embedding model (LpNormalization)"),
     ],
 )
 @pytest.mark.parametrize("flags", [[], ["--search", "sparse"], ["--search", "none"], ["--head", "head_y"]])
@@ -131,3 +141,49 @@ def test_other_models_are_told_what_they_are_and_get_no_hint(
     assert "--output-kind" not in result.stderr
     if "--head" not in flags:
         assert what in result.stderr
+
+
+def test_one_number_may_be_a_logit(tmp_path: Path) -> None:
+    onnx.save(linear(1, "a"), tmp_path / "model.onnx")
+    labels = X[:, 0] + np.random.default_rng(1).standard_normal(150) < 0
+    np.savez(tmp_path / "two.npz", X=X, labels=labels.astype(np.int64))
+    words = ["calibrate", tmp_path / "model.onnx", tmp_path / "two.npz", *FAST, "-o", tmp_path / "o.onnx"]
+    refused = cli(*words)
+    assert refused.exit_code == 3
+    assert "Then say --output-kind logit" in refused.stderr
+    assert cli(*words, "--output-kind", "logit").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "hint", "followed"),
+    [
+        (["--map", "platt"], "use --map bias, svs or sms", [["--map", name] for name in ("bias", "svs", "sms")]),
+        (["--map", "bias", "--predictions", "keep"], "use --map ts", [["--map", "ts", "--predictions", "keep"]]),
+        (["--search", "sparse", "--predictions", "keep"], "leave one of the two out", [["--predictions", "keep"]]),
+        (["--anchor", "refit", "--map", "ts"], "add --method tna, --search sparse", [
+            ["--anchor", "refit", "--method", "tna"], ["--anchor", "refit", "--search", "sparse"],
+        ]),
+        (["--search", "none", "--map", "none"], "choose another", [["--search", "none", "--map", "ts"]]),
+    ],
+)  # fmt: skip
+def test_flags_that_do_not_go_together(tmp_path: Path, flags: list[str], hint: str, followed: list[list[str]]) -> None:
+    onnx.save(linear(3, "a"), tmp_path / "model.onnx")
+    words = ["calibrate", tmp_path / "model.onnx", data(tmp_path), "-o", tmp_path / "o.onnx", "--angle-step", "30"]
+    words += ["--ensemble-size", "inf", "--device", "cpu", "--no-fail-if-worse"]
+    refused = cli(*words, *flags)
+    assert refused.exit_code in (2, 3), refused.output
+    assert hint in refused.stderr
+    for told in followed:
+        done = cli(*words, *told)
+        assert done.exit_code == 0, (told, done.output)
+
+
+def test_computed_logits_leave_nothing_to_tilt(tmp_path: Path) -> None:
+    onnx.save(linear(3, "a"), tmp_path / "model.onnx")
+    with np.load(data(tmp_path)) as stored:
+        labels = stored["labels"]
+    np.savez(tmp_path / "logits.npz", logits=RNG.standard_normal((150, 3)).astype(np.float32), labels=labels)
+    words = ["calibrate", tmp_path / "model.onnx", tmp_path / "logits.npz", *FAST, "-o", tmp_path / "o.onnx"]
+    refused = cli(*words, "--search", "sparse")
+    assert "add --search none" in refused.stderr
+    assert cli(*words, "--search", "none", "--no-fail-if-worse").exit_code in (0, 4)

@@ -134,7 +134,7 @@ def test_no_folders() -> None:
 def test_the_order_of_names_cannot_be_told(n_classes: int) -> None:
     message = folders_refused(["dog", "cat", "bird"], n_classes)
     assert f"3 class folders for a model with {n_classes} classes" in message
-    assert "order cannot be told" in message
+    assert "order is unknown" in message
     assert "'bird', 'cat', 'dog'" in message
 
 

@@ -110,7 +110,7 @@ def test_a_column_like_the_input_is_not_the_input_of_several() -> None:
 @pytest.mark.parametrize("name", ["id", "ID", "user_id", "index", "row"])
 def test_row_numbers_are_no_features_where_any_number_of_columns_fits(name: str) -> None:
     table = columns(**{name: range(5)})
-    with pytest.raises(DataError, match=f"'{name}' may be no feature"):
+    with pytest.raises(DataError, match=f"'{name}' may not be a feature"):
         open_source(table, [spec("X", (None, None))], 3)
     source = open_source(table, [spec("X", (None, None))], 3, columns=["a", "b"])
     assert values(source).shape == (5, 2)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
+from typing import Any
 
 import pytest
 
@@ -45,3 +47,45 @@ def test_the_forms_for_issues_are_whole() -> None:
         ids = [field["id"] for field in form["body"]]
         assert len(ids) == len(set(ids))
         assert all(field["attributes"]["label"] for field in form["body"])
+
+
+def pictures() -> Any:
+    """Return the script that makes the pictures of README.md."""
+    pytest.importorskip("rich")
+    spec = importlib.util.spec_from_file_location("make_pictures", ROOT / "docs/images/make_pictures.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_badges_say_what_the_metadata_say() -> None:
+    drawn = pictures().badges(PROJECT)
+    assert len(drawn) == 3
+    for name, text in drawn.items():
+        assert (ROOT / "docs/images" / name).read_text("utf-8") == text
+
+
+def test_the_terminal_is_what_the_demo_prints() -> None:
+    readme = (ROOT / "README.md").read_text("utf-8")
+    [printed] = re.findall(r"<!-- output -->\n```text\n(.*?)```", readme, re.DOTALL)
+    drawn = (ROOT / "docs/images/terminal.svg").read_text("utf-8")
+    again = pictures().terminal(printed.replace("models/digits/", ""))
+    assert re.findall(r">([^<]+)</text>", drawn) == re.findall(r">([^<]+)</text>", again)
+
+
+def test_the_readme_is_short_and_its_pictures_need_no_other_host() -> None:
+    readme = (ROOT / "README.md").read_text("utf-8")
+    assert len(readme.splitlines()) < 150
+    shown = re.findall(r"!\[[^]]+\]\(([^)]+)\)", readme)
+    assert len(shown) == 5
+    for name in shown:
+        assert (ROOT / name).is_file()
+        if name.endswith(".svg"):
+            text = (ROOT / name).read_text("utf-8")
+            assert set(re.findall(r"https?://[^\s\"<]+", text)) <= {
+                "http://www.w3.org/2000/svg",
+                "https://www.textualize.io",
+            }
+            assert "url(http" not in text

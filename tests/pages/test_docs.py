@@ -61,6 +61,7 @@ NOT_RUN = {
     "docs/how-to/pipelines.md": [
         "docker build --target cpu -t tna-onnx .",
         'docker run --rm -v "$PWD:/data" tna-onnx calibrate model.onnx calib.npz',
+        "from kfp import compiler, dsl",
         "import json",
         "olive run --run-config workflow.json --package-config package.json",
         "import tna_onnx",

@@ -52,4 +52,4 @@ def test_cross_fitted_scores_have_no_p_value(stages: tuple[BinFree, BinFree]) ->
     confidence, hit = confidences(800, seed=0)
     after = BinFree.of(scores(confidence, hit), cross_fitted=True)
     assert after.cumulative.kuiper == stages[1].cumulative.kuiper
-    assert "(p < 0.001 -> none)" in bin_free_lines(stages[0], after)[0]
+    assert "(p < 0.001 before)" in bin_free_lines(stages[0], after)[0]

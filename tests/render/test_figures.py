@@ -19,8 +19,11 @@ from click.testing import Result
 import tna_onnx
 from tests.conftest import Demo, Small
 from tests.support import PLAIN, TILTED, WALKED, cli, words_of
+from tna_onnx.numerics.reliability import Bins
 from tna_onnx.render import figures
 from tna_onnx.render.figures import write_figures
+from tna_onnx.render.reliability import bars
+from tna_onnx.render.reliability_figure import Panel, draw_reliability
 from tna_onnx.results.report import Report
 
 # A search whose steps and members there is something to draw of.
@@ -302,3 +305,20 @@ def test_digits(demo: Demo, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     report = tna_onnx.calibrate(demo.model, demo.calib, output=tmp_path / "o.onnx", details=True, **PLAIN)
     assert len(write_figures(report, tmp_path, ("svg",))) == 4
+
+
+def test_bars_have_the_intervals_of_the_page() -> None:
+    bins = Bins((0, 4, 250, 1000), (0.0, 0.4, 0.7, 0.95), (0.0, 0.5, 0.5, 0.9))
+    figure = pytest.importorskip("matplotlib.figure").Figure()
+    draw_reliability(figure, [Panel("model", bins)])
+    diagram = figure.axes[0]
+    [errors] = [each for each in diagram.containers if type(each).__name__ == "ErrorbarContainer"]
+    drawn = [segment[:, 1] for segment in errors[2][0].get_segments()]
+    filled = [bar for bar in bars(bins) if bar.count]
+    np.testing.assert_allclose(drawn, [bar.interval for bar in filled], atol=1e-12)
+    [ranges] = [each for each in diagram.containers if each.get_label().startswith("consistent")]
+    found = [(patch.get_y(), patch.get_y() + patch.get_height()) for patch in ranges]
+    np.testing.assert_allclose(found, [bar.consistent for bar in filled], atol=1e-12)
+    [accuracy] = [each for each in diagram.containers if each.get_label() == "accuracy"]
+    assert [patch.get_alpha() is not None for patch in accuracy] == [bar.weak for bar in bars(bins)]
+    assert "95 % interval" in diagram.get_legend_handles_labels()[1]

@@ -78,7 +78,7 @@ def added_settings_of(words: Mapping[str, Any]) -> GuardSettings | None:
     plain = GuardSettings()
     for name in DecisionWords.__annotations__:
         if name != "add" and words.get(name, getattr(plain, name)) != getattr(plain, name):
-            raise UsageError(f"{name} is about decisions, and none is added; say which, with --add")
+            raise UsageError(f"{name} applies to decisions, and none is added; add one with --add")
     return None
 
 

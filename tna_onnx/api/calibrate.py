@@ -58,11 +58,11 @@ def calibrate(
             never modified.
         calib: labelled calibration data: a path, a URL, a mapping of arrays, an iterable of batches (docs/data.md), or
             a `tna_onnx.Data`.
-        eval: held-out data for the report, likewise; anything but a `Data` is read with the options of `calib`. Without
-            it the report is cross-fitted on `calib`.
-        train_features: a part of the training data, likewise: `aar` compares features with those. Without it, it
-            compares them with the calibration data's, each sample's with those of other folds.
-        ood_data: with `add`, samples that the model should not know, for the report; their labels may be any.
+        eval: held-out data for the report, in the same forms as `calib`. Unless it is a `Data`, it is read with the
+            options of `calib`. Without it the report is cross-fitted on `calib`.
+        train_features: a part of the training data, in the same forms as `calib`. `aar` compares features with these.
+            Without it, the features of each calibration sample are compared with those of the other folds.
+        ood_data: with `add`, samples that the model should not know, for the report. Their labels are not used.
         output: path of the new file; `NAME.tna.onnx` beside the model by default. Without it a model in memory gives
             `Report.recalibrated` and no file.
         settings: of search, map and intervals, as one value.
@@ -71,9 +71,9 @@ def calibrate(
             be written. `cache` is still filled.
         device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
         batch_size: samples per run; `auto` finds them by a short probe.
-        cache: folder in which features are kept; an interrupted run goes on there, and a later one starts from them.
-        engine: `local`, `processes:N`, `ray` or `ray:HOST:PORT`: who runs the model over the data. All but `local` need
-            a `cache` (docs/how-to/cluster.md).
+        cache: folder that keeps the features; interrupted runs continue from them, and later runs start from them.
+        engine: `local`, `processes:N`, `ray` or `ray:HOST:PORT`: where the model runs over the data. All but `local`
+            need a `cache` (docs/how-to/cluster.md).
         overwrite: allow the output to be the input.
         details: collect the numbers behind the figures of the HTML report too, as `Report.details`.
         report: HTML page to write.
@@ -84,8 +84,8 @@ def calibrate(
             `tna_onnx.Gates` (`max_ece`, `min_accuracy`, ...), of `tna_onnx.Data` (`labels`, `preprocessing`,
             `classes`, ...; for both data sets), of `tna_onnx.ModelOptions` (`head`, `output_name`, `isolate`, ...); of
             `tna_onnx.GuardSettings`, where `add` names decisions to add to the file (`coverage`, `risk`, ...), whose
-            thresholds come from half of `calib`; and `eval_labels`, the labels of `eval` that stand apart from its
-            samples.
+            thresholds come from half of `calib`; and `eval_labels`, the labels of `eval` if they are
+            stored apart from its samples.
 
     Raises:
         TypeError: a keyword that none of these has.

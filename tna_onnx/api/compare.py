@@ -66,7 +66,7 @@ def compare(
 ) -> ModelComparison:
     """Measure classifiers on the same labelled data, with paired differences to one of them.
 
-    The models may differ in names, sizes and dtypes of their inputs, as far as the data fit all of them; they must have
+    The models may differ in names, sizes and dtypes of their inputs, if the data fit all of them; they must have
     the same number of classes. Intervals are not corrected for the number of models; a note says so.
 
     Args:
@@ -74,8 +74,8 @@ def compare(
         data: labelled data, as for `calibrate`. For models with different inputs they are opened several times and must
             give the same samples in the same order.
         baseline: model that the others are compared with: its name, its path, or its position from 1.
-        ood_data: for guarded models with the output `ood`: samples that they should not know, likewise; their labels
-            may be any.
+        ood_data: samples that the models should not know, for guarded models with the output `ood`; in the same forms
+            as `data`. Their labels are not used.
         confidence_level: of each interval, per cent.
         bins: bins of ECE and AdaECE.
         device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.

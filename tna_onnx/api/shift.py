@@ -38,14 +38,14 @@ def shift(
     """Change the class frequencies that a classifier expects, in its bias.
 
     The frequencies are given (`target_prior`), or estimated on samples without labels (`target`). Both assume label
-    shift: samples of a class look as they did, and only how frequent classes are has changed. With samples this is
-    tested.
+    shift: samples of a class look the same as before, and only the class frequencies have changed. If `target` is
+    given, this is tested.
 
     Args:
         model: a calibrated ONNX model.
         calib: labelled samples of the data that the model was made for: a path, a URL, a mapping of arrays, an iterable
             of batches, or a `tna_onnx.Data`.
-        target: samples of the data that it will see, likewise; their labels are not read.
+        target: samples as the model will see them, in the same forms as `calib`; their labels are not read.
         eval: labelled samples of those data, for the report.
         output: path of the new file; `NAME.shift.onnx` beside the model by default.
         settings: where the frequencies come from, as one value.

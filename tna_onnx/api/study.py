@@ -61,7 +61,7 @@ def study(
         json: JSON file to write.
         progress: True for bars on standard error, or a function that is called with (stage, done, total).
         **words: single fields by name: of `tna_onnx.Data` (`labels`, `preprocessing`, `classes`, ...; for both data
-            sets), of `tna_onnx.ModelOptions`; and `eval_labels`, the labels of `eval` that stand apart from its
+            sets), of `tna_onnx.ModelOptions`; and `eval_labels`, the labels of `eval` if they are stored apart from its
             samples.
 
     Raises:

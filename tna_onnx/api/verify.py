@@ -74,7 +74,7 @@ def verify(
     check_batch_size(batch_size)
     check_targets(json)
     if data is None and words.get("preprocessing") is not None:
-        raise UsageError("preprocessing was given, but no data to preprocess; add --data, or leave it away")
+        raise UsageError("preprocessing was given, but no data to preprocess; add --data, or leave it out")
     old = open_source(original, options)
     files = _Files.of(old, opened_like(old, open_source(recalibrated, options)), options)
     found = files.differences()

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,6 +34,7 @@ from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.maps.refit import Refit
 from tna_onnx.numerics.averages import averages
 from tna_onnx.numerics.stats import SampleScores
+from tna_onnx.progress import Progress, silent
 from tna_onnx.search.candidates import Candidate
 from tna_onnx.search.settings import SearchSettings
 
@@ -59,7 +60,7 @@ class AnchoredStrategy:
         """Of the search."""
         return self.strategy.settings
 
-    def run(self, progress: Callable[[int, int], None]) -> Outcome:
+    def run(self, progress: Progress) -> Outcome:
         """Refit, search and fit on all calibration data.
 
         Raises:
@@ -69,15 +70,16 @@ class AnchoredStrategy:
         refitted = self._refitting(self.task).run(progress)
         return self._around(self.task, refitted, progress)
 
-    def cross_fitted(self, outcome: Outcome) -> SampleScores:
+    def cross_fitted(self, outcome: Outcome, progress: Progress = silent) -> SampleScores:
         """Scores after, each sample scored with what was refitted, searched and fitted without it.
 
         Raises:
             DataError: refit or map cannot be fitted without one of the folds.
         """
 
-        def fits(_: int, train: Mask) -> Iterator[tuple[Method, Iterator[Fit]]]:
+        def fits(k: int, train: Mask) -> Iterator[tuple[Method, Iterator[Fit]]]:
             yield outcome.method, self._without_fold(outcome.method, train)
+            progress("cross-validate", k + 1, FOLDS)
 
         clusters = outcome.before.clusters
         return cross_scores(len(outcome.before), self.settings.seed, fits, clusters=clusters)[outcome.method]
@@ -86,14 +88,14 @@ class AnchoredStrategy:
         """Rule 3: all of it on some samples; logits are of all."""
         part = _part(self.task, train)
         before = part.logits(part.weight).scores()
-        found = self._around(part, self._refitting(part).found(before, _silent), _silent)
+        found = self._around(part, self._refitting(part).found(before, silent), silent)
         yield method, self.task.around(found.anchor).logits(found.weight), found.fitted
 
     def _refitting(self, task: Task) -> Strategy:
         """Rule 1."""
         return replace(self.strategy, logits_of=task.logits, weight=task.weight, search="none", map=Refit.name)
 
-    def _around(self, task: Task, refitted: Outcome, progress: Callable[[int, int], None]) -> Outcome:
+    def _around(self, task: Task, refitted: Outcome, progress: Progress) -> Outcome:
         """Search and fit around a refit."""
         anchor = refitted.fitted
         assert isinstance(anchor, Refit)  # noqa: S101 - `_refitting`
@@ -156,7 +158,3 @@ def _part(task: Task, rows: Mask) -> Task:
     clusters = None if whole.clusters is None else whole.clusters[rows]
     table = FeatureTable(np.asarray(whole.features[rows]), whole.labels[rows], whole.batch_size, clusters=clusters)
     return replace(task, calibration=replace(task.calibration, table=table))
-
-
-def _silent(done: int, total: int) -> None:
-    """Show nothing: folds have no bar of their own."""

@@ -23,6 +23,7 @@ from tna_onnx.errors import DataError
 from tna_onnx.numerics.crossfitted import CrossFit
 from tna_onnx.numerics.ops import to_host
 from tna_onnx.numerics.stats import SampleScores
+from tna_onnx.progress import Progress, silent
 from tna_onnx.results.report import Comparison, How, compare_scores
 
 __all__ = ["Compared", "compare_heads"]
@@ -40,7 +41,12 @@ class Compared:
 
 
 def compare_heads(
-    task: Task, strategy: Strategy | AnchoredStrategy, outcome: Outcome, settings: Settings, after: Shipped
+    task: Task,
+    strategy: Strategy | AnchoredStrategy,
+    outcome: Outcome,
+    settings: Settings,
+    after: Shipped,
+    progress: Progress = silent,
 ) -> Compared:
     """Score the input and the result on held-out data, or cross-fitted.
 
@@ -50,11 +56,12 @@ def compare_heads(
         outcome: the result.
         settings: bins, seed and confidence level.
         after: what the written file computes for the held-out data, or for the calibration data without them.
+        progress: called with (stage, done, total).
 
     Raises:
         DataError: held-out logits that are not finite, or a map cannot be fitted without one of the folds.
     """
-    how, before, scores = _paired_scores(task, strategy, outcome, after)
+    how, before, scores = _paired_scores(task, strategy, outcome, after, progress)
     described = task.shown.source.describe()
     fitted = outcome.logits.mapped_scores(outcome.fitted)
     cross_fit = None
@@ -84,7 +91,7 @@ def _changed_predictions(task: Task, outcome: Outcome, after: Shipped) -> float:
 
 
 def _paired_scores(
-    task: Task, strategy: Strategy | AnchoredStrategy, outcome: Outcome, after: Shipped
+    task: Task, strategy: Strategy | AnchoredStrategy, outcome: Outcome, after: Shipped, progress: Progress
 ) -> tuple[How, SampleScores, SampleScores]:
     if task.held_out is not None:
         before = task.logits(task.weight, on=task.held_out)
@@ -94,7 +101,7 @@ def _paired_scores(
     # no fold could differ from another: nothing to cross-fit
     if outcome.unchanged:
         return "unchanged", outcome.before, outcome.before
-    return "cross-fitted", outcome.before, strategy.cross_fitted(outcome)
+    return "cross-fitted", outcome.before, strategy.cross_fitted(outcome, progress)
 
 
 def _require_finite(task: Task, logits: Logits, samples: Collected) -> None:

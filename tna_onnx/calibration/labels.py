@@ -47,7 +47,7 @@ class LabelCheck:
         if name != "auto" and not self.covers(name):
             raise DataError(
                 f"--{option} {name}: {self.coverage.text('the calibration data')}; it would learn that these "
-                "classes never come; add samples of them, use --map ts or ets, or --trust-labels if they cannot come"
+                "classes never occur; add samples of them, use --map ts or ets, or --trust-labels if they cannot occur"
             )
 
 
@@ -86,5 +86,5 @@ def _trust(suspicion: Suspicion | None, names: Sequence[str] | None, flag: str, 
     """
     warnings = warnings_of(suspicion, names)
     if suspicion is not None and suspicion.tells and not trusted:
-        raise DataError(f"{flag}: {warnings[0]}; --trust-labels calibrates all the same")
+        raise DataError(f"{flag}: {warnings[0]}; --trust-labels continues all the same")
     return warnings

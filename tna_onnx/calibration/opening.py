@@ -126,7 +126,7 @@ def _check_arguments(job: Job) -> None:
     check_engine(job)
     # a head's graph says what follows it; a second word on that could contradict it
     if job.needs_head and job.options.output_kind not in (None, "logit"):
-        raise UsageError("--output-kind is for --search none; where class vectors are searched, the graph tells")
+        raise UsageError("--output-kind is for --search none; a search takes the kind from the graph")
 
 
 def _provider(session: Session | None) -> tuple[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -100,7 +99,7 @@ def _recalibrate(
         after = shipped
         if task.shown is not checked:
             after = writing.shipped(outcome, task.shown)
-        compared = compare_heads(task, strategy, outcome, job.settings, after)
+        compared = compare_heads(task, strategy, outcome, job.settings, after, progress)
         _log.info("compare: %s samples, %s", f"{compared.comparison.before.n:,}", compared.comparison.how)
         details = None
         if job.details:
@@ -145,7 +144,7 @@ def _search(task: Task, strategy: Strategy | AnchoredStrategy, progress: Progres
         DataError: the map cannot be fitted.
     """
     try:
-        outcome = strategy.run(functools.partial(progress, "search"))
+        outcome = strategy.run(progress)
     # `numerics` knows neither files nor heads: name both here
     except ValueError as error:
         raise UnsupportedModel(f"{task.model.name}: {task.where}: {error}; use --search none") from error

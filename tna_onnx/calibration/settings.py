@@ -255,8 +255,8 @@ class Settings:
         """
         if self.resolved_search not in ("sparse", "complete"):
             raise UsageError(
-                "anchor refit is what a search tilts, and none is named; add --method tna, or --search sparse or "
-                "complete. Without a search, --map refit refits, and --method auto compares it with the rest"
+                "anchor refit needs a search by name; add --method tna, --search sparse or --search complete. Without "
+                "a search, use --map refit, or --method auto, which compares a refit with all other methods"
             )
         if self.map == "refit":
             raise UsageError("anchor refit with map refit fits the layer twice; choose another --map")

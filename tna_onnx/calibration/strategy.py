@@ -25,6 +25,7 @@ from tna_onnx.errors import DataError
 from tna_onnx.maps import MAPS
 from tna_onnx.maps.base import CalibrationMap, Reduce
 from tna_onnx.numerics.stats import SampleScores
+from tna_onnx.progress import Progress, silent
 from tna_onnx.search.candidates import Candidate, candidate_weights, choose
 from tna_onnx.search.complete import search_complete
 from tna_onnx.search.scored import Scored
@@ -63,7 +64,7 @@ class Strategy:
     options: Mapping[str, Any] = field(default_factory=dict)
     keep_predictions: bool = False
 
-    def run(self, progress: Callable[[int, int], None]) -> Outcome:
+    def run(self, progress: Progress) -> Outcome:
         """Search and fit on all calibration data.
 
         Raises:
@@ -73,17 +74,17 @@ class Strategy:
         before = self.logits_of(self.weight).scores()
         if bool(before.hit.all()):
             raise DataError(
-                f"every calibration sample is classified right, all {len(before):,}: the surer the better, as far as "
-                "they can tell; expected data with some errors (were these samples trained on?)"
+                f"every calibration sample is classified right, all {len(before):,}, so no confidence seems too high; "
+                "expected data with some errors (was the model trained on these samples?)"
             )
         return self.found(before, progress)
 
-    def found(self, before: SampleScores, progress: Callable[[int, int], None]) -> Outcome:
+    def found(self, before: SampleScores, progress: Progress) -> Outcome:
         """Search and fit on all calibration data, whatever their scores are.
 
         Args:
             before: scores under `weight`.
-            progress: called with (candidates scored, candidates expected).
+            progress: called with (stage, done, total).
 
         Raises:
             ValueError: the weight cannot be tilted.
@@ -93,11 +94,11 @@ class Strategy:
         candidates: tuple[Candidate, ...] = (Candidate(0.0, 1, 0.0, before),)
         # what may not change a prediction is not tilted: there is nothing to search then
         if any(method.tilted for method in self._methods):
-            candidates = self._search(None, progress)
+            candidates = self._search(None, functools.partial(progress, "search"))
             self._original.forget()
         found = candidates[choose(candidates, self.settings)]
         failed: dict[Method, str] = {}
-        scores = self._compared(found, before, failed)
+        scores = self._compared(found, before, failed, progress)
         method = self._only or self.rule.choose(scores, before)
         chosen = found if method.tilted else candidates[0]
         weight = self._weight_of(chosen)
@@ -109,7 +110,7 @@ class Strategy:
         failed = {each: reason for each, reason in failed.items() if each not in scores}
         return Outcome(candidates, chosen, weight, method, fitted, before, logits, scores, allowed, failed)
 
-    def cross_fitted(self, outcome: Outcome) -> SampleScores:
+    def cross_fitted(self, outcome: Outcome, progress: Progress = silent) -> SampleScores:
         """Scores after, each sample scored with what was searched, chosen and fitted without it.
 
         Raises:
@@ -118,9 +119,8 @@ class Strategy:
         seed = self.settings.seed
         if outcome.scores:
             return nested(outcome.scores, outcome.before, self.rule, seed)
-        fits = functools.partial(self._fits, (outcome.method,), self._fold_weights())
-        clusters = outcome.before.clusters
-        return cross_scores(len(outcome.before), seed, fits, clusters=clusters)[outcome.method]
+        fits = functools.partial(self._fits, progress, (outcome.method,), self._fold_weights(progress))
+        return cross_scores(len(outcome.before), seed, fits, clusters=outcome.before.clusters)[outcome.method]
 
     @property
     def rule(self) -> Rule:
@@ -163,7 +163,9 @@ class Strategy:
         methods = self._methods
         return methods[0] if len(methods) == 1 and not methods[0].has_path else None
 
-    def _compared(self, found: Candidate, before: SampleScores, failed: dict[Method, str]) -> Scores:
+    def _compared(
+        self, found: Candidate, before: SampleScores, failed: dict[Method, str], progress: Progress
+    ) -> Scores:
         """Cross-fitted scores of all methods; none where there is one only. What cannot be fitted goes to `failed`.
 
         A weight that was found on all samples flatters the methods on it. If one of them would be chosen all the same,
@@ -178,9 +180,9 @@ class Strategy:
         if found.angle == 0 and False in self._tilts:
             methods = tuple(method for method in methods if not method.tilted)
         if all(method.tilted for method in methods):
-            fits = functools.partial(self._fits, methods, self._fold_weights())
+            fits = functools.partial(self._fits, progress, methods, self._fold_weights(progress))
             return cross_scores(n, seed, fits, self.rule.losses, failed, before.clusters)
-        fits = functools.partial(self._fits, methods, [self._weight_of(found)] * FOLDS)
+        fits = functools.partial(self._fits, progress, methods, [self._weight_of(found)] * FOLDS)
         scores = cross_scores(n, seed, fits, self.rule.losses, failed, before.clusters)
         chosen = [self.rule.choose(scores, before), *chosen_per_fold(scores, before, self.rule, seed)]
         # none of the flattered ones stays: they would be shown as cross-fitted
@@ -188,7 +190,7 @@ class Strategy:
         if not any(method.tilted for method in chosen):
             return honest
         tilted = tuple(method for method in methods if method.tilted)
-        fits = functools.partial(self._fits, tilted, self._fold_weights())
+        fits = functools.partial(self._fits, progress, tilted, self._fold_weights(progress))
         return honest | cross_scores(n, seed, fits, self.rule.losses, failed, before.clusters)
 
     # ---- weights
@@ -221,7 +223,7 @@ class Strategy:
         # without a map there is nothing to pair weights with
         return self.search == "complete" and self.map != "none"
 
-    def _fold_weights(self) -> list[NDArray[Any] | None]:
+    def _fold_weights(self, progress: Progress) -> list[NDArray[Any] | None]:
         """Return the weight that a search without each fold chooses."""
         if True not in self._tilts:
             return [self.weight] * FOLDS
@@ -231,12 +233,13 @@ class Strategy:
         logits = self.logits_of(self.weight)
         fold = folds(len(logits), self.settings.seed, logits.clusters)
         for k in range(FOLDS):
-            candidates = self._search(fold != k, lambda done, total: None)  # noqa: ARG005 - has no bar of its own
+            candidates = self._search(fold != k, lambda done, total: None)  # noqa: ARG005 - a fold is one step
             chosen = candidates[choose(candidates, self.settings)]
             key = chosen.angle, chosen.ensemble_size
             if key not in made:
                 made[key] = self._weight_of(chosen)
             weights.append(made[key])
+            progress("search in folds", k + 1, FOLDS)
         self._original.forget()
         return weights
 
@@ -258,13 +261,14 @@ class Strategy:
     # ---- maps
 
     def _fits(
-        self, methods: Sequence[Method], weights: Sequence[NDArray[Any] | None], k: int, train: Mask
+        self, progress: Progress, methods: Sequence[Method], weights: Sequence[NDArray[Any] | None], k: int, train: Mask
     ) -> Iterator[tuple[Method, Iterator[Fit]]]:
         """Fits of each method on the samples outside of fold k, with the tilted weight for that fold."""
         original = self.logits_of(self.weight)
         tilted = self.logits_of(weights[k])
-        for method in methods:
+        for done, method in enumerate(methods, k * len(methods) + 1):
             yield method, self._path(method, tilted if method.tilted else original, train)
+            progress("cross-validate", done, FOLDS * len(methods))
         # the logits of two folds need not be in memory together
         tilted.forget()
 

@@ -14,9 +14,17 @@ __all__ = ["main"]
 def main() -> None:
     """Run `tna-onnx`. The exit code is that of the error's class; an unexpected error ends with INTERNAL_ERROR."""
     loading()
-    from tna_onnx.cli.channels import complain, drop  # noqa: PLC0415 - click loads only when a command runs
-    from tna_onnx.cli.group import group  # noqa: PLC0415
     from tna_onnx.cli.shortage import shortage  # noqa: PLC0415
+
+    try:
+        from tna_onnx.cli.channels import complain, drop  # noqa: PLC0415 - click loads only when a command runs
+        from tna_onnx.cli.group import group  # noqa: PLC0415
+    except ImportError as error:
+        missing = shortage(error)
+        if missing is None:
+            raise
+        print(f"Error: {missing}", file=sys.stderr)  # noqa: T201 - `complain` may be what could not be imported
+        sys.exit(missing.exit_code)
 
     try:
         group(prog_name="tna-onnx")

@@ -37,13 +37,13 @@ __all__ = ["calibrate"]
 _file_options = together(
     calibration_data_options(
         "Labelled calibration data",
-        "Held-out data for the report. Without them the report is cross-fitted.",
+        "Labelled data for measuring the result. Without them, --calib is cross-validated.",
     ),
     click.option(
         "--train-features",
         metavar="PATH",
         type=click.Path(),
-        help="A part of the training data, or its features, for the map aar.",
+        help="Training data or their features, for the map aar; a part of them is enough.",
     ),
     click.option(
         "--cache", type=click.Path(), help="Folder that keeps the features, so that an interrupted run can resume."
@@ -54,14 +54,14 @@ _file_options = together(
     click.option(
         "--trust-labels",
         is_flag=True,
-        help="Go on although labels look wrong beside the predictions, or miss classes that maps would unlearn.",
+        help="Continue even if labels seem wrong, or if classes have no samples.",
     ),
     # An earlier output is replaced without asking; only the model itself needs this.
-    click.option("--overwrite", is_flag=True, help="Allow --output to be the input model itself, which is lost then."),
+    click.option("--overwrite", is_flag=True, help="Allow --output to replace the input model."),
 )
 
 _decision_options = together(
-    add_option((), "Decisions to add to the file as further outputs, whose thresholds come from half of --calib"),
+    add_option((), "Decisions to add as further outputs; half of --calib is kept for their thresholds"),
     level_options,
     ood_data_option,
 )
@@ -70,8 +70,7 @@ _result_options = together(
     click.option(
         "--dry-run",
         is_flag=True,
-        help="Do everything, checks and gates included, but write no model; say what would be written. --json, "
-        "--report and --cache still work.",
+        help="Do everything, including checks and gates, but write no model. --json, --report and --cache still work.",
     ),
     # Named like the argument of `tna_onnx.calibrate` that it turns on.
     click.option(
@@ -112,9 +111,9 @@ def calibrate(
 ) -> None:
     """Write a recalibrated copy of MODEL.
 
-    Gates check the metrics after recalibration, on --eval or cross-fitted. If one is missed, no model is written and
-    the exit code is 1; each missed gate is an error on a line of its own. --json and --report are written all the same
-    and give the reason.
+    Gates check the metrics after recalibration, measured on --eval or by cross-validation. If one is missed, no model
+    is written, the exit code is 1, and each missed gate is reported on a line of its own. --json and --report are still
+    written, and give the reason.
 
     \b
     Example:

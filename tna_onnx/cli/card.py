@@ -12,10 +12,10 @@ from tna_onnx.cli.paths import check_result_file
 __all__ = ["card"]
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, short_help="Write a model card from a result.")
 @click.argument("result", type=click.Path())
 @click.option("-o", "--output", metavar="FILE", type=click.Path(), help="Markdown file to write.  [default: print it]")
-@click.option("--bom", metavar="FILE", type=click.Path(), help="Write a CycloneDX bill of materials, too.")
+@click.option("--bom", metavar="FILE", type=click.Path(), help="Also write a CycloneDX bill of materials.")
 @click.option(
     "--figures",
     metavar="DIR",
@@ -23,7 +23,7 @@ __all__ = ["card"]
     help="Folder of `calibrate --figures`.  [default: figures beside RESULT]",
 )
 @click.option("--task", metavar="NAME", help="Task on the Hugging Face Hub, such as image-classification.")
-@click.option("--license", metavar="NAME", help="Licence of the model, as the Hub calls it: apache-2.0.")
+@click.option("--license", metavar="NAME", help="Licence of the model, by its name on the Hub, such as apache-2.0.")
 @click.option("--base-model", metavar="NAME", help="Name of the input model on the Hub.")
 @click.option("--overwrite", is_flag=True, help="Replace a card that was not written by this command.")
 def card(result: str, output: str | None, bom: str | None, **arguments: Any) -> None:

@@ -25,7 +25,7 @@ from tna_onnx.cli.written import watch
 __all__ = ["compare"]
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, short_help="Measure several models on the same data.")
 @click.argument("models", metavar="MODEL MODEL... [DATA]", nargs=-1, required=True, type=click.Path())
 @click.option("--data", "--calib", "data", type=click.Path(), help="Labelled data: file, folder or URL.  [required]")
 @labels_option

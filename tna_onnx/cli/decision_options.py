@@ -24,7 +24,7 @@ def add_option(default: tuple[str, ...], help_: str) -> Callable[[Any], Any]:
         callback=flat,
         default=[",".join(default)] if default else [],
         show_default=bool(default),
-        help=f"{help_}, with commas or repeated: {', '.join(ADDITIONS)}.",
+        help=f"{help_}: {', '.join(ADDITIONS)}. Several with commas, or repeat the option.",
     )
 
 
@@ -50,13 +50,13 @@ def _temperature(_ctx: click.Context, _param: click.Parameter, text: str) -> flo
 
 
 _set_options = together(
-    _per_cent("coverage", "set: how often it holds the true class, at least."),
+    _per_cent("coverage", "set: how often the set has to contain the true class."),
     click.option(
         "--set-score",
         type=choice(SET_SCORES),
         default=GuardSettings.set_score,
         show_default=True,
-        help="set: lac gives the smallest sets; aps and raps larger ones where the model is unsure.",
+        help="set: lac gives the smallest sets; aps and raps give larger sets where the model is unsure.",
     ),
     click.option(
         "--set-temperature",
@@ -65,39 +65,41 @@ _set_options = together(
         callback=_temperature,
         default=f"{GuardSettings.set_temperature:g}",  # a text, because the callback reads texts
         show_default=True,
-        help="set: temperature of the probabilities that sets are made of; auto: the one with the smallest sets, "
-        "chosen on samples that the threshold does not come from.",
+        help="set: temperature to apply before sets are made; auto chooses the one with the smallest sets, on "
+        "samples that are not used for the threshold.",
     ),
-    click.option("--per-class", is_flag=True, help="set: the coverage holds for the samples of each class."),
+    click.option("--per-class", is_flag=True, help="set: reach --coverage in each class, not only on average."),
 )
 
 level_options = together(
     _set_options,
-    _per_cent("risk", "accept: largest share of accepted samples that are classified wrong."),
-    _per_cent("delta", "accept: probability with which that share may be larger."),
+    _per_cent("risk", "accept: at most this share of the accepted samples is classified wrong."),
+    _per_cent("delta", "accept: probability that the share is above --risk all the same."),
     click.option(
         "--ood-score",
         type=choice(OOD_SCORES),
         default=GuardSettings.ood_score,
         show_default=True,
-        help="ood: how the distance from known samples is measured.",
+        help="ood: how to measure the distance from known samples.",
     ),
-    _per_cent("false_alarm", "ood: largest share of known samples that raise the alarm."),
+    _per_cent("false_alarm", "ood: at most this share of known samples raises the alarm."),
     click.option(
         "--dials",
         is_flag=True,
-        help="Make coverage and risk graph inputs too, as fractions; a caller who gives none gets the levels above.",
+        help="Also make coverage and risk inputs of the model, as fractions. Callers may leave them out: then the "
+        "levels given here hold.",
     ),
     click.option(
         "--prefix",
         default="",
         metavar="TEXT",
-        help="What the names of the new outputs and inputs begin with.  [default: nothing]",
+        help="Prefix for the names of the new outputs and inputs.  [default: none]",
     ),
 )
 
 ood_data_option = click.option(
     "--ood-data",
     type=click.Path(),
-    help="ood: data that the model should not know, with any labels: how many raise the alarm is reported.",
+    help="ood: samples that the model should not know. The report says how many raise the alarm; their labels are "
+    "not used.",
 )

@@ -26,7 +26,7 @@ from tna_onnx.cli.written import watch
 __all__ = ["evaluate"]
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, short_help="Measure the accuracy and calibration of MODEL.")
 @model_argument
 @data_argument
 @labelled_data_options

@@ -42,8 +42,10 @@ extra_options = together(
         show_default=True,
         help="Format of the figures; several separated by commas, or repeat the option.",
     ),
-    click.option("--mlflow", is_flag=True, help="Log the run to MLflow, at MLFLOW_TRACKING_URI."),
-    click.option("--mlflow-experiment", metavar="NAME", help="MLflow experiment to log to; implies --mlflow."),
+    click.option(
+        "--mlflow", is_flag=True, help="Log the run to the MLflow server or store that MLFLOW_TRACKING_URI names."
+    ),
+    click.option("--mlflow-experiment", metavar="NAME", help="Name of the MLflow experiment; implies --mlflow."),
 )
 
 

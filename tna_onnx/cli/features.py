@@ -24,7 +24,7 @@ from tna_onnx.cli.written import watch
 __all__ = ["features"]
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, short_help="Store features, for later runs of `calibrate`.")
 @model_argument
 @data_argument
 @labelled_data_options

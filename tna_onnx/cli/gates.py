@@ -20,17 +20,16 @@ limit_options = together(
         "--max-ece",
         metavar="PERCENT",
         type=Number(0, 100),
-        help="Gate, a check for pipelines: end with exit code 1, and without a model, if the calibration error ECE is "
-        "above this.",
+        help="Gate: exit with code 1 and write no model if the ECE (expected calibration error) is above this.",
     ),
     click.option(
-        "--max-nll", metavar="NATS", type=Number(0), help="Gate: the same if the negative log-likelihood is above this."
+        "--max-nll", metavar="NATS", type=Number(0), help="Gate: as --max-ece, for the negative log-likelihood."
     ),
     click.option(
         "--min-accuracy",
         metavar="PERCENT",
         type=Number(0, 100),
-        help="Gate: the same if the accuracy is below this.",
+        help="Gate: exit with code 1 and write no model if the accuracy is below this.",
     ),
 )
 
@@ -39,15 +38,15 @@ change_options = together(
         "--require-improvement/--no-require-improvement",
         default=False,
         show_default=True,
-        help="Gate: the same unless the result is better by more than chance explains: accuracy, NLL, ECE and the "
-        "objective judged together, each by its whole confidence interval.",
+        help="Gate: exit with code 1 and write no model unless the result is significantly better. Accuracy, NLL, "
+        "ECE and the objective are judged together, each by its whole interval.",
     ),
     click.option(
         "--fail-if-worse/--no-fail-if-worse",
         default=True,
         show_default=True,
-        help="Gate: the same if the result is worse by more than chance explains: the NLL is; or accuracy, ECE or the "
-        "objective is, and nothing that weighs more is better.",
+        help="Gate: exit with code 1 and write no model if the result is significantly worse: in NLL; or in "
+        "accuracy, ECE or the objective, if nothing that counts more is better.",
     ),
 )
 

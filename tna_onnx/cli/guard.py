@@ -43,13 +43,13 @@ _guard_options = together(
         type=click.IntRange(0),
         default=GuardSettings.seed,
         show_default=True,
-        help="Of the split that --ood-score and --set-temperature auto need.",
+        help="Seed of the split that --ood-score and --set-temperature auto need.",
     ),
     confidence_option,
 )
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, short_help="Write a copy of MODEL that also decides.")
 @model_argument
 @data_argument
 @_guard_options
@@ -61,8 +61,8 @@ _guard_options = together(
 def guard(preset: str | None, json_file: str | None, quiet: bool, **arguments: Any) -> None:
     """Write a copy of MODEL that also decides: answer or abstain, a set of classes, known or unknown.
 
-    Each decision is one more output with a guarantee for samples that come as those of --calib did. Outputs that the
-    model had stay as they are.
+    Each decision is an additional output, with a guarantee for samples from the same source as those of --calib. The
+    other outputs do not change.
 
     \b
     Example:

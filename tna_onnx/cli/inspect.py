@@ -23,7 +23,7 @@ __all__ = ["inspect"]
     metavar="[FILE]",
     is_flag=False,
     flag_value="-",
-    help="Write JSON to this file; without one, or for -, print it.",
+    help="Write JSON to this file; without a file, or with -, print it.",
 )
 def inspect(model: str | None, json_file: str | None, **arguments: Any) -> None:
     """Show which node of MODEL is the head, or why there is none."""

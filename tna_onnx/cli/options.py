@@ -65,7 +65,7 @@ def calibration_data_options(calib: str, held_out: str, *, required: bool = Fals
             cls=DataOption,
             required=True,
             type=click.Path(),
-            help=f"{calib}: file, folder or URL; the word behind MODEL says the same.",
+            help=f"{calib}: file, folder or URL; may also be given as DATA, after MODEL.",
         ),
         click.option("--eval", required=required, type=click.Path(), help=held_out),
         click.option(
@@ -108,20 +108,20 @@ data_options = together(
         "--tokenizer",
         metavar="FOLDER",
         type=click.Path(),
-        help="Turn text into tokens: folder of a tokenizer.json, or the name of a tokenizer that is in the cache of "
-        "Hugging Face.",
+        help="Turn text into tokens. Give the folder of a tokenizer.json, or the name of a tokenizer in the cache "
+        "of Hugging Face.",
     ),
     click.option(
         "--ignore-label",
         metavar="NUMBER",
         type=int,
-        help="Stands for no label, for a model with several predictions a sample (tokens, pixels).  [default: -100]",
+        help='Label that stands for "no label", in models with a prediction for each token or pixel.  [default: -100]',
     ),
     click.option(
         "--position",
         type=choice(POSITION_WORDS),
-        help="Of several predictions a sample: all that are labelled, or the last one, as for the next token.  "
-        "[default: all]",
+        help="Which predictions count if a sample has several: all with a label, or only the last one, as in "
+        "next-token models.  [default: all]",
     ),
     click.option("--skip-bad", is_flag=True, help="Skip images that cannot be read, and count them."),
     click.option(
@@ -134,7 +134,7 @@ data_options = together(
         "--data-root",
         metavar="DIR",
         type=click.Path(),
-        help="Folder in which files may lie that the data name by absolute paths, .. or links.",
+        help="Also read files below this folder, if the data refer to them by absolute paths, .. or links.",
     ),
     click.option(
         "--data-limit",
@@ -151,9 +151,9 @@ foreign_model_options = together(
     click.option(
         "--isolate",
         is_flag=True,
-        help="Open the model in a child process first: a crash or an endless loop of ONNX or ONNX Runtime there is an "
-        "error, with exit code 3. Not the default, because it takes half a second, and as long again as opening the "
-        "model.",
+        help="Open the model in a child process first, so that a crash or an endless loop in ONNX or ONNX Runtime "
+        "becomes an error (exit code 3). Off by default: it takes half a second, and the time to open the "
+        "model twice.",
     ),
     click.option(
         "--model-limit",
@@ -167,11 +167,11 @@ foreign_model_options = together(
 )
 
 _output_options = together(
-    click.option("--output-name", metavar="NAME", help="Graph output to use, for a model with several."),
+    click.option("--output-name", metavar="NAME", help="Name of the output to calibrate, if the model has several."),
     click.option(
         "--output-kind",
         type=choice(OUTPUT_KINDS),
-        help="What that output holds, if the graph does not show it.",
+        help="What the output holds, if the graph does not show it.",
     ),
     foreign_model_options,
 )
@@ -210,7 +210,7 @@ run_options = together(
         "json_file",
         metavar="FILE",
         type=click.Path(allow_dash=True),
-        help="Write the result as JSON to this file; - is standard output, which then gets nothing else.",
+        help="Write the result as JSON to this file; with -, write it to standard output, and nothing else there.",
     ),
     click.option("-q", "--quiet", is_flag=True, help="Show no progress and print no table."),
 )
@@ -220,8 +220,9 @@ engine_option = click.option(
     default="local",
     show_default=True,
     metavar="ENGINE",
-    help="Who runs the model over the data: local, processes:N (N processes of this machine), ray or ray:HOST:PORT (a "
-    "Ray cluster). The features are the same, byte for byte. Workers need --cache on a disk that all share.",
+    help="Where the model runs over the data: local, processes:N (N processes of this machine), ray or "
+    "ray:HOST:PORT (a Ray cluster). All give the same features, byte for byte. All but local need --cache, on"
+    " a disk that every worker can reach.",
 )
 
 bins_option = click.option(
@@ -234,5 +235,5 @@ confidence_option = click.option(
     type=Number(50, MAX_LEVEL),  # the same range that `check_level` allows
     default=Settings.confidence_level,
     show_default=True,
-    help="How sure the intervals of the report are: of 100 such intervals, 95 contain the true value.",
+    help="Level of the intervals in the report. At 95, about 95 of 100 such intervals contain the true value.",
 )

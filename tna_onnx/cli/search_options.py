@@ -34,26 +34,26 @@ _what_options = together(
         type=click.Choice(PROTOCOLS),
         default="default",
         show_default=True,
-        help="paper: where the options below are not given, the settings that the paper prints: --method tna, 10 "
-        "members, mRC looked at every 50 rotations, the ECE as objective, maps fitted as their sources do, the whole "
-        "grid, the bias as it is, no limit on the accuracy.",
+        help="paper: use the paper's settings for all options below that are not given: --method tna, 10 members, "
+        "mRC checked every 50 rotations, the ECE as objective, maps fitted as in their sources, the whole "
+        "grid, an unscaled bias, no limit on the accuracy.",
     ),
     click.option(
         "--method",
         type=choice(METHODS),
         default=Settings.method,
         show_default=True,
-        help="What --search and --map do where they are not given. auto: chosen by cross-validation, and the input "
-        "itself if nothing is better; tna: a sparse search, then ts, as in the paper.",
+        help="What --search and --map do if they are not given. auto: cross-validation chooses, and keeps the "
+        "input model if nothing is better; tna: the paper's method, a sparse search followed by ts.",
     ),
     click.option(
         "--search",
         type=choice(SEARCHES),
         default=Settings.search,
         show_default=True,
-        help="What happens to the weight of the last layer. none: it stays; sparse: its class vectors are turned by "
-        "small random rotations and averaged, then the map is fitted; complete: every pair of such a weight and its "
-        "map is tried; auto: as --method says.",
+        help="How the weight of the last layer may change. none: it stays; sparse: its class vectors are turned by"
+        " small random rotations and averaged, then the map is fitted; complete: each such weight is tried "
+        "with a map of its own; auto: as --method says.",
     ),
     click.option(
         "--map",
@@ -70,50 +70,51 @@ _what_options = together(
         type=choice(ANCHORS),
         default=Settings.anchor,
         show_default=True,
-        help="With --method tna or a --search by name: the layer whose class vectors are tilted. refit: one that is "
-        "refitted near the trained one first.",
+        help="Layer to tilt, with --method tna or a --search by name. original: the trained one; refit: one that "
+        "is first refitted near the trained one.",
     ),
     click.option(
         "--predictions",
         type=choice(PREDICTIONS),
         default=Settings.predictions,
         show_default=True,
-        help="keep: auto takes nothing that can change a predicted class.",
+        help="keep: auto considers only methods that never change a predicted class.",
     ),
     click.option(
         "--fold/--no-fold",
         default=Settings.fold,
         show_default=True,
-        help="Put linear maps into weight and bias, or append nodes for them.",
+        help="Fold linear maps into weight and bias, or append nodes for them.",
     ),
     click.option(
         "--ets-loss",
         type=choice(ETS_LOSSES),
         default=Settings.ets_loss,
         show_default=True,
-        help="Loss that the weights of ETS minimise.",
+        help="Loss for fitting the weights of ETS.",
     ),
     click.option(
         "--map-objective",
         type=choice(MAP_OBJECTIVES),
         default=Settings.map_objective,
         show_default=True,
-        help="Metric that the temperature of ts minimises. auto: as --objective says.",
+        help="Metric for fitting the temperature of ts. auto: the metric of --objective.",
     ),
     click.option(
         "--objective",
         type=choice(OBJECTIVES),
         default=Settings.objective,
         show_default=True,
-        help="Metric that the angle and the method are chosen by, and the temperature of ts.",
+        help="Metric for choosing the angle, the method and the temperature of ts.",
     ),
     click.option(
         "--max-accuracy-drop",
         type=Number(0, 100),
         default=Settings.max_accuracy_drop,
         show_default=True,
-        help="Largest loss of accuracy on the calibration data that a search accepts, in percentage points; what is "
-        "chosen among all methods may lose none. Also a gate: fail if the whole interval of the loss lies above it.",
+        help="Largest loss of accuracy on the calibration data that a search accepts, in percentage points; the "
+        "automatic choice among all methods accepts none. Also a gate: fail if the whole interval of the loss"
+        " is above this.",
     ),
 )
 
@@ -125,16 +126,16 @@ _weight_options = together(
         callback=members,
         default=str(Settings.ensemble_size),  # a text, because the callback reads texts
         show_default=True,
-        help="Number of tilted weights averaged (n_e). auto: the paper's 10, and more if accuracy requires it "
-        "(always 10 in a complete search); inf: the limit of infinitely many.",
+        help="Number of tilted weights to average (n_e). auto: 10, as in the paper, and more if accuracy requires "
+        "it (always 10 in a complete search); inf: the limit of infinitely many.",
     ),
     click.option(
         "--max-ensemble-size",
         type=click.IntRange(1),
         default=Settings.max_ensemble_size,
         show_default=True,
-        help="With --ensemble-size auto: average at most this many tilted weights. Where accuracy needs more, the "
-        "limit of infinitely many is taken.",
+        help="With --ensemble-size auto: average at most this many tilted weights. If accuracy requires more, the "
+        "limit of infinitely many is used.",
     ),
     click.option(
         "--antithetic",
@@ -146,7 +147,8 @@ _weight_options = together(
         "--tilt-bias/--no-tilt-bias",
         default=Settings.tilt_bias,
         show_default=True,
-        help="Scale the bias by what averaging leaves of the weight, or leave it as it is, as in the paper.",
+        help="Scale the bias by the factor by which averaging shortens the weight, or leave it unchanged, as in "
+        "the paper.",
     ),
     click.option(
         "--angle-step",
@@ -187,7 +189,7 @@ _weight_options = together(
         type=click.IntRange(1, MAX_N_T),
         default=Settings.n_t,
         show_default=True,
-        help="A tilted weight can stop after every so many rotations, where the angle is looked at. The paper has 50.",
+        help="Check the angle after this many rotations; a tilted weight can only stop at a check. The paper uses 50.",
     ),
     click.option(
         "--quantized-head",

@@ -26,15 +26,15 @@ _shift_options = together(
         cls=DataOption,
         required=True,
         type=click.Path(),
-        help="Labelled data of the kind that MODEL was made for: file, folder or URL; the word behind MODEL says the "
-        "same.",
+        help="Labelled data of the kind that MODEL was made for: file, folder or URL; may also be given as DATA, after "
+        "MODEL.",
     ),
     click.option("--labels", type=click.Path(), help="File with the labels of --calib, if they are stored separately."),
     click.option(
         "--target-data",
         "target",
         type=click.Path(),
-        help="Data that the model will see, to estimate class frequencies on; labels in them are not read.",
+        help="Data as the model will see them, for estimating class frequencies. Their labels are not read.",
     ),
     click.option(
         "--target-prior", metavar="FILE|uniform", help="Class frequencies of the data that the model will see."
@@ -44,8 +44,12 @@ _shift_options = together(
         metavar="FILE|uniform",
         help="Class frequencies of the data that MODEL was calibrated on.  [default: those of --calib]",
     ),
-    click.option("--eval", type=click.Path(), help="Labelled data of the kind that the model will see, to measure on."),
-    click.option("--eval-labels", type=click.Path(), help="File with the labels of --eval, likewise."),
+    click.option(
+        "--eval", type=click.Path(), help="Labelled data as the model will see them, for measuring the result."
+    ),
+    click.option(
+        "--eval-labels", type=click.Path(), help="File with the labels of --eval, if they are stored separately."
+    ),
     click.option("-o", "--output", type=click.Path(), help="File to write.  [default: MODEL.shift.onnx]"),
     click.option("--overwrite", is_flag=True, help="Allow the output to replace the input model."),
     click.option("--dry-run", is_flag=True, help="Do everything, but write no model."),
@@ -54,28 +58,28 @@ _shift_options = together(
         type=choice(ESTIMATORS),
         default=ShiftSettings.estimator,
         show_default=True,
-        help="em needs calibrated probabilities; bbse only a confusion matrix, and is less sure.",
+        help="em needs calibrated probabilities; bbse needs only a confusion matrix, and is less precise.",
     ),
     click.option(
         "--trust-shift",
         is_flag=True,
-        help="Write also where the data look as if more than class frequencies had changed.",
+        help="Write the model even if more than the class frequencies seems to have changed.",
     ),
     click.option(
         "--draws",
         type=click.IntRange(1),
         default=ShiftSettings.draws,
         show_default=True,
-        help="Bootstrap samples behind intervals and tests.",
+        help="Number of bootstrap samples for intervals and tests.",
     ),
     click.option(
-        "--seed", type=click.IntRange(0), default=ShiftSettings.seed, show_default=True, help="Of the bootstrap."
+        "--seed", type=click.IntRange(0), default=ShiftSettings.seed, show_default=True, help="Seed of the bootstrap."
     ),
     confidence_option,
 )
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, short_help="Write a copy of MODEL for other class frequencies.")
 @model_argument
 @data_argument
 @_shift_options
@@ -87,8 +91,8 @@ _shift_options = together(
 def shift(preset: str | None, json_file: str | None, quiet: bool, **arguments: Any) -> None:
     """Write a copy of MODEL for data in which classes are more or less frequent than before.
 
-    The frequencies are given, or estimated on data without labels. Both assume that samples of a class look as they
-    did; with data this is tested.
+    The new class frequencies are given, or estimated on data without labels. Both ways assume that samples of a class
+    look the same as before. If data are given, this is tested.
 
     \b
     Example:

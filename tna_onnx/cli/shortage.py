@@ -1,4 +1,4 @@
-"""What the machine has run out of, where an error of the system says so: that is no bug of this program."""
+"""What the machine has run out of or lacks, where an error of the system says so: that is no bug of this program."""
 
 from __future__ import annotations
 
@@ -33,12 +33,28 @@ _OF_TEXT = {
     "annot allocate memory": _MEMORY,
 }
 
+# What `import` calls the libraries that every installation has.
+_REQUIRED = (
+    "array_api_compat", "click", "filelock", "google", "jinja2", "numpy", "onnx", "psutil", "rich", "scipy", "tomli",
+)  # fmt: skip
+
 
 def shortage(error: BaseException) -> DeviceError | None:
     """Return an error that says what is missing and what to do, or None if the machine lacks nothing."""
     text = next((text for said, text in _OF_TEXT.items() if said in str(error)), None)
     if isinstance(error, MemoryError):
         text = _MEMORY
+    elif text is None and isinstance(error, ImportError):
+        text = _missing_library(error)
     elif isinstance(error, OSError):
         text = _OF_NUMBER.get(error.errno or 0, text)
     return None if text is None else DeviceError(text)
+
+
+def _missing_library(error: ImportError) -> str | None:
+    """Tell a required library that is not there, or is broken, from a bug in an import."""
+    library = (error.name or "").partition(".")[0]
+    if library not in _REQUIRED:
+        return None
+    reason = str(error).strip().partition("\n")[0]
+    return f"{library}, which tna-onnx needs, cannot be imported ({reason}); install tna-onnx again"

@@ -37,8 +37,8 @@ _file_options = together(
         metavar="DIR",
         required=True,
         type=click.Path(),
-        help="Folder of the results, created if missing. A study that it holds already, of the same model, data and "
-        "settings, is not made again.",
+        help="Folder for the results, created if missing. A study that is already there, with the same model, data"
+        " and settings, is not repeated.",
     ),
     click.option("--cache", type=click.Path(), help="Folder that keeps the features."),
 )
@@ -57,14 +57,14 @@ _study_options = together(
         type=click.IntRange(2),
         default=StudySettings.repeats,
         show_default=True,
-        help="Splits of the samples, draws of rotations and draws of calibration data.",
+        help="Number of repetitions: splits of the samples, draws of rotations and of calibration data.",
     ),
     click.option(
         "--protocol",
         type=click.Choice(PROTOCOLS),
         default=StudySettings.protocol,
         show_default=True,
-        help="default: weights are searched in the way of `calibrate`, for --objective; paper: as the paper prints it.",
+        help="default: search weights as `calibrate` does, for --objective; paper: as the paper says.",
     ),
     click.option(
         "--objective",
@@ -72,8 +72,8 @@ _study_options = together(
         type=click.Choice(OBJECTIVES, case_sensitive=False),
         default=StudySettings.objective,
         show_default=True,
-        help="Metric that the angle is chosen by: the paper's by default. The row Default of the table has nll, as "
-        "`calibrate` has.",
+        help="Metric for choosing the angle; the paper's by default. The row Default of the table uses nll, as "
+        "`calibrate` does.",
     ),
     click.option(
         "--seed",
@@ -93,7 +93,7 @@ _study_options = together(
 )
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, short_help="Repeat the paper's experiments on MODEL.")
 @model_argument
 @data_argument
 @_file_options

@@ -84,7 +84,8 @@ def read_label_file(
     if path.is_dir():
         raise UsageError(f"{path}: is a directory; give a file of labels, one of {' '.join(LABEL_FILES)}")
     if not path.is_file():
-        raise UsageError(f"{path}: no such file; give a file of labels, one of {' '.join(LABEL_FILES)}")
+        column = f"; for a column of a table, use --label-column {path}" if not suffix else ""
+        raise UsageError(f"{path}: no such file; give a file of labels, one of {' '.join(LABEL_FILES)}{column}")
     if suffix not in LABEL_FILES:
         raise DataError(f"{path}: expected a file of labels, one of {' '.join(LABEL_FILES)}, found {suffix or 'none'}")
     if suffix == ".npy":
@@ -101,8 +102,14 @@ def read_label_file(
     return _from_json(path, parse_json(text, str(path)), label_column)
 
 
-def find_label_column(names: Sequence[str], label_column: str | None, where: str) -> str:
+def find_label_column(names: Sequence[str], label_column: str | None, where: str, texts: Sequence[str] = ()) -> str:
     """Return the one of `names` that holds the labels.
+
+    Args:
+        names: of all columns that may.
+        label_column: its name, if the user gave one.
+        where: what messages start with.
+        texts: those of the columns that hold text, for the advice.
 
     Raises:
         DataError: it is not there, or several could be it.
@@ -113,15 +120,18 @@ def find_label_column(names: Sequence[str], label_column: str | None, where: str
     if label_column is not None:
         if label_column in names:
             return label_column
+        near = [name for name in names if name.lower() == label_column.lower()]
+        advice = f"did you mean {near[0]!r}?" if near else "name one of them"
         raise DataError(
-            f"{where}: no column {label_column!r} for the labels; the columns are {listed(names)}; name one of them"
+            f"{where}: no column {label_column!r} for the labels; the columns are {listed(names)}; {advice}"
         )
     candidates = _named(names, _LABEL)
     if len(candidates) != 1:
         count = "several columns" if candidates else "no column"
-        raise DataError(
-            f"{where}: {count} can hold the labels ({listed(candidates or names)}); name the one with --label-column"
-        )
+        advice = "name the one with --label-column"
+        if len(texts) == 1 and not candidates:
+            advice = f"if {texts[0]!r} does, which is the only column of text, add --label-column {texts[0]}"
+        raise DataError(f"{where}: {count} can hold the labels ({listed(candidates or names)}); {advice}")
     _check_y(names, candidates[0], where)
     return candidates[0]
 

@@ -155,9 +155,14 @@ def name_indices(
     if class_names is not None:  # their order is known, so the alphabet must not decide
         raise DataError(f"{where}: {_unknown(names, noun, class_names)}")
     if len(names) != n_classes:
+        odd = [name for name in names if not _INTEGER.fullmatch(name)]
+        found = f"found {listed(sorted(names))}"
+        # a stray folder beside numbered ones
+        if 2 * len(odd) < len(names):
+            found = f"all but {listed(sorted(odd))} are numbers"
         raise DataError(
-            f"{where}: {len(names)} {noun} for a model with {n_classes} classes, so their order cannot be told (found "
-            f"{listed(sorted(names))}). Give the model's class names in its order (--classes FILE), or name the {noun} "
+            f"{where}: {len(names)} {noun} for a model with {n_classes} classes, so their order is unknown "
+            f"({found}). Give the model's class names in its order (--classes FILE), or name the {noun} "
             f"by class index, 0 to {n_classes - 1}"
         )
     return {name: index for index, name in enumerate(sorted(names))}  # rule 3

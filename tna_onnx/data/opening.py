@@ -6,6 +6,7 @@ A URL is copied first, and recognised by its copy.
 from __future__ import annotations
 
 import importlib
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -142,7 +143,9 @@ def _open_path(path: Path, request: Request, kind: Format | None) -> Source:
     if not path.exists():
         if shards := expand_braces(path):
             return open_webdataset(path, request, shards)
-        advice = "give a .npz file or a folder with one sub-folder per class; --format lists what else can be read"
+        advice = "give a file or folder of samples (docs/data.md lists the formats)"
+        if near := get_close_matches(path.name, _names_beside(path), 1, 0.75):
+            advice = f"did you mean {path.with_name(near[0])}?"
         if ".py:" in str(path):
             advice = "to run a function of a Python file, add --format loader"
         raise UsageError(f"{path}: no such file or folder; {advice}")
@@ -163,13 +166,31 @@ def _recognise(path: Path, request: Request) -> Format:
         return "folder"
     for kind, row in ROWS.items():
         if suffix in row.files:
-            # a list of images is of use to a model that takes images, and to no other
-            return "table" if kind == "manifest" and not request.takes_images else kind
+            return _table_or_manifest(path, request) if kind == "manifest" else kind
     known = " ".join(ending for row in ROWS.values() for ending in row.files)
     raise DataError(
         f"{path}: expected a folder, or a file {known}; found {suffix or 'no suffix'}. If it is one of "
         f"these under another name, say which with --format ({', '.join(FORMATS)})"
     )
+
+
+def _table_or_manifest(path: Path, request: Request) -> Format:
+    # a list of images is of use to a model that takes images, and to no other
+    if request.takes_images:
+        return "manifest"
+    if path.suffix.lower() == ".txt":
+        raise DataError(
+            f"{path}: a .txt file lists images, and the model takes none; expected a table (.csv .tsv .jsonl .parquet) "
+            "with a column for the label, or arrays (.npz)"
+        )
+    return "table"
+
+
+def _names_beside(path: Path) -> list[str]:
+    try:
+        return [entry.name for entry in path.parent.iterdir()]
+    except OSError:
+        return []
 
 
 def _opener(kind: Format) -> Callable[[Path, Request], Source]:

@@ -102,7 +102,7 @@ def _checked(labels: AnyArray, n_samples: int, n_classes: int, where: str, ignor
     there = labels != ignore_label
     flat = labels[there]
     if not flat.size:
-        raise DataError(f"{where}: every label is {ignore_label}, which stands for none; see --ignore-label")
+        raise DataError(f'{where}: every label is {ignore_label}, which means "no label"; see --ignore-label')
     check_integral(flat, where)
     outside = np.unique(flat[(flat < 0) | (flat >= n_classes)])
     if outside.size == 1 and outside[0] != n_classes:  # labels may start at 1

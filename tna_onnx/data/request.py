@@ -113,11 +113,14 @@ class Request:
         """
         if self.columns:
             raise UsageError(
-                f"{where}: --columns chooses columns of a table, and these samples are none; leave it out, and name "
-                "the arrays after the model's inputs"
+                f"{where}: --columns chooses columns of a table, found no table; leave it out, and name the arrays "
+                "after the model's inputs"
             )
         if self.tokenizer is not None:
-            raise UsageError(f"{where}: --tokenizer is for text in a table, and these samples are none; leave it out")
+            raise UsageError(
+                f"{where}: --tokenizer is for text in a column of a table (.csv .tsv .jsonl .parquet), found no table; "
+                "write the texts into one, with a column for the label"
+            )
 
     def labels_where(self, stored: str) -> str:
         """Return what messages about labels start with: the file that holds them apart, else `stored`."""

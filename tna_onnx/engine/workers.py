@@ -148,7 +148,7 @@ class _Crew:
         patience = None if self.busy else _PATIENCE
         done, _ = wait([*self.busy, *self.starting], patience, FIRST_COMPLETED)
         if not done:
-            raise DeviceError(f"no worker was there within {_PATIENCE:.0f} seconds; look for what holds the machines")
+            raise DeviceError(f"no worker was there within {_PATIENCE:.0f} seconds; check what delays the machines")
         for future in done:
             if future in self.starting:
                 self._welcome(future)

@@ -35,7 +35,7 @@ def model_bytes(source: Any) -> bytes:
         return _serialized(onnx_graphsurgeon.export_onnx(source))
     raise UsageError(
         f"expected a path, bytes, an onnx.ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph, got "
-        f"{type(source).__name__}"
+        f"{type(source).__name__}; export it to ONNX first (torch.onnx.export, skl2onnx.to_onnx)"
     )
 
 

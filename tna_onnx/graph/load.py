@@ -31,6 +31,10 @@ from tna_onnx.graph.traverse import all_tensors, subgraph_inputs
 
 __all__ = ["Model", "ModelSource", "load_model"]
 
+# Files that people give in the place of a model.
+_DATA = (".npz", ".npy", ".csv", ".tsv", ".json", ".jsonl", ".parquet")
+_OTHERS = (".pt", ".pth", ".ckpt", ".safetensors", ".h5", ".keras", ".pb", ".tflite", ".pkl", ".joblib")
+
 ModelSource: TypeAlias = Any
 """A path, the bytes of a file, an onnx.ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph."""
 
@@ -248,8 +252,13 @@ def _parsed(data: bytes, file: Path | None, limits: ModelLimits) -> Model:
     try:
         proto.ParseFromString(data)
     except DecodeError as error:
+        advice = ""
+        if file is not None and file.suffix.lower() in _DATA:
+            advice = "; the model comes first, the data behind it"
+        elif file is not None and file.suffix.lower() in _OTHERS:
+            advice = "; export the model to ONNX first"
         raise UnsupportedModel(
-            f"{name}: not an ONNX file, or a truncated one ({len(data):,} bytes do not parse as an ONNX model)"
+            f"{name}: not an ONNX file, or a truncated one ({len(data):,} bytes do not parse as an ONNX model){advice}"
         ) from error
     if not proto.graph.node or not proto.graph.output or not proto.opset_import:
         raise UnsupportedModel(f"{name}: no graph in it ({len(data):,} bytes); expected an ONNX model file")

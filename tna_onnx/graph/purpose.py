@@ -1,6 +1,7 @@
 """What a model is that gives no class scores, so that its owner is told that and not sent to flags that cannot help.
 
-Only asked about a model that was refused: the operators and outputs of its file tell a regressor or a detector apart.
+Only asked about a model that was refused: the operators and outputs of its file tell regressors, detectors and
+embedding models apart.
 """
 
 from __future__ import annotations
@@ -17,12 +18,15 @@ _SEARCHED = ("boxes", "bboxes", "dets", "detection_boxes", "pred_boxes")
 def purpose(model: Model) -> str:
     """Return what a refused model is, and what follows from that; empty if its file does not tell."""
     operators = [node.op_type for node in model.proto.graph.node]
-    names = [info.name.lower() for info in model.proto.graph.output]
+    outputs = [info.name for info in model.proto.graph.output]
+    names = [name.lower() for name in outputs]
     box = next((kind for kind in operators if kind in _BOXES), None)
     boxed = next((name for name in names if name in _SEARCHED), None)
     if box or boxed:
         found = box or f"output '{boxed}'"
         return f"this is a detector ({found}): it gives boxes, and no one distribution over classes for a sample"
+    if any(node.op_type == "LpNormalization" and set(node.output) & set(outputs) for node in model.proto.graph.node):
+        return "this is an embedding model (LpNormalization): it gives unit vectors, and no scores of classes"
     regressor = next((kind for kind in operators if kind.endswith("Regressor")), None)
     classifier = any(kind.endswith("Classifier") or kind == "ZipMap" for kind in operators)
     # one number of another operator may be a logit, and the refusal asks for that

@@ -181,7 +181,8 @@ def _holds(walked: Walked, kind: str | None, columns: int) -> str:
             )
         raise Refused(
             f"the graph does not tell whether it holds logits or probabilities (it comes from {_from(walked)}); say "
-            "so with --output-kind logits or --output-kind probabilities"
+            "so with --output-kind logits or --output-kind probabilities. If it holds neither (but an image, say), "
+            "the model is no classifier"
         )
     return holds
 

@@ -33,7 +33,7 @@ def bin_free_lines(*stages: BinFree) -> list[str]:
         return " -> ".join(map(write, stages))
 
     kuiper = listed(lambda it: f"{_percent(it.cumulative.kuiper)} %")
-    p_value = listed(lambda it: p_text(it.cumulative.kuiper_p))
+    p_value = _p_values(*stages)
     ece = listed(lambda it: f"{_percent(it.ece_debiased)} %")
     lost = listed(lambda it: _nats(it.corp.nll.miscalibration))
     last = stages[-1]
@@ -41,6 +41,16 @@ def bin_free_lines(*stages: BinFree) -> list[str]:
         f"bin-free Kuiper {kuiper} (p {p_value}); ECE debiased {ece}, by chance alone {_percent(last.ece_expected)} %",
         f"NLL      of it miscalibrated confidence {lost} nats, by chance alone {_nats(last.corp.nll.expected)}",
     ]
+
+
+def _p_values(*stages: BinFree) -> str:
+    known = [p_text(it.cumulative.kuiper_p) for it in stages if it.cumulative.kuiper_p is not None]
+    if not known:
+        return "not defined"
+    # cross-fitted samples have none
+    if len(known) < len(stages):
+        return f"{known[0]} before"
+    return " -> ".join(known)
 
 
 def bin_free_sentence(bin_free: BinFree) -> str:

@@ -78,7 +78,7 @@ def _bars(console: Console) -> Iterator[Callback]:
 class Lines:
     """A progress callback that prints the end of each stage, and every half minute where the run is.
 
-    A short run prints nothing.
+    A short run prints nothing: lines wait until the run is no longer short.
     """
 
     def __init__(self, every: float = _EVERY, short: float = _SHORT) -> None:
@@ -86,6 +86,8 @@ class Lines:
         self._short = short
         self._start = time.monotonic()
         self._latest = "starting"
+        self._waiting: list[str] | None = []
+        self._lock = threading.Lock()
         self._ended = threading.Event()
         self._clock = threading.Thread(target=self._tick, daemon=True)
 
@@ -103,16 +105,32 @@ class Lines:
         """Take note of where a stage is."""
         ended = done >= total and self._latest != f"{stage}: {done:,} of {total:,}"
         self._latest = f"{stage}: {done:,} of {total:,}"
-        if ended and time.monotonic() - self._start >= self._short:
+        if ended:
             self._say()
 
     def _tick(self) -> None:
         # in a thread of its own: stages that report nothing take long too
+        if self._ended.wait(self._short):
+            return
+        with self._lock:
+            waiting = self._waiting or []
+            self._waiting = None
+            for line in waiting:
+                _print(line)
         while not self._ended.wait(self._every):
             self._say("so far, ")
 
     def _say(self, before: str = "") -> None:
         seconds = time.monotonic() - self._start
-        # a log that cannot be written does not end the work
-        with contextlib.suppress(OSError, ValueError):
-            print(printable(f"{before}{self._latest}, {seconds:.0f} s"), file=sys.stderr, flush=True)  # noqa: T201
+        line = f"{before}{self._latest}, {seconds:.0f} s"
+        with self._lock:
+            if self._waiting is None:
+                _print(line)
+            else:
+                self._waiting.append(line)
+
+
+def _print(line: str) -> None:
+    # a log that cannot be written does not end the work
+    with contextlib.suppress(OSError, ValueError):
+        print(printable(line), file=sys.stderr, flush=True)  # noqa: T201

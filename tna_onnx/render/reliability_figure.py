@@ -15,6 +15,9 @@ __all__ = ["BAR", "MOST_ABREAST", "OVER", "Panel", "draw_reliability"]
 BAR = {"color": "#c8d4e6", "edgecolor": "#333333", "linewidth": 0.5}
 OVER = {"facecolor": "#f6c6bd", "edgecolor": "#a02c1c", "hatch": "////", "linewidth": 0.5}
 UNDER = {"facecolor": "#ffffff", "edgecolor": "#1d5c2f", "hatch": "....", "linewidth": 0.5}
+_WHISKER = {"fmt": "none", "ecolor": "#111111", "elinewidth": 0.8, "capsize": 1.5, "capthick": 0.8, "zorder": 3}
+_CONSISTENT = {"facecolor": "#d4d4d4", "edgecolor": "#555555", "linewidth": 0.5, "zorder": 0.9}
+_PALE = 0.35
 # More bins are too narrow for their counts.
 _MAX_COUNTED = 20
 
@@ -61,6 +64,9 @@ def _panel(diagram: Any, strip: Any, panel: Panel) -> None:
     _diagram(diagram, drawn)
     if panel.curve is not None:
         _without_bins(diagram, panel.curve)
+    else:
+        _consistent(diagram, drawn)
+    _intervals(diagram, drawn)
     diagram.set_title(f"{panel.title}: ECE {100 * panel.bins.ece:.2f} %")
     _counts(strip, drawn)
     strip.set(xlabel="confidence")
@@ -69,13 +75,40 @@ def _panel(diagram: Any, strip: Any, panel: Panel) -> None:
 def _diagram(axes: Any, drawn: Sequence[Bar]) -> None:
     """Bars of the accuracy, and on them the gaps to the confidence."""
     width = drawn[0].width
-    axes.bar([bar.middle for bar in drawn], [bar.height for bar in drawn], width, label="accuracy", **BAR)
+    patches = axes.bar([bar.middle for bar in drawn], [bar.height for bar in drawn], width, label="accuracy", **BAR)
+    _fade(patches, drawn)
     for label, look, sign in (("confidence too high", OVER, 1), ("too low", UNDER, -1)):
         gaps = [bar for bar in drawn if bar.count and bar.sign == sign]
         bottoms = [bar.height for bar in gaps]
-        axes.bar([bar.middle for bar in gaps], [bar.gap for bar in gaps], width, bottoms, label=label, **look)
+        patches = axes.bar([bar.middle for bar in gaps], [bar.gap for bar in gaps], width, bottoms, label=label, **look)
+        _fade(patches, gaps)
     axes.plot((0, 1), (0, 1), color="#333333", linestyle="--", linewidth=0.9, label="confidence = accuracy")
     axes.set(xlim=(0, 1), ylim=(0, 1))
+
+
+def _fade(patches: Sequence[Any], drawn: Sequence[Bar]) -> None:
+    """Draw bars of few samples pale."""
+    for patch, bar in zip(patches, drawn, strict=True):
+        if bar.weak:
+            patch.set_alpha(_PALE)
+
+
+def _intervals(axes: Any, drawn: Sequence[Bar]) -> None:
+    """The 95 % interval of each bar's accuracy, as on the page."""
+    filled = [bar for bar in drawn if bar.count]
+    heights = [bar.height for bar in filled]
+    below = [bar.height - bar.interval[0] for bar in filled]
+    above = [bar.interval[1] - bar.height for bar in filled]
+    axes.errorbar([bar.middle for bar in filled], heights, (below, above), label="95 % interval", **_WHISKER)
+
+
+def _consistent(axes: Any, drawn: Sequence[Bar]) -> None:
+    """Where each bar would end if confidences were right; the fit without bins has a band for that."""
+    filled = [bar for bar in drawn if bar.count]
+    lows = [bar.consistent[0] for bar in filled]
+    heights = [bar.consistent[1] - bar.consistent[0] for bar in filled]
+    label = "consistent with calibration (95 %)"
+    axes.bar([bar.middle for bar in filled], heights, drawn[0].width, lows, label=label, **_CONSISTENT)
 
 
 def _without_bins(axes: Any, curve: Curve) -> None:

@@ -117,7 +117,7 @@ def _refuse_earlier_work(model: Model) -> None:
             "model without these outputs, and guard the result with samples of the target"
         )
     if "shift" in entries:
-        raise UnsupportedModel(f"{model.name}: has been shifted already; start from the model that was given then")
+        raise UnsupportedModel(f"{model.name}: has been shifted already; start from the model before that shift")
 
 
 def _readout(model: Model, options: ModelOptions, output: ClassOutput) -> Readout:

@@ -18,6 +18,7 @@ from tna_onnx.maps import MAPS
 from tna_onnx.maps.base import CalibrationMap
 from tna_onnx.numerics.averages import Average, averages
 from tna_onnx.numerics.stats import SampleScores
+from tna_onnx.progress import silent
 from tna_onnx.search.candidates import Candidate, candidate_of, candidate_weight, choose
 from tna_onnx.search.scored import Scored
 from tna_onnx.search.settings import SearchSettings
@@ -177,7 +178,7 @@ def chosen(data: StudyData, settings: StudySettings, seed: int, **words: Any) ->
         allowed=("none", *maps_for(len(data.weight))),
         options=asked.fit_options,
     )
-    outcome = strategy.run(_silent)
+    outcome = strategy.run(silent)
     assert outcome.weight is not None  # noqa: S101 - there is a head
     best = outcome.chosen
     return Found(

@@ -169,7 +169,7 @@ def test_presets_centre_their_data(name: str) -> None:
 
 
 def test_the_preset_needs_three_channels() -> None:
-    with pytest.raises(UsageError, match="--mean has 3 values, but the input has 1 channels"):
+    with pytest.raises(UsageError, match="the input has 1 channel; give 1 value, or another --preset"):
         PRESETS["imagenet"].resolve(GREY)
 
 

@@ -81,7 +81,7 @@ def test_a_single_number_a_sample() -> None:
     ("kinds", "inputs", "columns", "parts"),
     [
         ({**NUMBERS, "e": "number"}, ONE, (), ["takes 4 columns of numbers, the table has 5 ('a', ", "--columns"]),
-        ({"a": "number", "b": "text", "label": "text"}, ONE, (), ["has 1 ('a'; no numbers are in 'b')"]),
+        ({"a": "number", "b": "text", "label": "text"}, ONE, (), ["has 1 ('a'; not all values are numbers in 'b')"]),
         (NUMBERS, [spec("X", (None, 3, 8, 8))], (), ["no column for the model's input 'X' (N, 3, 8, 8)", ".npz"]),
         ({"a": "number", "label": "text"}, [spec("X", (None, 2, 2))], (), ["'a' holds one number a row"]),
         ({"X": "number", "label": "text"}, ONE, (), ["'X' holds one number a row; expected shape (N, 4)"]),

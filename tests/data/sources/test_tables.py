@@ -277,7 +277,7 @@ def test_bad_images_are_named_or_skipped(tmp_path: Path) -> None:
 def test_which_column_holds_the_images(tmp_path: Path) -> None:
     cells = [encoded(seed) for seed in range(6)]
     path = write(tmp_path / "a.parquet", pa.table({"left": cells, "right": cells, "label": LABELS}))
-    assert "no column can be told to hold the images (found 'left', 'right', 'label')" in refusal(path, IMAGE)
+    assert "no column is known to hold the images (found 'left', 'right', 'label')" in refusal(path, IMAGE)
     path = write(tmp_path / "b.parquet", pa.table({"thumb": cells, "image": cells, "label": LABELS}))
     assert len(opened(path, IMAGE)) == 6
 

@@ -51,8 +51,8 @@ def config_options(command: F) -> F:
             "-v",
             "--verbose",
             count=True,
-            help="Print which settings come from a file or the environment, and log each stage; twice (-vv), every "
-            "candidate and method too. --quiet turns the log off.",
+            help="Show where each setting comes from, and log each stage; -vv also logs every candidate and "
+            "method. --quiet turns the log off.",
         ),
         click.option(
             "--config",

@@ -225,6 +225,8 @@ def check_names(
     if missing:
         others = [name for name in names if name != LABELS]
         advice = f"name the {noun}s after the model's inputs"
+        if "arr_0" in names:
+            advice += f": numpy.savez(file, {', '.join(f'{name}=...' for name in wanted)}, {LABELS}=...)"
         if len(wanted) == 1 and len(others) == 1:
             advice = f"if {others[0]!r} is that input, rename it to {wanted[0]!r}"
         raise DataError(

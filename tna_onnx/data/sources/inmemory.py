@@ -14,7 +14,7 @@ from tna_onnx.data.digest import arrays_sha256
 from tna_onnx.data.labelfile import find_label_column, labels_apart
 from tna_onnx.data.parsing import whole_numbers
 from tna_onnx.data.sources.columns import ArraySource, open_columns
-from tna_onnx.data.sources.layout import Kind, lay_out
+from tna_onnx.data.sources.layout import Kind, lay_out, texts_of
 from tna_onnx.data.sources.ragged import padded, token_columns
 from tna_onnx.data.sources.stacked import stack
 from tna_onnx.data.sources.tokens import text_columns, tokenized
@@ -59,12 +59,12 @@ def open_in_memory(
         raise DataError(
             f"{where}: every column must have one row per sample, found lengths {lengths}; store them alike"
         )
+    kinds: dict[str, Kind] = {name: _kind(values) for name, values in columns.items()}
     label = None
     if request.labels is None:
         inputs = [spec.name for spec in request.inputs]
-        names = [name for name in columns if name not in inputs and name not in request.columns]
-        label = find_label_column(names, request.label_column, where)
-    kinds: dict[str, Kind] = {name: _kind(values) for name, values in columns.items()}
+        rest = {name: kind for name, kind in kinds.items() if name not in (*inputs, *request.columns)}
+        label = find_label_column([*rest], request.label_column, where, texts_of(rest))
     tokens = token_columns(kinds, request)
     if tokens and _needs_padding(tokens, columns, request):
         arrays, note = padded(where, {role: (name, columns[name].tolist()) for role, name in tokens.items()}, request)

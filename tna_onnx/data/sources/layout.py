@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tna_onnx.data.request import Request
     from tna_onnx.data.source import InputSpec
 
-__all__ = ["Kind", "Layout", "lay_out"]
+__all__ = ["Kind", "Layout", "lay_out", "texts_of"]
 
 Kind: TypeAlias = Literal["number", "list", "text", "other"]
 """What the cells of a column hold."""
@@ -84,6 +84,11 @@ def lay_out(where: str, kinds: Mapping[str, Kind], request: Request, label: str 
     for spec in inputs:
         _check(where, spec, columns[spec.name], kinds)
     return Layout(columns, _note(columns, kinds, label, order))
+
+
+def texts_of(kinds: Mapping[str, Kind]) -> list[str]:
+    """Return the names of the columns of text."""
+    return [name for name, kind in kinds.items() if kind == "text"]
 
 
 def _unread_label(where: str, kinds: Mapping[str, Kind], request: Request) -> str | None:
@@ -155,7 +160,7 @@ def _of_one(where: str, others: Mapping[str, Kind], spec: InputSpec) -> dict[str
         _check_ids(where, numbers, spec)
         return {spec.name: tuple(numbers)}
     rest = [name for name in others if name not in numbers]
-    without = f"; no numbers are in {listed(rest)}" if rest else ""
+    without = f"; not all values are numbers in {listed(rest)}" if rest else ""
     if len(spec.shape) != 2 or not numbers:
         raise DataError(
             f"{where}: no column for the model's input {spec.name!r} {shape_text(spec.shape)}; the table has "
@@ -178,7 +183,7 @@ def _check_ids(where: str, numbers: Sequence[str], spec: InputSpec) -> None:
     if rows and spec.shape[1] is None:
         raise DataError(
             f"{where}: the model's input {spec.name!r} does not say how many columns it takes, and {listed(rows)} may "
-            "be no feature; name the features, in the order of the training, with --columns"
+            "not be a feature; name the features, in the order of the training, with --columns"
         )
 
 

@@ -83,7 +83,10 @@ def _check_sizes(path: Path, archive: zipfile.ZipFile, names: Sequence[str], max
     total = 0
     for name in names:
         member = name if name in members else f"{name}.npy"
-        advice = "expected a plain array of numbers, objects are never unpickled; store it again with a numeric dtype"
+        advice = (
+            "expected a plain array, objects are never unpickled; store numbers with a numeric dtype, and names of "
+            "classes with np.array(names, dtype=str)"
+        )
         with parsing(str(path), f"array {name!r} cannot be read", advice), archive.open(member) as stream:
             total += _claimed_bytes(stream, archive.getinfo(member).file_size)
     if total > max_bytes:

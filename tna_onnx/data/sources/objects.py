@@ -66,6 +66,8 @@ def open_object(data: Any, request: Request) -> Source:
         request.check_no_table(type(data).__name__)
     if _has_items(data):
         return open_iterable(_items(data), request, title=f"data set {type(data).__name__}")
+    if isinstance(data, list) and len(data) == 2 and _is_pair(tuple(data), request):
+        raise UsageError("[X, y]: a list is taken for batches; give arrays of all samples as a tuple, (X, y)")
     if is_iterable(data):
         return open_iterable(data, request)
     raise UsageError(

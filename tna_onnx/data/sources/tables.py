@@ -30,7 +30,7 @@ from tna_onnx.data.sources.arrow import ArrowColumn, is_list, map_table, table_s
 from tna_onnx.data.sources.columns import ArraySource, open_columns
 from tna_onnx.data.sources.delimited import DELIMITED, open_delimited
 from tna_onnx.data.sources.images import ImageSource, open_image_files
-from tna_onnx.data.sources.layout import Kind, Layout, lay_out
+from tna_onnx.data.sources.layout import Kind, Layout, lay_out, texts_of
 from tna_onnx.data.sources.ragged import padded, token_columns
 from tna_onnx.data.sources.stacked import stack
 from tna_onnx.data.sources.table_labels import stored_labels
@@ -105,16 +105,15 @@ def open_table(path: Path, request: Request) -> ArraySource | ImageSource:
     files = _files(path, request.limits, request.data_root)
     check_inside(_folder(path), [str(file.absolute()) for file in files if file != path], str(path), request.data_root)
     schema = table_schema(files[0])
-    names = list(schema.names)
     wanted = [spec.name for spec in request.inputs]
+    kinds = {field.name: _kind(pyarrow, field.type) for field in schema}
     label_name = None
     if request.labels is None:
-        taken = {*wanted, *request.columns}
-        label_name = find_label_column([name for name in names if name not in taken], request.label_column, str(path))
+        rest = {name: kind for name, kind in kinds.items() if name not in (*wanted, *request.columns)}
+        label_name = find_label_column([*rest], request.label_column, str(path), texts_of(rest))
     image_name = _image_column(pyarrow, schema, request, label_name, path)
     if image_name is not None:
         return _open_images(path, files, request, image_name, label_name)
-    kinds = {field.name: _kind(pyarrow, field.type) for field in schema}
     if request.tokenizer is not None:
         return _open_text(path, files, request, kinds, label_name)
     tokens = token_columns(kinds, request)
@@ -246,7 +245,7 @@ def _files(path: Path, limits: Limits, data_root: Path | None) -> tuple[Path, ..
             state = json.loads(read_text(path / _STATE, limits))
             names = [str(entry["filename"]) for entry in state["_data_files"]]
         if state.get("_indices_data_files"):  # left by `shuffle` and `select`, which do not move the rows
-            raise DataError(f"{path}: holds rows in an order of its own; save data_set.flatten_indices() instead")
+            raise DataError(f"{path}: its rows are not stored in their order; save data_set.flatten_indices() instead")
         files = tuple(path / name for name in names)
     else:
         files = tuple(sorted(file for suffix in _SUFFIXES for file in path.glob(f"*{suffix}")))
@@ -275,7 +274,7 @@ def _image_column(pyarrow: Any, schema: Any, request: Request, label_name: str |
         return candidates[0]
     if candidates or any(types.is_struct(kind) for kind in kinds.values()):
         raise DataError(
-            f"{path}: no column can be told to hold the images (found {listed(kinds)}); call it 'image' or after the "
+            f"{path}: no column is known to hold the images (found {listed(kinds)}); call it 'image' or after the "
             f"model's input, {name!r}"
         )
     return None

@@ -51,7 +51,7 @@ def angles(report: Report, details: Details) -> Angles | None:
             _figure("Predicted class", predicted, sides),
             _figure("False classes: all the others", others, sides),
         ),
-        table(("", "predicted, °", "false, °", "length"), rows, "Mean angles; mean length, the original's is 1"),
+        table(("", "predicted, °", "false, °", "length"), rows, "Mean angles, and mean length (original: 1)"),
     )
 
 

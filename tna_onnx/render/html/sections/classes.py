@@ -28,7 +28,7 @@ def classes_table(classes: Sequence[ClassBins]) -> Table:
     moved = any(c.result_before != c.result_after for c in classes)
     heads = (*_HEADS, *(_BEFORE if moved else ()), *_CALIBRATION)
     rows = [_row(c, total, moved) for c in classes]
-    caption = f"Each class, {total:,} samples; the heads sort the table"
+    caption = f"Each class, {total:,} samples; click a column head to sort"
     return table(heads, rows, caption, "sortable numbers")
 
 

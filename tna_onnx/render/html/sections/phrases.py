@@ -18,5 +18,5 @@ def members_text(size: int) -> str:
 
 def data_text(details: Details) -> str:
     """Name the shown data in a sentence."""
-    kind = "held-out" if details.held_out else "which were fitted"
+    kind = "held-out" if details.held_out else "which were used for fitting"
     return f"Data: {details.data}, {kind}."

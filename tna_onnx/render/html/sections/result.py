@@ -14,8 +14,8 @@ __all__ = ["Result", "result"]
 
 _HOW = {
     "held-out": "held-out samples, which neither the search nor the fit has seen",
-    "cross-fitted": "the calibration samples, cross-fitted: each is scored with what was fitted without it",
-    "fitted": "the calibration samples, which were fitted",
+    "cross-fitted": "the calibration samples, cross-fitted: each is scored by a fit that has not seen it",
+    "fitted": "the calibration samples, which were used for fitting",
     "unchanged": "the calibration samples; nothing was changed",
 }
 

@@ -1,0 +1,111 @@
+"""What people try first and that cannot work: the message names what was meant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from tests.builders import small_model, tensor_info
+from tests.conftest import Small
+from tests.support import cli
+from tna_onnx import UsageError, evaluate
+
+RNG = np.random.default_rng(0)
+ROWS = RNG.standard_normal((40, 2)).astype(np.float32)
+LABELS = np.arange(40) % 3
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """A folder with a model of two numbers, and a table of two columns and one of text."""
+    weight = RNG.standard_normal((2, 3)).astype(np.float32)
+    node = helper.make_node("MatMul", ["X", "weight"], ["logits"], name="head")
+    model = small_model([node], [tensor_info("X", ["N", 2])], [tensor_info("logits", ["N", 3])], {"weight": weight})
+    onnx.save(model, tmp_path / "model.onnx")
+    names = ("cat", "dog", "emu")
+    lines = [f"{a},{b},{names[label]}" for (a, b), label in zip(ROWS, LABELS, strict=True)]
+    (tmp_path / "calib.csv").write_text("\n".join(["age,height,species", *lines]) + "\n", "utf-8")
+    return tmp_path
+
+
+def refusal(folder: Path, data: str, *flags: object, model: str = "model.onnx") -> str:
+    result = cli("evaluate", folder / model, folder / data, *flags)
+    assert result.exit_code != 0, result.output
+    return result.stderr
+
+
+def test_the_only_column_of_text_is_proposed_and_is_the_right_one(table: Path) -> None:
+    error = refusal(table, "calib.csv")
+    assert "if 'species' does, which is the only column of text, add --label-column species" in error
+    assert cli("evaluate", table / "model.onnx", table / "calib.csv", "--label-column", "species").exit_code == 0
+
+
+def test_a_column_in_another_case(table: Path) -> None:
+    assert "did you mean 'species'?" in refusal(table, "calib.csv", "--label-column", "Species")
+
+
+def test_a_column_given_as_a_file_of_labels(table: Path) -> None:
+    assert "for a column of a table, use --label-column species" in refusal(table, "calib.csv", "--labels", "species")
+
+
+def test_one_cell_that_is_no_number(table: Path) -> None:
+    text = (table / "calib.csv").read_text("utf-8").replace(f"{ROWS[7, 1]}", "tall")
+    (table / "calib.csv").write_text(text, "utf-8")
+    error = refusal(table, "calib.csv", "--label-column", "species")
+    assert "the table has 1 ('age'; not all values are numbers in 'height')" in error
+
+
+def test_a_path_that_is_nearly_right(table: Path) -> None:
+    assert f"did you mean {table / 'calib.csv'}?" in refusal(table, "calibb.csv")
+    assert "docs/data.md" in refusal(table, "other.parquet")
+
+
+def test_arrays_without_names(table: Path) -> None:
+    np.savez(table / "calib.npz", ROWS, LABELS)
+    assert "numpy.savez(file, X=..., labels=...)" in refusal(table, "calib.npz")
+    np.savez(table / "calib.npz", X=ROWS, labels=LABELS.astype(str).astype(object))
+    assert "np.array(names, dtype=str)" in refusal(table, "calib.npz")
+
+
+def test_texts_in_a_folder_or_without_labels(table: Path) -> None:
+    (table / "texts").mkdir()
+    assert "write the texts into one, with a column for the label" in refusal(table, "texts", "--tokenizer", "t")
+    (table / "texts.txt").write_text("a text\n", "utf-8")
+    assert "a .txt file lists images, and the model takes none" in refusal(table, "texts.txt", "--tokenizer", "t")
+
+
+def test_model_and_data_in_the_other_order(table: Path) -> None:
+    assert "the model comes first, the data behind it" in refusal(table, "model.onnx", model="calib.csv")
+    (table / "model.pt").write_bytes(b"PK\x03\x04 no model")
+    assert "export the model to ONNX first" in refusal(table, "calib.csv", model="model.pt")
+
+
+def test_a_stray_folder_beside_numbered_ones(tmp_path: Path, small: Small) -> None:
+    pytest.importorskip("PIL")
+    node = helper.make_node("Flatten", ["image"], ["flat"])
+    head = helper.make_node("MatMul", ["flat", "weight"], ["logits"], name="head")
+    weight = {"weight": np.ones((4, 3), np.float32)}
+    model = small_model([node, head], [tensor_info("image", ["N", 1, 2, 2])], [tensor_info("logits", ["N", 3])], weight)
+    onnx.save(model, tmp_path / "model.onnx")
+    from PIL import Image
+
+    for name in ("0", "1", "2", "new"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        Image.new("L", (2, 2)).save(tmp_path / "photos" / name / "a.png")
+    assert "4 class folders for a model with 3 classes" in refusal(tmp_path, "photos")
+    assert "all but 'new' are numbers" in refusal(tmp_path, "photos")
+
+
+def test_objects_of_python(table: Path) -> None:
+    with pytest.raises(UsageError, match=r"as a tuple, \(X, y\)"):
+        evaluate(table / "model.onnx", [ROWS, LABELS])
+    with pytest.raises(UsageError, match=r"export it to ONNX first \(torch.onnx.export, skl2onnx.to_onnx\)"):
+        evaluate(object(), (ROWS, LABELS))  # type: ignore[arg-type]
+
+
+def test_commands_are_described_in_a_line() -> None:
+    assert "..." not in cli("--help").output.partition("Commands:")[2]
