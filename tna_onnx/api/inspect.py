@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tna_onnx.errors import UnsupportedModel
 from tna_onnx.extraction.isolated import open_source
 from tna_onnx.graph.dtypes import FLOAT_TYPES
 from tna_onnx.graph.head import find_heads
@@ -13,6 +14,7 @@ from tna_onnx.graph.load import Model, ModelSource
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.graph.own_names import provenance
 from tna_onnx.graph.readout import Head, Refusal
+from tna_onnx.graph.scores import choose_readout
 from tna_onnx.results.inspection import LABELS, HeadInfo, Inspection
 
 __all__ = ["inspect"]
@@ -53,9 +55,25 @@ def inspect(
 def _refusal(model: Model, refusal: Refusal) -> Refusal:
     """Say of an output that its type already tells to hold no scores what it holds; where the walk ended says less."""
     kinds = {info.name: info.type.tensor_type.elem_type for info in model.proto.graph.output}
-    if kinds[refusal.output] in (0, *FLOAT_TYPES):  # 0 is a type that the file does not say
-        return refusal
+    mapped = model.proto.graph.output[model.outputs.index(refusal.output)].type.HasField("sequence_type")
+    if mapped or kinds[refusal.output] in (0, *FLOAT_TYPES):  # 0 is a type that the file does not say
+        return _as_labels(model, refusal)
     return replace(refusal, reason=LABELS)
+
+
+def _as_labels(model: Model, refusal: Refusal) -> Refusal:
+    """Say of an output without a head that it holds probabilities of labels, if it does: a map can go behind those."""
+    try:
+        readout = choose_readout(model, refusal.output)
+    except UnsupportedModel:
+        return refusal
+    if not readout.multi_label:
+        return refusal
+    return replace(
+        refusal,
+        reason=f"multi-label, {readout.n_classes} labels without one linear layer for all of them: a map can go behind "
+        f"their {readout.holds} (`tna-onnx calibrate`, labels of shape (N, {readout.n_classes}), 0 or 1)",
+    )
 
 
 def _info(model: Model, head: Head) -> HeadInfo:
@@ -73,6 +91,7 @@ def _info(model: Model, head: Head) -> HeadInfo:
         activation=head.activation,
         follows=head.follows,
         output=head.output,
+        multi_label=head.multi_label,
     )
 
 

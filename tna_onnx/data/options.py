@@ -112,6 +112,9 @@ class Data:
         Raises:
             CheckFailed: the accuracy is more than two standard errors below the expected one.
         """
+        if labels.ndim == 2:  # of several labels, each holds or does not: there is no order of classes
+            self.check_accuracy(float(np.mean(predicted == labels)), len(labels))
+            return None
         suspicion = label_suspicion(predicted.astype(np.int64), labels, n_classes)
         warning = ""
         if suspicion is not None:
@@ -141,6 +144,7 @@ class Data:
         *,
         several: bool = False,
         n_features: int = 0,
+        multi_label: bool = False,
     ) -> Source:
         """Open the samples for a model's inputs.
 
@@ -150,6 +154,7 @@ class Data:
             names: of the classes, if known.
             several: whether the model gives several predictions a sample: each labelled position is a row then.
             n_features: numbers that are kept for each of those; 0 if none are.
+            multi_label: whether each of the model's classes is a label by itself: labels are (N, C) of 0 and 1 then.
 
         Raises:
             UsageError, DataError: see `tna_onnx.data.open_source`; or options for several predictions.
@@ -179,6 +184,7 @@ class Data:
             data_root=self.data_root,
             limits=self.limits,
             several=wanted,
+            multi_label=multi_label,
         )
 
 

@@ -42,6 +42,7 @@ class Request:
         columns: columns of a table that fill the inputs, in the model's order; empty finds them.
         tokenizer: file, folder or name of the tokenizer for text; None where samples are no text.
         several: what a model with several predictions a sample wants of labels; None for one prediction a sample.
+        multi_label: whether each class is a label of 0 or 1 (`tna_onnx.data.marked`).
     """
 
     inputs: Sequence[InputSpec]
@@ -56,6 +57,7 @@ class Request:
     columns: tuple[str, ...] = ()
     tokenizer: Path | str | None = None
     several: Several | None = None
+    multi_label: bool = False
 
     def __post_init__(self) -> None:
         """Check that the class names are as many as the classes, also where labels are indices.
@@ -67,6 +69,25 @@ class Request:
             raise DataError(
                 f"{len(self.class_names)} class names for a model with {self.n_classes} classes "
                 f"({listed(self.class_names)}); give the name of every class, in the order of the model's output"
+            )
+
+    @property
+    def label_columns(self) -> tuple[str, ...]:
+        """The columns of several labels, one each, where the user names more than one: `a,b,c`."""
+        if not self.multi_label or self.label_column is None or "," not in self.label_column:
+            return ()
+        return tuple(name.strip() for name in self.label_column.split(","))
+
+    def check_one_class(self, where: str) -> None:
+        """Check that samples need one class each, which is all that their source can give.
+
+        Raises:
+            DataError: they need several labels.
+        """
+        if self.multi_label:
+            raise DataError(
+                f"{where}: gives each sample one class, and the model {self.n_classes} labels, each by itself; store "
+                f"the samples as arrays (.npz, .npy, HDF5), with labels of 0 and 1 of shape (N, {self.n_classes})"
             )
 
     @property

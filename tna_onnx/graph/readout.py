@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.graph.linear_layer import oriented
 from tna_onnx.graph.stored import Step, Stored
+from tna_onnx.numerics.ops import sigmoid, softmax
 
 __all__ = ["Head", "Readout", "Refusal"]
 
@@ -59,6 +60,7 @@ class Readout:
         output_slack: largest change of a probability by a Clip or an added constant behind the activation; of a
             logarithm's, before the probabilities are made to add up to 1 again.
         class_axis: of several predictions a sample (`graph.several`), 1 or -1; 0 for one prediction a sample.
+        multi_label: each of the C classes is a label that holds or does not by itself, with a logit of its own.
     """
 
     output: str
@@ -74,6 +76,7 @@ class Readout:
     output_step: float
     output_slack: float
     class_axis: int
+    multi_label: bool
 
     @property
     def several(self) -> bool:
@@ -108,11 +111,17 @@ class Readout:
         raw = raw.reshape(len(raw), self.n_classes)  # of a convolution: (N, C, 1, 1)
         if self.holds == "logits":
             return raw
+        if self.multi_label:
+            return _label_logits(raw)
         if np.any(raw < -_ROUNDING) or np.any(np.abs(raw.sum(axis=1) - 1) > _SUM_TOLERANCE):
             raise ValueError("the values are no probabilities: some are negative, or do not add up to 1")
         # log p differs from the logits by one number a sample, which a softmax does not see.
         logs: NDArray[Any] = np.log(np.clip(raw, np.finfo(raw.dtype).tiny, 1))
         return logs
+
+    def probabilities(self, logits: NDArray[Any]) -> NDArray[np.float64]:
+        """Return (N, C) probabilities of (N, C) logits: they add up to 1, or are each label's own."""
+        return sigmoid(logits) if self.multi_label else softmax(logits)
 
     def predicted(self, raw: NDArray[Any]) -> NDArray[np.int64]:
         """Return the predicted classes (N,) of the tensor's values, in pieces of some thousand samples."""
@@ -282,6 +291,19 @@ class Head(Readout):
         if self._single:
             value = np.concatenate([np.zeros_like(value), value])
         return np.ascontiguousarray(value, self.working_type)
+
+
+def _label_logits(p: NDArray[Any]) -> NDArray[Any]:
+    """Return log p - log (1 - p) of each label, cut where the dtype ends: as `graph.adapted` writes it.
+
+    Raises:
+        ValueError: the values are no probabilities.
+    """
+    if np.any(p < -_ROUNDING) or np.any(p > 1 + _ROUNDING):
+        raise ValueError("the values are no probabilities: some are negative, or larger than 1")
+    least = np.finfo(p.dtype)
+    logits: NDArray[Any] = np.log(np.clip(p, least.tiny, 1)) - np.log(np.clip(1 - p, least.eps / 4, 1))
+    return logits
 
 
 def _column(scale: NDArray[np.float64]) -> NDArray[np.float64]:

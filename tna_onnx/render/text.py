@@ -207,4 +207,14 @@ def _head_lines(head: HeadInfo) -> list[str]:
         f"logits   {head.logits}, {head.logits_type}",
         f"follows  {', '.join(head.follows) or 'nothing'}",
         f"output   {head.output}",
+        *_kind_lines(head),
+    ]
+
+
+def _kind_lines(head: HeadInfo) -> list[str]:
+    if not head.multi_label:
+        return []
+    return [
+        f"kind     multi-label: {head.classes} labels, each with a sigmoid of its own; data need labels of shape "
+        f"(N, {head.classes}), 0 or 1"
     ]

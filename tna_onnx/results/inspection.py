@@ -31,6 +31,7 @@ class HeadInfo:
         activation: what makes probabilities of the logits.
         follows: operators between the layer and the output.
         output: graph output behind the head.
+        multi_label: whether each class is a label that holds or does not by itself.
     """
 
     node: str
@@ -46,6 +47,7 @@ class HeadInfo:
     activation: str
     follows: tuple[str, ...]
     output: str
+    multi_label: bool = False
 
 
 @dataclass(frozen=True)

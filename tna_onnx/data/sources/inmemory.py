@@ -6,14 +6,16 @@ Which column goes where is settled in `tna_onnx.data.sources.layout`.
 from __future__ import annotations
 
 import numbers
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tna_onnx.data.digest import arrays_sha256
 from tna_onnx.data.labelfile import find_label_column, labels_apart
+from tna_onnx.data.marked import joined_columns
 from tna_onnx.data.parsing import whole_numbers
-from tna_onnx.data.sources.columns import ArraySource, open_columns
+from tna_onnx.data.sources.columns import LABELS, ArraySource, open_columns
 from tna_onnx.data.sources.layout import Kind, lay_out
 from tna_onnx.data.sources.ragged import padded, token_columns
 from tna_onnx.data.sources.stacked import stack
@@ -59,6 +61,9 @@ def open_in_memory(
         raise DataError(
             f"{where}: every column must have one row per sample, found lengths {lengths}; store them alike"
         )
+    if request.labels is None and request.label_columns:
+        columns = joined_columns(columns, request.label_columns, LABELS, where, request.class_names)
+        request = replace(request, label_column=LABELS)
     label = None
     if request.labels is None:
         inputs = [spec.name for spec in request.inputs]

@@ -50,6 +50,7 @@ class State:
         single: the output is said to hold one logit a sample, whose Sigmoid was left out.
         forks: number of products of two computed tensors that the walk has passed.
         class_axis: of several predictions a sample, 1 or -1; 0 for one prediction a sample.
+        labelled: the output is said to hold the logits of several labels, whose Sigmoid was left out.
     """
 
     model: Model
@@ -83,6 +84,7 @@ class State:
     single: bool = False
     forks: int = 0
     class_axis: int = ONE
+    labelled: bool = False
 
     def leave_to_graph(self, *, homogeneous: bool) -> None:
         """Note that only the graph itself computes the logits from the scores (rule 5)."""
