@@ -105,7 +105,6 @@ class Writing:
         if self.task.readout.multi_label:
             others = ", ".join(("ts", *LABEL_MAPS))
             return f"is for one class a sample, and this model gives {classes} labels by themselves; use --map {others}"
-            )
         if name in LABEL_MAPS:
             return "is for several labels a sample, each with a Sigmoid of its own, and this model gives one class"
         return f"is for two classes, and this model has {classes}; use --map bias, svs or sms, which are for any number"
