@@ -75,7 +75,8 @@ def _two_axes(values: AnyArray, n_labels: int, where: str) -> AnyArray:
     raise DataError(
         f"{where}: the model gives {n_labels} labels a sample, each by itself (Sigmoid), so each sample needs 0 or 1 "
         f"for each of them, shape (N, {n_labels}); found shape {values.shape}, {values.dtype}. Where a sample has "
-        "exactly one class, the model has to end in a Softmax"
+        "exactly one class, the model has to end in a Softmax. Of a table name the column of each label: "
+        "--label-column a,b,c"
     )
 
 
@@ -102,7 +103,12 @@ def _check_values(stored: AnyArray, where: str) -> None:
 
 
 def joined_columns(
-    columns: Mapping[str, AnyArray], names: Sequence[str], name: str, where: str, order: Sequence[str] | None
+    columns: Mapping[str, AnyArray],
+    names: Sequence[str],
+    name: str,
+    where: str,
+    n_labels: int,
+    order: Sequence[str] | None,
 ) -> dict[str, AnyArray]:
     """Return columns in which those of the labels are one, (N, C), under a name.
 
@@ -111,11 +117,17 @@ def joined_columns(
         names: of the columns with the labels, in the order of the model's output.
         name: of the new column.
         where: what messages start with.
+        n_labels: the number of labels of the model.
         order: the model's own names of its labels, if known.
 
     Raises:
-        DataError: a column is missing, or the model names the same labels in another order.
+        DataError: a column is missing, there are not as many as labels, or the model names them in another order.
     """
+    if len(names) != n_labels:
+        raise DataError(
+            f"{where}: {len(names)} label columns ({listed(names)}) for a model with {n_labels} labels; name a column "
+            "for each, in the order of the model's output"
+        )
     missing = [each for each in names if each not in columns]
     if missing:
         raise DataError(f"{where}: no column {listed(missing)} for the labels; the columns are {listed(columns)}")

@@ -81,7 +81,9 @@ def _score(
             f"{source.describe()}: output '{output.name}' should hold probabilities of labels, but some values lie "
             "outside of 0 to 1; if they are logits, say --output-kind label-logits"
         )
-    if output.kind in ("probabilities", "positive_probability", "label_probabilities"):
+    if output.kind == "label_probabilities":
+        return SampleScores.of_probabilities(values, labels)
+    if output.kind in ("probabilities", "positive_probability"):
         return SampleScores.of_probabilities(_widened(values, output), labels)
     return SampleScores.of_logits(output.class_logits(values), labels)
 

@@ -94,7 +94,7 @@ def _from_logits(ops: NodeOps, readout: Readout, result: str) -> str:
 
 
 def _label_logits(ops: NodeOps, p: str, least: float) -> str:
-    """Write log p - log (1 - p); log 0 would be infinite."""
+    """Write log p - log (1 - p), where p is no nearer to 0 or 1 than `least`."""
     rest = ops.add(ops.mul(p, ops.const(-1.0)), ops.const(1.0))
     logs = ops.mul(ops.log(ops.clip(rest, least, 1.0)), ops.const(-1.0))
-    return ops.add(ops.log(ops.clip(p, ops.tiny, 1.0)), logs)
+    return ops.add(ops.log(ops.clip(p, least, 1.0)), logs)

@@ -301,8 +301,9 @@ def _label_logits(p: NDArray[Any]) -> NDArray[Any]:
     """
     if np.any(p < -_ROUNDING) or np.any(p > 1 + _ROUNDING):
         raise ValueError("the values are no probabilities: some are negative, or larger than 1")
-    least = np.finfo(p.dtype)
-    logits: NDArray[Any] = np.log(np.clip(p, least.tiny, 1)) - np.log(np.clip(1 - p, least.eps / 4, 1))
+    # a p that was rounded to 1 is no nearer, and one near 0 that a runtime's sigmoid gives is as far off
+    least = np.finfo(p.dtype).eps / 4
+    logits: NDArray[Any] = np.log(np.clip(p, least, 1)) - np.log(np.clip(1 - p, least, 1))
     return logits
 
 

@@ -19,10 +19,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.numerics.sample_terms import Terms
 
-__all__ = ["TINY", "as_two_classes", "label_terms", "probability_terms"]
-
-TINY = float(np.finfo(np.float32).tiny)
-"""Probabilities below this count as this one: their logarithm would be infinite at 0."""
+__all__ = ["as_two_classes", "label_terms", "probability_terms"]
 
 
 def label_terms(logits: NDArray[Any], labels: NDArray[Any]) -> tuple[Terms, NDArray[np.bool_]]:
@@ -46,13 +43,18 @@ def label_terms(logits: NDArray[Any], labels: NDArray[Any]) -> tuple[Terms, NDAr
 
 
 def probability_terms(probabilities: NDArray[Any], labels: NDArray[Any]) -> tuple[Terms, NDArray[np.bool_]]:
-    """Return the same of (N, C) probabilities as a model gave them; log p is cut at the smallest normal float32."""
+    """Return the same of (N, C) probabilities as a model gave them.
+
+    Logarithms are cut at half of the dtype's step below 1: a p that was rounded to 1 says no more than that, and one
+    near 0 that a runtime's sigmoid gives is as far off.
+    """
+    step = np.finfo(probabilities.dtype).eps / 4
     p = probabilities.astype(np.float64)
     predicted = p > 0.5
     holds = labels == 1
     own = np.where(holds, p, 1 - p)
     confidence = np.maximum(p, 1 - p).astype(np.float32)
-    nll = -np.log(np.maximum(own, TINY))
+    nll = -np.log(np.maximum(own, step))
     return (confidence, predicted == holds, nll.astype(np.float32), ((1 - own) ** 2).astype(np.float32)), predicted
 
 

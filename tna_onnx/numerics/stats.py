@@ -22,11 +22,14 @@ import array_api_compat
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.numerics.label_terms import TINY, label_terms, probability_terms
+from tna_onnx.numerics.label_terms import label_terms, probability_terms
 from tna_onnx.numerics.ops import own_column, row_max, row_sum, to_host
 from tna_onnx.numerics.sample_terms import numpy_terms, terms
 
 __all__ = ["SampleScores"]
+
+# Probabilities below this count as this one: their logarithm would be infinite at 0.
+_TINY = float(np.finfo(np.float32).tiny)
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +96,7 @@ class SampleScores:
         return cls(
             confidence=_host(row_max(p)[:, 0], np.float32),
             hit=_hits(xp.argmax(p, axis=1), labels),
-            nll=_host(-xp.log(xp.clip(own, TINY, None)), np.float32),
+            nll=_host(-xp.log(xp.clip(own, _TINY, None)), np.float32),
             brier=_host(row_sum(p * p)[:, 0] - 2 * own + 1, np.float32),
         )
 
@@ -141,6 +144,15 @@ class SampleScores:
         holds = self.hit == self.predicted
         for c in range(probability.shape[1]):
             yield SampleScores(probability[:, c], holds[:, c], self.nll[:, c], self.brier[:, c], self.clusters)
+
+    def decisions(self) -> SampleScores:
+        """Return the same with each label's prediction as a sample of its own, (N C,)."""
+        if self.predicted is None:
+            return self
+        fields = (self.confidence, self.hit, self.nll, self.brier)
+        return SampleScores(
+            *(values.reshape(-1) for values in fields), np.repeat(np.arange(len(self)), self.hit.shape[1])
+        )
 
     def pooled(self) -> SampleScores:
         """Return the scores of all labels as one set, (N C,), those of a sample in a cluster; see `by_label`."""

@@ -265,8 +265,8 @@ class Report(Shown):
         """One sentence for readers who know no metric; it says the same as the verdict."""
         c = self.comparison
         if self.already_calibrated:
-            return copied_sentence(c.before)
-        return result_sentence(self.standing.word, c.before, c.after, c.differences)
+            return copied_sentence(c.before, labels=bool(self.labels))
+        return result_sentence(self.standing.word, c.before, c.after, c.differences, labels=bool(self.labels))
 
     @property
     def verdict(self) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 
 from tna_onnx.data.digest import arrays_sha256
 from tna_onnx.data.labelfile import find_label_column, labels_apart
-from tna_onnx.data.marked import joined_columns
+from tna_onnx.data.marked import joined_columns, marked_labels
 from tna_onnx.data.parsing import whole_numbers
 from tna_onnx.data.sources.columns import LABELS, ArraySource, open_columns
 from tna_onnx.data.sources.layout import Kind, lay_out
@@ -62,13 +62,16 @@ def open_in_memory(
             f"{where}: every column must have one row per sample, found lengths {lengths}; store them alike"
         )
     if request.labels is None and request.label_columns:
-        columns = joined_columns(columns, request.label_columns, LABELS, where, request.class_names)
+        columns = joined_columns(columns, request.label_columns, LABELS, where, request.n_classes, request.class_names)
         request = replace(request, label_column=LABELS)
     label = None
     if request.labels is None:
         inputs = [spec.name for spec in request.inputs]
         names = [name for name in columns if name not in inputs and name not in request.columns]
         label = find_label_column(names, request.label_column, where)
+        if request.multi_label and columns[label].dtype.kind != "O":
+            # before the columns of the inputs, which the other labels may be taken for
+            marked_labels(columns[label], len(columns[label]), request.n_classes, f"{where}: column {label!r}")
     kinds: dict[str, Kind] = {name: _kind(values) for name, values in columns.items()}
     tokens = token_columns(kinds, request)
     if tokens and _needs_padding(tokens, columns, request):
