@@ -22,7 +22,18 @@ if TYPE_CHECKING:
     from tna_onnx.data.placed import Several
     from tna_onnx.data.source import AnyArray, InputSpec
 
-__all__ = ["Request"]
+__all__ = ["Request", "label_columns"]
+
+
+def label_columns(label_column: str | None) -> tuple[str, ...]:
+    """Return the names of several label columns; none where there is one, or none is named.
+
+    >>> label_columns("sea, ship"), label_columns("label")
+    (('sea', 'ship'), ())
+    """
+    if label_column is None or "," not in label_column:
+        return ()
+    return tuple(name.strip() for name in label_column.split(","))
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,9 +85,7 @@ class Request:
     @property
     def label_columns(self) -> tuple[str, ...]:
         """The columns of several labels, one each, where the user names more than one: `a,b,c`."""
-        if not self.multi_label or self.label_column is None or "," not in self.label_column:
-            return ()
-        return tuple(name.strip() for name in self.label_column.split(","))
+        return label_columns(self.label_column) if self.multi_label else ()
 
     def check_one_class(self, where: str) -> None:
         """Check that samples need one class each, which is all that their source can give.

@@ -89,7 +89,7 @@ class LabelIsotonic:
         temperature = Temperature.fit(reduce, start=first).temperature
         scarce = columns.scarce(_MIN_SAMPLES)
         knots = [_UNCHANGED] * len(scarce)
-        for c in np.flatnonzero(~scarce):
+        for c in np.flatnonzero(~scarce).tolist():
             knots[c] = _correction(columns, c, temperature)
         return cls(tuple(knots), temperature, tuple(np.flatnonzero(scarce).tolist()))
 

@@ -149,9 +149,9 @@ class SampleScores:
         """Return the same with each label's prediction as a sample of its own, (N C,)."""
         if self.predicted is None:
             return self
-        fields = (self.confidence, self.hit, self.nll, self.brier)
+        owners = np.repeat(np.arange(len(self)), self.hit.shape[1])
         return SampleScores(
-            *(values.reshape(-1) for values in fields), np.repeat(np.arange(len(self)), self.hit.shape[1])
+            self.confidence.reshape(-1), self.hit.reshape(-1), self.nll.reshape(-1), self.brier.reshape(-1), owners
         )
 
     def pooled(self) -> SampleScores:

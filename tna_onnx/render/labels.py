@@ -20,15 +20,16 @@ def label_heads(labels: Sequence[LabelMetrics]) -> tuple[str, ...]:
     if labels[0].after is None:
         return ("label", "N with it", *(METRICS[name].title for name in _SHOWN))
     pairs = (f"{METRICS[name].title}: {when}" for name in _SHOWN[1:3] for when in ("before", "after"))
-    return ("label", "N with it", *pairs, "fit")
+    return ("label", "N with it", *pairs, *(("fit",) if _some_shared(labels) else ()))
 
 
 def label_rows(labels: Sequence[LabelMetrics], most: int | None = None) -> list[tuple[str, ...]]:
     """Return a row for each label; of more than `most` those with the largest ECE before, in the model's order."""
-    rows = range(len(labels))
+    rows = list(range(len(labels)))
     if most is not None and len(labels) > most:
-        rows = sorted(sorted(rows, key=lambda c: -labels[c].before.ece)[:most])  # type: ignore[assignment]
-    return [_row(labels[c]) for c in rows]
+        rows = sorted(sorted(rows, key=lambda c: -labels[c].before.ece)[:most])
+    shared = _some_shared(labels)
+    return [_row(labels[c], shared=shared) for c in rows]
 
 
 def label_title(labels: Sequence[LabelMetrics], most: int | None = None) -> str:
@@ -39,10 +40,14 @@ def label_title(labels: Sequence[LabelMetrics], most: int | None = None) -> str:
     return title
 
 
-def _row(label: LabelMetrics) -> tuple[str, ...]:
+def _some_shared(labels: Sequence[LabelMetrics]) -> bool:
+    return any(label.shared for label in labels)
+
+
+def _row(label: LabelMetrics, *, shared: bool) -> tuple[str, ...]:
     cells = [label.label, f"{label.positives:,} of {label.before.n:,}"]
     if label.after is None:
         return (*cells, *(METRICS[name].number(getattr(label.before, name)) for name in _SHOWN))
     for name in _SHOWN[1:3]:
         cells += [METRICS[name].number(getattr(side, name)) for side in (label.before, label.after)]
-    return (*cells, "shared" if label.shared else "own")
+    return (*cells, *(("shared" if label.shared else "own",) if shared else ()))
