@@ -110,7 +110,8 @@ class ClassOutput:
         p = self.probabilities(values)
         if self.multi_label:
             return (p > 0.5).astype(np.int64)
-        return np.argmax(p, axis=1)
+        classes: NDArray[np.int64] = np.argmax(p, axis=1)
+        return classes
 
     def class_logits(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return (N, C) logits from (N, width) of them: the first class of a single logit has 0."""

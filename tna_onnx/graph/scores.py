@@ -108,7 +108,8 @@ def _readout(model: Model, info: onnx.ValueInfoProto, kind: str | None) -> Reado
         if what:
             raise Refused(what)
         class_axis = walked.class_axis or class_axis_of(sizes)
-    if kind is None and stands_for_labels(model, walked.node):
+    plain = walked.activation == "none" and walked.holds == "logits"  # divided by their sum, columns are of one class
+    if kind is None and plain and stands_for_labels(model, walked.node):
         kind = "label-probabilities"
     columns = _single_logit(info, walked) if kind == "logit" else _columns(sizes, class_axis, walked, labels)
     multi_label = _is_multi_label(kind, walked, columns, class_axis)
