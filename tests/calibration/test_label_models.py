@@ -217,7 +217,10 @@ def test_inspect_says_that_a_model_is_multi_label_and_what_it_needs(folder: Path
     onnx.save(model(), folder / "m.onnx")
     result = cli("inspect", folder / "m.onnx")
     assert result.exit_code == 0
-    assert "kind     multi-label: 4 labels, each with a sigmoid of its own; data need labels of shape (N, 4)" in result.output
+    assert (
+        "kind     multi-label: 4 labels, each with a sigmoid of its own; data need labels of shape (N, 4)"
+        in result.output
+    )
     onnx.save(model("columns"), folder / "m.onnx")
     result = cli("inspect", folder / "m.onnx")
     assert result.exit_code == 3
@@ -246,7 +249,10 @@ def test_gates_are_of_the_means_over_labels(folder: Path) -> None:
 
 
 REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
-    "guard": (("guard", "m.onnx", "--calib", "calib.npz", "--coverage", "90", "-o", "o.onnx"), "several labels a sample"),
+    "guard": (
+        ("guard", "m.onnx", "--calib", "calib.npz", "--coverage", "90", "-o", "o.onnx"),
+        "several labels a sample",
+    ),
     "add": (("calibrate", "m.onnx", "--calib", "calib.npz", "--add", "confidence"), "several labels a sample"),
     "shift": (("shift", "m.onnx", "--calib", "calib.npz", "--target-prior", "uniform"), "several labels a sample"),
     "study": (
@@ -281,7 +287,7 @@ def test_labels_of_a_softmax_model_and_maps_by_label_do_not_go_together(folder: 
     proto.graph.node[-1].CopyFrom(helper.make_node("Softmax", ["logits"], ["p"], axis=1))
     with pytest.raises(DataError, match="one class a sample"):
         tna_onnx.calibrate(proto, folder / "calib.npz")
-    with pytest.raises(UnsupportedModel, match="followed by softmax|one class a sample"):
+    with pytest.raises(UnsupportedModel, match=r"followed by softmax|one class a sample"):
         tna_onnx.calibrate(proto, folder / "calib.npz", output_kind="label-logits")
     x = samples(600, 1)["x"]
     classes = np.argmax(x @ WEIGHT.T + np.random.default_rng(0).gumbel(size=(600, LABELS)), axis=1)

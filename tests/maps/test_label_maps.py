@@ -1,4 +1,4 @@
-"""Maps by label: the laws of `maps/base.py` with a sigmoid in place of the softmax, and each fit against other solvers."""
+"""Maps by label: the laws of `maps/base.py` with a sigmoid for the softmax, and each fit against other solvers."""
 
 import json
 from collections.abc import Callable
@@ -143,7 +143,9 @@ def test_temperatures_are_those_of_a_scalar_minimiser() -> None:
         )
         assert np.log(t) == pytest.approx(found.x, abs=1e-4)
     together = Temperature.fit(reduce_of(logits, labels)).temperature
-    found = optimize.minimize_scalar(lambda log_t: nll(logits / np.exp(log_t), labels), bounds=(-3, 3), method="bounded")
+    found = optimize.minimize_scalar(
+        lambda log_t: nll(logits / np.exp(log_t), labels), bounds=(-3, 3), method="bounded"
+    )
     assert np.log(together) == pytest.approx(found.x, abs=1e-4)
 
 

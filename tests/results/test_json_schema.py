@@ -35,6 +35,7 @@ from tna_onnx.results.evaluation import Evaluation
 from tna_onnx.results.gates import Gates
 from tna_onnx.results.guarding import ConfidenceGroup, Decisions, Detection, Guard, GuardInput, GuardOutput
 from tna_onnx.results.inspection import HeadInfo, Inspection
+from tna_onnx.results.label_metrics import LabelMetrics
 from tna_onnx.results.report import Changes, Comparison, CurvePoint, MethodScores, Report
 from tna_onnx.results.shifting import ClassFrequency, Shift, ShiftEffect, ShiftEvidence
 from tna_onnx.results.study import Chart, Column, Line, Studies, Study
@@ -139,6 +140,7 @@ CLASSES = {
     "detection": fields(Detection),
     "compared_model": fields(ComparedModel),
     "metrics": fields(Metrics),
+    "label_metrics": fields(LabelMetrics),
     "interval": fields(Interval),
     "comparison": fields(Comparison),
     "curve_point": fields(CurvePoint),

@@ -248,7 +248,8 @@ def _reads_features(name: str) -> bool:
 
 
 def _keeps_order(name: str) -> bool:
-    return name == "none" or MAPS[name].keeps_order
+    # what is done to each label by itself keeps predictions, and not which label comes first
+    return name == "none" or (MAPS[name].keeps_order and name not in LABEL_MAPS)
 
 
 def _each(formulas: Sequence[Any], op: Ops, logits: Any, features: Any) -> Any:
