@@ -9,6 +9,7 @@ import pytest
 
 from tna_onnx.data import InputSpec, Source, open_source
 from tna_onnx.data.coverage import marks_text
+from tna_onnx.data.label_order import order_warning
 from tna_onnx.data.marked import LabelSource, marked_labels
 from tna_onnx.errors import DataError
 
@@ -170,3 +171,35 @@ def test_rare_labels_are_named() -> None:
         "the data have no sample with 1 of 3 labels (a) and fewer than 5 samples with 1 of 3 labels (c) and no sample "
         "without 1 of 3 labels (b)"
     )
+
+
+# ---- columns in another order
+
+
+def predictions(n: int, labels: int, right: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Labels of which some are rare, and predictions that are right with a probability."""
+    rng = np.random.default_rng(seed)
+    marks = (rng.random((n, labels)) < np.linspace(0.1, 0.6, labels)).astype(np.int64)
+    return np.where(rng.random(marks.shape) < right, marks, 1 - marks), marks
+
+
+def test_another_order_of_the_columns_is_seen() -> None:
+    predicted, marks = predictions(400, 5, 0.9, 0)
+    assert order_warning(predicted, marks) == ""
+    order = [0, 3, 2, 1, 4]
+    warning = order_warning(predicted, marks[:, order], ["a", "b", "c", "d", "e"])
+    assert "(for label 'b: column d', 'd: column b')" in warning
+
+
+@pytest.mark.parametrize("right", [0.5, 0.6, 0.9])
+def test_chance_is_no_order(right: float) -> None:
+    """A hundred models, good and useless: none is told to have its columns in another order."""
+    for seed in range(100):
+        assert order_warning(*predictions(200, 8, right, seed)) == ""
+
+
+def test_a_label_that_is_never_predicted_says_nothing() -> None:
+    predicted, marks = predictions(400, 4, 0.95, 1)
+    predicted[:, 1] = 0
+    marks[:, 2] = 1
+    assert order_warning(predicted, marks) == ""

@@ -10,6 +10,7 @@ import numpy as np
 from tna_onnx.calibration.job import Job
 from tna_onnx.calibration.task import Task
 from tna_onnx.data.coverage import FEW, Coverage, marks_text
+from tna_onnx.data.label_order import order_warning
 from tna_onnx.data.suspicion import Suspicion, warnings_of
 from tna_onnx.errors import DataError
 from tna_onnx.maps import MAPS
@@ -87,6 +88,7 @@ def _check_marks(job: Job, task: Task) -> LabelCheck:
 
     Raises:
         CheckFailed: the share of right labels is not the expected one.
+        DataError: their columns seem to stand in another order, and the user does not say that they are right.
     """
     warnings = []
     for data, collected, what in (
@@ -99,6 +101,10 @@ def _check_marks(job: Job, task: Task) -> LabelCheck:
         predicted = task.logits(task.weight, on=collected).predictions()
         data.check_accuracy(float(np.mean(predicted == marks)), len(marks))
         warnings.append(marks_text(marks, what, task.class_names))
+        warning = order_warning(predicted, marks, task.class_names)
+        if warning and not job.settings.trust_labels:
+            raise DataError(f"{collected.source.describe()}: {warning}; --trust-labels calibrates all the same")
+        warnings.append(warning)
     marks = task.source.labels
     rarer = np.minimum(marks.sum(axis=0), len(marks) - marks.sum(axis=0))
     unseen = tuple(np.flatnonzero(rarer == 0).tolist())
