@@ -32,7 +32,7 @@ from tna_onnx.numerics.metrics import objective_value
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.progress import Progress
-from tna_onnx.results.details import Averaged, ClassBins, Details, Scored, Step
+from tna_onnx.results.details import Angles, Averaged, ClassBins, Details, Sample, Scored, Step
 from tna_onnx.results.risk_coverage import RiskCoverage
 from tna_onnx.search.candidates import Candidate, candidate_weights
 
@@ -70,7 +70,10 @@ def collect_details(
     after_scores = after.mapped_scores(outcome.fitted)
     names = class_names(task, view.shown)
     # these two are of one predicted class a sample
-    over, under, angles, angle_samples = (), (), (), 0
+    over: tuple[Sample, ...] = ()
+    under: tuple[Sample, ...] = ()
+    angles: tuple[Angles, ...] = ()
+    angle_samples = 0
     if not task.readout.multi_label:
         over, under = worst_samples(view.shown, names, before.scores(), after_scores, after, outcome.fitted)
         angles, angle_samples = feature_angles(task, view.shown, settings.for_search, outcome)
@@ -124,10 +127,10 @@ class _View:
 
 def _classes(names: tuple[str, ...], before: MappedLogits, after: MappedLogits, bins: int) -> tuple[ClassBins, ...]:
     """Return the diagram of each class, or of each label."""
-    scores = [logits.mapped_scores(fitted) for logits, fitted in (before, after)]
-    if scores[0].predicted is None:
+    first, second = (logits.mapped_scores(fitted) for logits, fitted in (before, after))
+    if first.predicted is None:
         return class_bins(names, before, after, bins)
-    return label_bins(names, *scores, bins)
+    return label_bins(names, first, second, bins)
 
 
 def _device(task: Task) -> str:

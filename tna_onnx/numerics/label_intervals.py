@@ -6,7 +6,11 @@ sample, the mean residuals of bin j of all labels move by
 
     1/N sum_i g_i (r_ij - mean_j)
 
-which has exactly the covariance that the samples show, between labels too.
+which has exactly the covariance that the samples show, between labels too. Noise averages out over labels, and the bias
+of the estimates does not: the whole distance between the two is added to z standard errors, not half of it.
+
+Measured for logits 1.6 times too large against the right ones, at 95 %: 92 +- 4 % of 60 runs with 12 labels and 1,500
+samples. With half of the distance 86.5 % of 200 runs there, and 97 % with 4 labels and 400 samples.
 Source: van der Vaart & Wellner (1996), "Weak Convergence and Empirical Processes", section 2.9 (multiplier bootstrap).
 """
 
@@ -79,7 +83,8 @@ def label_errors(
     pooled, single = np.mean(centres, axis=0).tolist()
     # of the two, not of their mean, as for one class a sample
     error = math.sqrt(float(np.mean(np.var(np.mean(drawn, axis=0), axis=1))))
-    reach = z * error + abs(pooled - single) / 2
+    # the whole distance: noise averages out over labels, and what bias is left does not
+    reach = z * error + abs(pooled - single)
     centre = (pooled + single) / 2
     return centre - reach, centre + reach
 
