@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.graph.linear_layer import oriented
 from tna_onnx.graph.stored import Step, Stored
+from tna_onnx.numerics.label_terms import label_logits
 from tna_onnx.numerics.ops import sigmoid, softmax
 
 __all__ = ["Head", "Readout", "Refusal"]
@@ -112,7 +113,7 @@ class Readout:
         if self.holds == "logits":
             return raw
         if self.multi_label:
-            return _label_logits(raw)
+            return label_logits(raw)
         if np.any(raw < -_ROUNDING) or np.any(np.abs(raw.sum(axis=1) - 1) > _SUM_TOLERANCE):
             raise ValueError("the values are no probabilities: some are negative, or do not add up to 1")
         # log p differs from the logits by one number a sample, which a softmax does not see.
@@ -291,20 +292,6 @@ class Head(Readout):
         if self._single:
             value = np.concatenate([np.zeros_like(value), value])
         return np.ascontiguousarray(value, self.working_type)
-
-
-def _label_logits(p: NDArray[Any]) -> NDArray[Any]:
-    """Return log p - log (1 - p) of each label, cut where the dtype ends: as `graph.adapted` writes it.
-
-    Raises:
-        ValueError: the values are no probabilities.
-    """
-    if np.any(p < -_ROUNDING) or np.any(p > 1 + _ROUNDING):
-        raise ValueError("the values are no probabilities: some are negative, or larger than 1")
-    # a p that was rounded to 1 is no nearer, and one near 0 that a runtime's sigmoid gives is as far off
-    least = np.finfo(p.dtype).eps / 4
-    logits: NDArray[Any] = np.log(np.clip(p, least, 1)) - np.log(np.clip(1 - p, least, 1))
-    return logits
 
 
 def _column(scale: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -19,7 +19,11 @@ from numpy.typing import NDArray
 
 from tna_onnx.numerics.sample_terms import Terms
 
-__all__ = ["as_two_classes", "label_terms", "probability_terms"]
+__all__ = ["as_two_classes", "label_logits", "label_terms", "probability_terms"]
+
+
+# Sums of floats end a little outside of 0 to 1.
+_ROUNDING = 1e-5
 
 
 def label_terms(logits: NDArray[Any], labels: NDArray[Any]) -> tuple[Terms, NDArray[np.bool_]]:
@@ -71,3 +75,16 @@ def as_two_classes(logits: Any, labels: NDArray[np.int64]) -> tuple[Any, NDArray
     xp = array_api_compat.array_namespace(logits)
     column = xp.reshape(logits, (-1, 1))
     return xp.concat([xp.zeros_like(column), column], axis=1), labels.reshape(-1)
+
+
+def label_logits(p: NDArray[Any]) -> NDArray[Any]:
+    """Return log p - log (1 - p) of (N, C) probabilities, cut as in `probability_terms`; `graph.adapted` writes it so.
+
+    Raises:
+        ValueError: the values are no probabilities.
+    """
+    if np.any(p < -_ROUNDING) or np.any(p > 1 + _ROUNDING):
+        raise ValueError("the values are no probabilities: some are negative, or larger than 1")
+    least = np.finfo(p.dtype).eps / 4
+    logits: NDArray[Any] = np.log(np.clip(p, least, 1)) - np.log(np.clip(1 - p, least, 1))
+    return logits
