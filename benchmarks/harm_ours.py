@@ -22,7 +22,7 @@ from tna_onnx.calibration.settings import Settings
 from tna_onnx.calibration.strategy import Strategy
 from tna_onnx.engine.logits import HeadLogits, Logits, StoredLogits
 from tna_onnx.extraction.table import FeatureTable
-from tna_onnx.maps import MAPS, MapName
+from tna_onnx.maps import MAPS, MapName, maps_of
 from tna_onnx.maps.base import apply_map
 from tna_onnx.numerics.averages import kept_part
 from tna_onnx.numerics.crossfitted import CrossFit
@@ -42,7 +42,7 @@ METHODS: dict[str, Settings] = {
     DEFAULT: Settings(),
     "TNA": Settings(search="sparse", map="none", objective="ece", max_ensemble_size=10),
     "TNA + ts": Settings(search="sparse", map="ts", objective="ece", max_ensemble_size=10),
-    **{name: Settings(search="none", map=cast("MapName", name)) for name in MAPS},
+    **{name: Settings(search="none", map=cast("MapName", name)) for name in maps_of(2)},
 }
 """Settings by the name that tables show."""
 
@@ -104,7 +104,7 @@ def ours(name: str, problem: Problem) -> Ours:
         settings.resolved_search,
         settings.resolved_map,
         settings.for_search,
-        allowed=("none", *(word for word in MAPS if applies(word, problem))),
+        allowed=("none", *(word for word in maps_of(2) if applies(word, problem))),
         options=settings.fit_options,
     )
     # CPU time: other processes may run beside this one

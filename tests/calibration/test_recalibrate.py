@@ -90,7 +90,7 @@ def test_progress_names_its_stages(small: Small, tmp_path: Path) -> None:
     settings = Settings(angle_step=30.0, ensemble_size=2, adaptive=False, max_accuracy_drop=100.0)
     job = job_of(small, calib=few(small.calib), output=tmp_path / "o.onnx", settings=settings)
     recalibrate(job, lambda *step: seen.append(step))
-    assert list(dict.fromkeys(stage for stage, _, _ in seen)) == ["calibration data", "search"]
+    assert list(dict.fromkeys(stage for stage, _, _ in seen)) == ["calibration data", "search", "cross-validate"]
     for stage in ("calibration data", "search"):
         done = [k for name, k, _ in seen if name == stage]
         assert done == sorted(done)

@@ -20,11 +20,11 @@ from tna_onnx.calibration.strategy import Strategy
 from tna_onnx.engine.logits import HeadLogits
 from tna_onnx.errors import DataError
 from tna_onnx.extraction.table import FeatureTable
-from tna_onnx.maps import MAPS
+from tna_onnx.maps import MAPS, maps_of
 from tna_onnx.maps.refit import Refit
 from tna_onnx.search.candidates import accuracy_drop, choose
 
-ALL = ("none", *(name for name in MAPS if not MAPS[name].binary))
+ALL = ("none", *maps_of(5))
 FEATURELESS = tuple(name for name in ALL if name == "none" or not MAPS[name].needs_features)
 
 

@@ -16,12 +16,12 @@ from tests.conftest import Small
 from tna_onnx.calibration.task import Task
 from tna_onnx.calibration.writing import Writing
 from tna_onnx.errors import UnsupportedModel
-from tna_onnx.maps import MAPS
+from tna_onnx.maps import MAPS, maps_of
 from tna_onnx.maps.isotonic import IsotonicOneVsAll
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.averages import kept_part
 
-ALL = ("none", *(name for name in MAPS if not MAPS[name].binary))
+ALL = ("none", *maps_of(5))
 NO_FEATURES = tuple(name for name in ALL if name == "none" or not MAPS[name].needs_features)
 FOLDED = tuple(name for name in ALL if name == "none" or MAPS[name].foldable)
 BENT = IsotonicOneVsAll((((0.0, 0.5, 1.0), (0.0, -0.7, 0.0)),) * 5, temperature=2.0)
@@ -57,7 +57,7 @@ def test_without_a_head_maps_that_read_features_are_refused(small: Small) -> Non
 
 def test_maps_for_two_classes_are_refused_for_more(task: Task) -> None:
     writing = Writing(task, fold=True)
-    for name in set(MAPS) - set(ALL):
+    for name in set(maps_of(2)) - set(ALL):
         with pytest.raises(UnsupportedModel, match=f"map {name} is for two classes, and this model has 5"):
             writing.require(name)
 
@@ -65,7 +65,7 @@ def test_maps_for_two_classes_are_refused_for_more(task: Task) -> None:
 def test_two_classes_take_them(task: Task) -> None:
     two = replace(task, probed=replace(task.probed, readout=replace(task.readout, n_classes=2)))
     writing = Writing(two, fold=True)
-    assert writing.maps == ("none", *MAPS)
+    assert writing.maps == ("none", *maps_of(2))
     writing.require("platt")
 
 

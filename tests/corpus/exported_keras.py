@@ -127,8 +127,7 @@ def _case(name: str) -> Case:
         name=f"keras/{name}",
         route="keras",
         build=partial(write, name),
-        weight=None if name == "multi-label" else partial(_weight, name),
-        reason="sigmoid" if name == "multi-label" else "",
+        weight=partial(_weight, name),
         feeds=partial(_feeds, name),
         needs=("keras", "torch", "onnxscript"),
     )

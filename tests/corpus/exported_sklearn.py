@@ -86,6 +86,30 @@ def _mlp(hidden: tuple[int, ...] = (16,)) -> Any:
     return MLPClassifier(hidden, max_iter=20, random_state=0)
 
 
+class _SeveralLabels:
+    """A classifier of several labels a sample: its class, and whether the first feature is positive."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+
+    def fit(self, x: Array, y: Array) -> Any:
+        return self.model.fit(x, np.column_stack([y == 0, y > 1, x[:, 0] > 0]).astype(np.int64))
+
+
+def _labels_mlp() -> Any:
+    return _SeveralLabels(_mlp())
+
+
+def _labels_one_vs_rest() -> Any:
+    return _SeveralLabels(_one_vs_rest())
+
+
+def _labels_multi_output() -> Any:
+    from sklearn.multioutput import MultiOutputClassifier
+
+    return _SeveralLabels(MultiOutputClassifier(_logistic()))
+
+
 def _linear_svc() -> Any:
     from sklearn.svm import LinearSVC
 
@@ -269,6 +293,11 @@ CASES: tuple[Case, ...] = (
     _case("mlp-3-zipmap", _mlp, 3, partial(_last_layer, _mlp, 3)),
     _case("mlp-2", _mlp, 2, partial(_last_layer, _mlp, 2), **_ARRAY),
     _case("mlp-2-zipmap", _mlp, 2, partial(_last_layer, _mlp, 2)),
+    _case("labels-mlp", _labels_mlp, 3, partial(_last_layer, _labels_mlp, 3), **_ARRAY),
+    _case("labels-mlp-zipmap", _labels_mlp, 3, partial(_last_layer, _labels_mlp, 3)),
+    # A classifier for each label, side by side: a map goes behind them. Or in a sequence, where none can.
+    _refused("labels-one-vs-rest", _labels_one_vs_rest, "Concat", **_ARRAY),
+    _refused("labels-multi-output", _labels_multi_output, "SequenceConstruct", **_ARRAY),
     # One score without a Sigmoid.
     _refused("linear-svc-2", _linear_svc, r"ArrayFeatureExtractor|\b(1|one)\b", 2),
     _refused("ridge-2", _ridge, r"ArrayFeatureExtractor|\b(1|one)\b", 2),

@@ -111,7 +111,7 @@ def _sigmoid_pair() -> Source:
 
 
 def _multi_label() -> Source:
-    return _scores(lambda scores: scores.sigmoid(), truth="none", outputs=("probabilities",))
+    return _scores(lambda scores: scores.sigmoid(), outputs=("probabilities",))
 
 
 def _two_heads(as_dict: bool) -> Source:
@@ -362,7 +362,6 @@ _CHOOSE = {
 }
 
 _REASONS = {
-    "multi-label": "sigmoid",
     "regression": r"\b(1|one)\b",
 }
 

@@ -1763,14 +1763,19 @@ def _bilinear(g: Graph) -> None:
     g.output(g.node("Einsum", z, g.const(g.draw(CLASSES, FEATURES, FEATURES)), z, equation="nd,cde,ne->nc"))
 
 
-# --- refused: the outputs are no classes of one sample
-
-
-@refused("multi-label", "sigmoid", "vector")
-@refused("multi-label, Conv 1x1 and pooling", "sigmoid", "conv")
+@form("multi-label", "vector")
+@form("multi-label, Conv 1x1 and pooling", "conv")
 def _multi_label(g: Graph, how: str) -> None:
     scores = g.gemm(g.vector()) if how == "vector" else g.flat(g.node("GlobalAveragePool", g.conv(g.image())))
     g.output(g.node("Sigmoid", scores))
+
+
+# --- refused: the outputs are no classes of one sample
+
+
+@refused("several labels a token", "several positions")
+def _token_labels(g: Graph) -> None:
+    g.output(g.node("Sigmoid", g.linear(g.tokens(TOKENS))), "N", TOKENS, CLASSES)
 
 
 @form("one class a token", TOKENS, "", route="several")

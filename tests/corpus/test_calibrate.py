@@ -38,6 +38,13 @@ def _head(path: Path, case: Case) -> Head:
     return choose_head(opened_up(load_model(path)), **case.choose)
 
 
+def _drawn_labels(p: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Draw each label by itself, from its probability made softer."""
+    odds = np.maximum(p, 1e-9) / np.maximum(1 - p, 1e-9)
+    soft = odds ** (1 / 3) / (1 + odds ** (1 / 3))
+    return (np.random.default_rng(2).random(p.shape) < soft).astype(np.int64)
+
+
 def _probabilities(path: Path, case: Case, feeds: dict[str, NDArray[np.generic]]) -> NDArray[np.float64]:
     output = output_of(_head(path, case))
     session = open_session(path, case.name, Device("cpu"))
@@ -65,7 +72,9 @@ def _recalibrate(case: Case, folder: Path) -> tuple[Path, Path, tna_onnx.Report]
         pytest.skip(str(reason))
     assert case.feeds is not None
     feeds = case.feeds(SAMPLES, np.random.default_rng(1))
-    np.savez(folder / "calib.npz", labels=_labels(_probabilities(path, case, feeds)), **feeds)
+    p = _probabilities(path, case, feeds)
+    labels = _drawn_labels(p) if _head(path, case).multi_label else _labels(p)
+    np.savez(folder / "calib.npz", labels=labels, **feeds)
     choose = {"head": case.choose.get("node"), "output_name": case.choose.get("output")}
     report = tna_onnx.calibrate(
         path, folder / "calib.npz", output=folder / "new.onnx", max_accuracy_drop=20, trust_labels=True, **choose,

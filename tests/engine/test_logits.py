@@ -14,7 +14,7 @@ from tna_onnx.engine import local
 from tna_onnx.engine.logits import HeadLogits, Logits, StoredLogits, TailLogits
 from tna_onnx.engine.protocol import Engine
 from tna_onnx.extraction.table import FeatureTable
-from tna_onnx.maps import MAPS
+from tna_onnx.maps import MAPS, maps_of
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.search.settings import SearchSettings
 
@@ -70,7 +70,7 @@ def bits(scores: SampleScores) -> list[bytes]:
 @pytest.mark.parametrize(
     ("search", "name", "options"),
     [
-        *(("none", name, {}) for name in MAPS),
+        *(("none", name, {}) for name in maps_of(2)),
         ("none", "ets", {"ets_loss": "nll"}),
         ("none", "auto", {}),
         ("sparse", "ts", {}),

@@ -268,7 +268,6 @@ _NAN = np.full((FEATURES, CLASSES), np.nan)
 
 REFUSED: dict[str, tuple[Callable[[], onnx.ModelProto], str, list[str]]] = {
     "sine behind": (lambda: _behind("Sin"), "behind", ["Sin is neither a linear layer nor"]),
-    "sigmoid of several logits": (lambda: _behind("Sigmoid"), "head", ["3 logits with a Sigmoid", "multi-label"]),
     "argmax": (lambda: _behind("ArgMax", out="argmax"), "behind", ["ArgMax is neither"]),
     "softmax over samples": (
         lambda: _behind("Softmax", axis=0),

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tests.maps.samples import reduce_of, sample
 from tna_onnx.errors import DataError
-from tna_onnx.maps import MAPS, MapName
+from tna_onnx.maps import LABEL_MAPS, MAPS, MapName
 from tna_onnx.maps.base import CalibrationMap, Folding, apply_map
 
 Array = NDArray[Any]
@@ -17,8 +17,16 @@ Array = NDArray[Any]
 
 def fitted(name: str) -> tuple[CalibrationMap, Array, Array]:
     """A map of this name, fitted, with the logits and features that it was fitted on."""
-    logits, labels, features = sample(classes=2 if MAPS[name].binary else 5, size=400)
+    logits, labels, features = drawn(name)
     return MAPS[name].fit(reduce_of(logits, labels, features)), logits, features
+
+
+def drawn(name: str, classes: int = 5) -> Any:
+    """Return samples of what a map is for: two classes, or labels that hold or not by themselves."""
+    logits, labels, features = sample(classes=2 if MAPS[name].binary else classes, size=400)
+    if name in LABEL_MAPS:
+        labels = (np.random.default_rng(0).random(logits.shape) < 1 / (1 + np.exp(-logits / 3))).astype(np.int64)
+    return logits, labels, features
 
 
 def test_the_type_and_the_mapping_have_the_same_names() -> None:
@@ -47,7 +55,10 @@ class TestFacts:
         one, logits, features = fitted(name)
         if one.keeps_order:
             mapped = apply_map(one, logits, features)
-            np.testing.assert_array_equal(mapped.argmax(axis=1), logits.argmax(axis=1))
+            if name in LABEL_MAPS:
+                np.testing.assert_array_equal(mapped > 0, logits > 0)
+            else:
+                np.testing.assert_array_equal(mapped.argmax(axis=1), logits.argmax(axis=1))
 
     def test_a_folded_head_gives_what_the_formula_gives(self, name: str) -> None:
         one, logits, features = fitted(name)
@@ -72,8 +83,7 @@ class TestFacts:
             with pytest.raises(DataError, match=f"{name}: this map is for two classes"):
                 MAPS[name].fit(reduce_of(logits, labels, features))
         else:
-            two = sample(classes=2, size=400)
-            for data in ((logits, labels, features), two):
+            for data in (drawn(name), drawn(name, classes=2)):
                 assert np.all(np.isfinite(apply_map(MAPS[name].fit(reduce_of(*data)), data[0], data[2])))
 
     def test_features_are_read_only_where_it_says_so(self, name: str) -> None:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from scipy import integrate, special, stats
 
 from tna_onnx.numerics import intervals as intervals_module
+from tna_onnx.numerics import residual_sums as sums_module
 from tna_onnx.numerics.crossfitted import CrossFit
 from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.metric import METRICS
@@ -201,7 +202,7 @@ def test_one_estimate_is_off_by_at_most_a_fifth_of_a_standard_error() -> None:
 
         def integrand(x: float, mu: float = mu) -> float:
             # a change of one bin from nothing to x, its standard error 1
-            _, single = intervals_module._estimates(np.array([[0.0, x]]), np.array([0.0, 1.0]))
+            _, single = sums_module.estimates(np.array([[0.0, x]]), np.array([0.0, 1.0]))
             return float(single[0]) * stats.norm.pdf(x - mu)
 
         mean, _ = integrate.quad(integrand, mu - 8, mu + 8, points=[0], limit=200)
@@ -212,14 +213,14 @@ def test_one_estimate_is_off_by_at_most_a_fifth_of_a_standard_error() -> None:
 def test_the_other_estimate_has_no_bias_where_neighbours_agree(mu: float) -> None:
     noise = np.random.default_rng(15).normal(size=(40_000, 15))
     values = np.hstack([np.zeros_like(noise), mu + noise])
-    pooled, _ = intervals_module._estimates(values, np.repeat([0.0, 1.0], 15))
+    pooled, _ = sums_module.estimates(values, np.repeat([0.0, 1.0], 15))
     # At 0 a bin alone beyond two standard errors adds E|x| 1(|x| > 2) = 2 phi(2) = 0.108, none otherwise.
     expected = 15 * (mu + 0.108 * (mu == 0))
     assert np.mean(pooled) == pytest.approx(expected, abs=0.25)
 
 
 def test_moments_are_those_of_the_residuals_by_bin(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(intervals_module, "_CHUNK", 64)
+    monkeypatch.setattr(sums_module, "_CHUNK", 64)
     rng = np.random.default_rng(16)
     n, bins = 300, 5
     p, q = (rng.integers(1, 60, n) / 60 for _ in range(2))  # ties
@@ -238,7 +239,7 @@ def test_moments_are_those_of_the_residuals_by_bin(monkeypatch: pytest.MonkeyPat
                 share = np.array([held[rank[c == value]].mean(axis=0) for value in c])
             columns.append(share * (hit - c)[:, None])
         spread = np.hstack(columns)
-        mean, covariance = intervals_module._moments(pair, bins, shares)
+        mean, covariance = sums_module.moments(pair, bins, shares)
         np.testing.assert_allclose(mean, spread.mean(axis=0), atol=SUMMED)
         found = np.cov(spread.T, ddof=0)
         scale = np.sqrt(np.diag(covariance) * n / np.diag(found))
@@ -254,7 +255,7 @@ def _runs(n: int, bins: int) -> list[tuple[int, int]]:
 def test_a_bin_of_hits_alone_has_the_spread_that_its_confidences_state() -> None:
     confidence = np.full(40, 0.95)
     pair = (scores_of([0.5] * 40, [True] * 40), scores_of(confidence.tolist(), [True] * 40))
-    _, covariance = intervals_module._moments(pair, 15, shares_by_width)
+    _, covariance = sums_module.moments(pair, 15, shares_by_width)
     assert covariance[29, 29] == pytest.approx(0.95 * 0.05 / 40, rel=1e-6)
 
 

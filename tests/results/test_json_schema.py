@@ -36,6 +36,7 @@ from tna_onnx.results.gates import Gates
 from tna_onnx.results.guarding import ConfidenceGroup, Decisions, Detection, Guard, GuardInput, GuardOutput
 from tna_onnx.results.heads import HeadReports
 from tna_onnx.results.inspection import HeadInfo, Inspection, ScoresInfo
+from tna_onnx.results.label_metrics import LabelMetrics
 from tna_onnx.results.report import Changes, Comparison, CurvePoint, MethodScores, Report
 from tna_onnx.results.shifting import ClassFrequency, Shift, ShiftEffect, ShiftEvidence
 from tna_onnx.results.study import Chart, Column, Line, Studies, Study
@@ -141,6 +142,7 @@ CLASSES = {
     "detection": fields(Detection),
     "compared_model": fields(ComparedModel),
     "metrics": fields(Metrics),
+    "label_metrics": fields(LabelMetrics),
     "interval": fields(Interval),
     "comparison": fields(Comparison),
     "curve_point": fields(CurvePoint),

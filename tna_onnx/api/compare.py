@@ -146,6 +146,11 @@ def _check_classes(read: Sequence[tuple[GivenModel, ClassOutput]]) -> None:
     """
     (one, first), *others = read
     for other, output in others:
+        if output.multi_label != first.multi_label:
+            raise UsageError(
+                f"of {other.name} (output '{output.name}') and {one.name} (output '{first.name}') one gives several "
+                "labels a sample, the other one class; only models of the same kind can be compared"
+            )
         if output.n_classes != first.n_classes:
             raise UsageError(
                 f"{other.name} has {output.n_classes:,} classes (output '{output.name}') and {one.name} has "
@@ -236,6 +241,7 @@ def _run(
 
 def _reduced(run: _Run, first: _Run, bins: int, level: float) -> ComparedModel:
     agreement = _agreement(run, first)
+    together = run.scores.pooled()
     differences: dict[str, Interval] = {}
     if run is not first:
         same = agreement == 1
@@ -247,7 +253,7 @@ def _reduced(run: _Run, first: _Run, bins: int, level: float) -> ComparedModel:
         output=run.output.name,
         output_kind=run.output.kind,
         metrics=Metrics.of(run.scores, bins),
-        reliability=Bins.of(run.scores.confidence, run.scores.hit, bins),
+        reliability=Bins.of(together.confidence, together.hit, bins),
         bin_free=BinFree.of(run.scores, bins),
         agreement=agreement,
         differences=differences,
@@ -264,6 +270,8 @@ def _agreement(run: _Run, first: _Run) -> float:
     Models that number the classes differently (their class names stand in another order) have their classes matched by
     the labels of the samples; classes without samples then count as different.
     """
+    if run.output.multi_label:
+        return float(np.mean(run.predicted == first.predicted))
     number = np.arange(run.output.n_classes)
     if not np.array_equal(run.labels, first.labels):
         # no class has this number: classes without samples then agree with none

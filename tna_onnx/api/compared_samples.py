@@ -21,7 +21,7 @@ class ComparedSamples:
     def __init__(self, data: Data, bins: int) -> None:
         self.data = data
         self._bins = bins
-        self._opened: dict[tuple[tuple[InputSpec, ...], tuple[str, ...] | None, bool], Source] = {}
+        self._opened: dict[tuple[tuple[InputSpec, ...], tuple[str, ...] | None, bool, bool], Source] = {}
 
     def open(
         self, model: Model, inputs: tuple[InputSpec, ...], output: ClassOutput, names: tuple[str, ...] | None
@@ -32,9 +32,11 @@ class ComparedSamples:
             UsageError, DataError: see `Data.open`; or other samples than the first model's.
         """
         # what a source depends on: the inputs to fill and the numbers of the classes
-        key = inputs, names, output.several
+        key = inputs, names, output.several, output.multi_label
         if key not in self._opened:
-            source = self.data.open(inputs, output.n_classes, names, several=output.several)
+            source = self.data.open(
+                inputs, output.n_classes, names, several=output.several, multi_label=output.multi_label
+            )
             require_samples(source, self._bins)
             # differences are paired: row k must be the same sample in all models
             if self._opened and not _same_samples(source.labels, self._first.labels):

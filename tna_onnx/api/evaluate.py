@@ -25,6 +25,7 @@ from tna_onnx.numerics.reliability import Bins
 from tna_onnx.results.bin_free import BinFree
 from tna_onnx.results.evaluation import Evaluation
 from tna_onnx.results.gates import GateMissed
+from tna_onnx.results.label_metrics import LabelMetrics
 from tna_onnx.runtime import parse_device
 
 __all__ = ["evaluate"]
@@ -81,7 +82,7 @@ def evaluate(
     session = in_rows(open_model(loaded, parse_device(device)), output, loaded.name)
     names = labelled.class_names(loaded.metadata, output.labels, output.n_classes)
     inputs = input_specs(session)
-    source = labelled.open(inputs, output.n_classes, names, several=output.several)
+    source = labelled.open(inputs, output.n_classes, names, several=output.several, multi_label=output.multi_label)
     require_samples(source, bins)
     size = choose_batch_size(batch_size, session, [output.name], source)
     apart = held_out_of(ood_data, labelled, {})
@@ -96,6 +97,7 @@ def evaluate(
         scores, predicted, decisions = score_guarded(session, loaded, output, source, size, advance, unknown=unknown)
     suspicion = labelled.check(predicted, source.labels, names, output.n_classes)
     metrics = Metrics.of(scores, bins)
+    together = scores.pooled()
     evaluation = Evaluation(
         model=loaded.name,
         model_sha256=loaded.sha256,
@@ -103,7 +105,7 @@ def evaluate(
         output_kind=output.kind,
         data=source.describe(),
         metrics=metrics,
-        reliability=Bins.of(scores.confidence, scores.hit, bins),
+        reliability=Bins.of(together.confidence, together.hit, bins),
         bin_free=BinFree.of(scores, bins),
         preprocessing=source.recipe(),
         provider=session.provider,
@@ -114,6 +116,7 @@ def evaluate(
         ),
         missed=gates.limits_missed(metrics, ""),
         decisions=decisions,
+        labels=LabelMetrics.of(scores, None, bins, names),
     )
     _log.info("done: %s samples", f"{metrics.n:,}")
     kept(json, evaluation)

@@ -80,6 +80,8 @@ def features(
     readout = find_readout(loaded, options.head, options.output_name, options.output_kind)
     if readout.several:  # a store does not say which rows are of one sample
         raise UsageError(f"{loaded.name}: features of several predictions a sample are not kept on disk")
+    if readout.multi_label:  # a store has one class a sample
+        raise UsageError(f"{loaded.name}: features of samples with several labels are not kept on disk")
     opened = OpenModel(loaded, readout, where)
     names = labelled.class_names(loaded.metadata, readout.labels, readout.n_classes)
     samples = open_samples(opened, labelled, names)

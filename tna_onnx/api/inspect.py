@@ -65,6 +65,7 @@ def _scores(model: Model) -> tuple[ScoresInfo, ...]:
             activation=readout.activation,
             measure=walked.measure,
             several=readout.several,
+            multi_label=readout.multi_label,
         )
         for readout, walked in reversed(found.values())
     )
@@ -73,7 +74,8 @@ def _scores(model: Model) -> tuple[ScoresInfo, ...]:
 def _refusal(model: Model, refusal: Refusal) -> Refusal:
     """Say of an output that its type already tells to hold no scores what it holds; where the walk ended says less."""
     kinds = {info.name: info.type.tensor_type.elem_type for info in model.proto.graph.output}
-    if kinds[refusal.output] in (0, *FLOAT_TYPES):  # 0 is a type that the file does not say
+    mapped = model.proto.graph.output[model.outputs.index(refusal.output)].type.HasField("sequence_type")
+    if mapped or kinds[refusal.output] in (0, *FLOAT_TYPES):  # 0 is a type that the file does not say
         return refusal
     return replace(refusal, reason=LABELS)
 
@@ -94,6 +96,7 @@ def _info(model: Model, head: Head) -> HeadInfo:
         follows=head.follows,
         output=head.output,
         several=head.several,
+        multi_label=head.multi_label,
     )
 
 

@@ -176,7 +176,9 @@ def _open(files: _Files, data: Data, device: Device) -> tuple[Both, Source]:
     output = class_output(files.old, options.head, options.output_name, kind)
     session = in_rows(open_model(files.old, device), output, files.old.name)
     names = data.class_names(files.old.metadata, output.labels, output.n_classes)
-    source = data.open(input_specs(session), output.n_classes, names, several=output.several)
+    source = data.open(
+        input_specs(session), output.n_classes, names, several=output.several, multi_label=output.multi_label
+    )
     return Both(files.old, session, files.new, files.readouts, output), source
 
 
@@ -187,12 +189,11 @@ def _readout(model: Model, head: str | None, output: str | None, kind: str | Non
         UnsupportedModel: several heads and no word on which, or the word names none.
     """
     # refusals are not shown here: a model without a head can be compared all the same
-    single = kind == "logit"
-    heads, _ = find_heads(model, single=single)
+    heads, _ = find_heads(model, kind)
     if output is not None and output not in model.outputs:
         raise UnsupportedModel(f"{model.name}: no output '{output}'; the model has {', '.join(model.outputs)}")
     if head is not None or any(output in (None, each.output) for each in heads):
-        return choose_head(model, head, output, single=single)
+        return choose_head(model, head, output, kind)
     try:
         return choose_readout(model, output, kind)
     # the files can be compared without scores
@@ -200,13 +201,21 @@ def _readout(model: Model, head: str | None, output: str | None, kind: str | Non
         return None
 
 
+# Words of the provenance that the command line has words of its own for.
+_TOLD = {
+    "positive_logit": "logit",
+    "label_logits": "label-logits",
+    "label_probabilities": "label-probabilities",
+}
+
+
 def _plain_kind(known: dict[str, str]) -> str | None:
     """Return what the provenance says that the output holds, in the words of `--output-kind`."""
     kind = known.get("output_kind")
     if kind is None:
         return None
-    if kind == "positive_logit":
-        return "logit"
+    if kind in _TOLD:
+        return _TOLD[kind]
     # `--output-kind` has one word for both
     return "probabilities" if kind in ("probabilities", "positive_probability") else "logits"
 
@@ -216,8 +225,8 @@ def _missing_kind(readout: Readout | None, known: dict[str, str]) -> str | None:
     if not isinstance(readout, Head):
         return _plain_kind(known)
     kind = output_of(readout).kind
-    # of a single logit only the provenance tells
-    if kind != "positive_logit" and kind == known.get("output_kind", kind):
+    # of logits without their Sigmoid only the provenance tells
+    if kind not in ("positive_logit", "label_logits") and kind == known.get("output_kind", kind):
         return None
     return _plain_kind(known)
 

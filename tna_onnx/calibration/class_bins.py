@@ -13,9 +13,10 @@ from tna_onnx.maps.base import CalibrationMap, apply_map
 from tna_onnx.numerics.class_counts import ClassCounts
 from tna_onnx.numerics.ops import softmax
 from tna_onnx.numerics.reliability import Bins, bin_of
+from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.results.details import ClassBins, ClassResult, Confusion
 
-__all__ = ["ClassSums", "class_bins", "class_sums"]
+__all__ = ["ClassSums", "MappedLogits", "class_bins", "class_sums", "label_bins"]
 
 # Classes that a row names beside the one that they are taken for.
 _MAX_CONFUSED = 3
@@ -106,6 +107,37 @@ def class_bins(names: tuple[str, ...], before: MappedLogits, after: MappedLogits
         )
         for c, name in enumerate(names)
     )
+
+
+def label_bins(names: tuple[str, ...], before: SampleScores, after: SampleScores, bins: int) -> tuple[ClassBins, ...]:
+    """Return the diagrams of all labels of samples that have several.
+
+    Args:
+        names: of the labels.
+        before: scores of the input.
+        after: scores of the result, of the same samples.
+        bins: of each diagram.
+    """
+    sides = zip(before.by_label(), after.by_label(), _results(before), _results(after), strict=True)
+    return tuple(
+        ClassBins(
+            name,
+            int(one.hit.sum()),
+            Bins.of(one.confidence, one.hit, bins),
+            Bins.of(two.confidence, two.hit, bins),
+            first,
+            second,
+        )
+        for name, (one, two, first, second) in zip(names, sides, strict=True)
+    )
+
+
+def _results(scores: SampleScores) -> list[ClassResult]:
+    """Return how often each label is predicted, and holds where it is; labels are not taken for one another."""
+    assert scores.predicted is not None  # noqa: S101 - of several labels
+    predicted = scores.predicted.sum(axis=0).tolist()
+    right = (scores.predicted & scores.hit).sum(axis=0).tolist()
+    return [ClassResult(p, r, ()) for p, r in zip(predicted, right, strict=True)]
 
 
 def _sums(logits: Logits, fitted: CalibrationMap | None, bins: int) -> _Sums:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.calibration.angles import feature_angles
-from tna_onnx.calibration.class_bins import class_bins
+from tna_onnx.calibration.class_bins import MappedLogits, class_bins, label_bins
 from tna_onnx.calibration.comparing import Compared
 from tna_onnx.calibration.made import Started, made_by
 from tna_onnx.calibration.outcome import Outcome
@@ -32,7 +32,7 @@ from tna_onnx.numerics.metrics import objective_value
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.progress import Progress
-from tna_onnx.results.details import Averaged, Details, Scored, Step
+from tna_onnx.results.details import Angles, Averaged, ClassBins, Details, Sample, Scored, Step
 from tna_onnx.results.risk_coverage import RiskCoverage
 from tna_onnx.search.candidates import Candidate, candidate_weights
 
@@ -69,8 +69,14 @@ def collect_details(
         after = view.task.logits(outcome.weight, on=view.shown)
     after_scores = after.mapped_scores(outcome.fitted)
     names = class_names(task, view.shown)
-    over, under = worst_samples(view.shown, names, before.scores(), after_scores, after, outcome.fitted)
-    angles, angle_samples = feature_angles(task, view.shown, settings.for_search, outcome)
+    # these two are of one predicted class a sample
+    over: tuple[Sample, ...] = ()
+    under: tuple[Sample, ...] = ()
+    angles: tuple[Angles, ...] = ()
+    angle_samples = 0
+    if not task.readout.multi_label:
+        over, under = worst_samples(view.shown, names, before.scores(), after_scores, after, outcome.fitted)
+        angles, angle_samples = feature_angles(task, view.shown, settings.for_search, outcome)
     return Details(
         data=view.shown.source.describe(),
         held_out=view.held_out,
@@ -78,13 +84,13 @@ def collect_details(
         device=_device(task),
         before=_diagram(compared.before, settings),
         after=_diagram(compared.after, settings),
-        risk_before=RiskCoverage.of(compared.before),
-        risk_after=RiskCoverage.of(compared.after),
+        risk_before=RiskCoverage.of(compared.before.decisions()),
+        risk_after=RiskCoverage.of(compared.after.decisions()),
         steps=_steps(view, progress),
         chosen=next(k for k, c in enumerate(outcome.candidates) if c is outcome.chosen),
         averages=_averages(view, after),
         with_map=outcome.chosen.fitted is not None,
-        classes=class_bins(names, (before, None), (after, outcome.fitted), settings.bins),
+        classes=_classes(names, (before, None), (after, outcome.fitted), settings.bins),
         angles=angles,
         angle_samples=angle_samples,
         overconfident=over,
@@ -119,13 +125,22 @@ class _View:
         return Scored(value, float(np.mean(scores.hit)), _diagram(scores, self.settings))
 
 
+def _classes(names: tuple[str, ...], before: MappedLogits, after: MappedLogits, bins: int) -> tuple[ClassBins, ...]:
+    """Return the diagram of each class, or of each label."""
+    first, second = (logits.mapped_scores(fitted) for logits, fitted in (before, after))
+    if first.predicted is None:
+        return class_bins(names, before, after, bins)
+    return label_bins(names, first, second, bins)
+
+
 def _device(task: Task) -> str:
     device = task.device
     return f"cuda:{device.index}" if device.kind == "cuda" else device.kind
 
 
 def _diagram(scores: SampleScores, settings: Settings) -> Bins:
-    return Bins.of(scores.confidence, scores.hit, settings.bins)
+    together = scores.pooled()
+    return Bins.of(together.confidence, together.hit, settings.bins)
 
 
 def _steps(view: _View, progress: Progress) -> tuple[Step, ...]:

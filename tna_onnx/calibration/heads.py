@@ -127,9 +127,9 @@ def _outputs(job: Job, model: Model, words: Sequence[str]) -> list[Readout]:
 def _readout(job: Job, model: Model, word: str) -> Readout:
     kind = job.options.output_kind
     if word not in model.outputs:
-        return choose_head(model, word, single=kind == "logit")
+        return choose_head(model, word, kind=kind)
     if job.needs_head:
-        return choose_head(model, None, word, single=kind == "logit")
+        return choose_head(model, None, word, kind)
     return find_readout(model, None, word, kind)
 
 

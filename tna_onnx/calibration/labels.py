@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from tna_onnx.calibration.job import Job
 from tna_onnx.calibration.task import Task
-from tna_onnx.data.coverage import Coverage
+from tna_onnx.data.coverage import FEW, Coverage, marks_text
+from tna_onnx.data.label_order import order_warning
 from tna_onnx.data.suspicion import Suspicion, warnings_of
 from tna_onnx.errors import DataError
 from tna_onnx.maps import MAPS
@@ -58,6 +61,8 @@ def check_labels(job: Job, task: Task) -> LabelCheck:
         CheckFailed: the accuracy is not the expected one.
         DataError: labels look wrong, and the user does not say that they are right.
     """
+    if task.readout.multi_label:
+        return _check_marks(job, task)
     trusted = job.settings.trust_labels
     classes = task.readout.n_classes
     names = task.class_names
@@ -76,6 +81,36 @@ def check_labels(job: Job, task: Task) -> LabelCheck:
         others = "maps with numbers of their own for each class were left out; --trust-labels allows them"
         warnings[0] = f"{warnings[0]}: {others}"
     return LabelCheck(coverage, tuple(warning for warning in warnings if warning), trusted)
+
+
+def _check_marks(job: Job, task: Task) -> LabelCheck:
+    """Look at labels that hold or do not, each by itself.
+
+    Raises:
+        CheckFailed: the share of right labels is not the expected one.
+        DataError: their columns seem to stand in another order, and the user does not say that they are right.
+    """
+    warnings = []
+    for data, collected, what in (
+        (job.calib, task.calibration, "the calibration data"),
+        (job.held_out, task.held_out, "the held-out data"),
+    ):
+        if data is None or collected is None:
+            continue
+        marks = collected.source.labels
+        predicted = task.logits(task.weight, on=collected).predictions()
+        data.check_accuracy(float(np.mean(predicted == marks)), len(marks))
+        warnings.append(marks_text(marks, what, task.class_names))
+        warning = order_warning(predicted, marks, task.class_names)
+        if warning and not job.settings.trust_labels:
+            raise DataError(f"{collected.source.describe()}: {warning}; --trust-labels calibrates all the same")
+        warnings.append(warning)
+    marks = task.source.labels
+    rarer = np.minimum(marks.sum(axis=0), len(marks) - marks.sum(axis=0))
+    unseen = tuple(np.flatnonzero(rarer == 0).tolist())
+    scarce = tuple(np.flatnonzero((rarer > 0) & (rarer < FEW)).tolist())
+    coverage = Coverage(marks.shape[1], unseen, scarce, left_out=False)
+    return LabelCheck(coverage, tuple(warning for warning in warnings if warning), job.settings.trust_labels)
 
 
 def _trust(suspicion: Suspicion | None, names: Sequence[str] | None, flag: str, *, trusted: bool) -> tuple[str, ...]:

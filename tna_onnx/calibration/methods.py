@@ -28,7 +28,10 @@ from tna_onnx.search.candidates import ROUNDING
 __all__ = ["INPUT", "Method", "Rule"]
 
 # From the simplest on: numbers that are fitted, and what they may do.
-_ORDER = ("none", "ts", "platt", "ets", "quadratic", "beta", "bias", "svs", "svs-mix", "irova", "aar", "sms", "refit")
+_ORDER = (
+    "none", "ts", "label-ts", "platt", "label-platt", "ets", "quadratic", "beta", "bias", "svs", "svs-mix", "irova",
+    "label-isotonic", "aar", "sms", "refit",
+)  # fmt: skip
 
 # Standard errors beyond which an error of calibration is worse: 97.5 % on one side.
 _SIGNIFICANT = 1.96

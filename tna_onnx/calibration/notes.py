@@ -53,10 +53,12 @@ def notes_on(
     """
     notes = _input_notes(task, outcome, labels, drift)
     notes += _choice_notes(outcome, job.settings)
+    notes += _label_notes(task, outcome)
     if compared.changed_predictions > _MANY_CHANGED:
         # what was asked for by name has no say there
         advice = "; --predictions keep changes none" if outcome.scores else ""
-        notes.append(f"{compared.changed_predictions:.1%} of the predicted classes change{advice}")
+        what = "labels" if task.readout.multi_label else "classes"
+        notes.append(f"{compared.changed_predictions:.1%} of the predicted {what} change{advice}")
     comparison = compared.comparison
     standing = Standing.of(comparison.differences, job.settings.objective)
     notes += [f"{METRICS[name].label} is significantly worse than the input's" for name in standing.worse]
@@ -102,6 +104,26 @@ def _position_notes(source: Source) -> list[str]:
         f"{source.describe()}: each labelled position counts as one; intervals and folds are of whole samples, whose "
         "positions depend on one another"
     ]
+
+
+def _label_notes(task: Task, outcome: Outcome, max_names: int = 8) -> list[str]:
+    """Say what the numbers are where a sample has several labels, and which labels were not fitted by themselves."""
+    if not task.readout.multi_label:
+        return []
+    notes = [
+        f"{task.readout.n_classes:,} labels, each by itself: NLL (log loss), Brier and ECE are means over labels, "
+        "accuracy is the share of labels that are right; intervals and folds are of whole samples"
+    ]
+    shared: tuple[int, ...] = getattr(outcome.fitted, "shared", ())
+    if shared:
+        names = task.class_names or tuple(map(str, range(task.readout.n_classes)))
+        more = ", ..." if len(shared) > max_names else ""
+        listed = ", ".join(names[c] for c in shared[:max_names])
+        notes.append(
+            f"{len(shared):,} of {task.readout.n_classes:,} labels have the temperature of all labels, as they lack "
+            f"samples for a fit of their own: {listed}{more}"
+        )
+    return notes
 
 
 def _choice_notes(outcome: Outcome, settings: Settings) -> list[str]:

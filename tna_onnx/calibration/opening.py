@@ -125,7 +125,7 @@ def _check_arguments(job: Job) -> None:
     check_batch_size(job.batch_size)
     check_engine(job)
     # a head's graph says what follows it; a second word on that could contradict it
-    if job.needs_head and job.options.output_kind not in (None, "logit"):
+    if job.needs_head and job.options.output_kind not in (None, "logit", "label-logits"):
         raise UsageError("--output-kind is for --search none; a search takes the kind from the graph")
 
 
@@ -220,7 +220,7 @@ def _head(model: Model, options: ModelOptions) -> Head:
         UnsupportedModel: there is none; the advice is what works for this model.
     """
     try:
-        return choose_head(model, options.head, options.output_name, single=options.output_kind == "logit")
+        return choose_head(model, options.head, options.output_name, options.output_kind)
     except UnsupportedModel as error:
         if "--search none" not in str(error):
             raise
@@ -257,6 +257,8 @@ def _check_samples(job: Job, samples: Samples, held_out: Samples | None, trainin
     # a store does not say which rows are of one sample
     if job.cache is not None and samples.readout.several:
         raise UsageError("features of several predictions a sample are not kept on disk; leave --cache out")
+    if (job.cache is not None or job.engine != "local") and samples.readout.multi_label:
+        raise UsageError("samples with several labels are collected in this process; leave --cache and --engine out")
     if training is not None and not isinstance(training.readout, Head):
         raise UsageError(f"{training.source.describe()}: holds logits; --train-features needs data or features")
     if job.engine != "local" and samples.given:

@@ -20,9 +20,9 @@ from tna_onnx.engine.outputs import Runs
 from tna_onnx.errors import CheckFailed
 from tna_onnx.extraction.sessions import in_rows, open_model
 from tna_onnx.graph.outputs import tensor_outputs
-from tna_onnx.numerics.ops import softmax
+from tna_onnx.numerics.ops import sigmoid, softmax
 
-__all__ = ["check_other_outputs", "relation"]
+__all__ = ["check_other_outputs", "label_relation", "relation"]
 
 # |difference| of probabilities up to which two outputs say the same.
 _SAME = 1e-3
@@ -63,8 +63,14 @@ def check_other_outputs(
         if name not in old or name not in new:
             continue
         # only what held in the source must hold: other outputs are free
-        kind = relation(old[name], p, _SAME)
-        if kind and not _holds(kind, old[name], p, new[name], q, max(5 * _SAME, 2 * tolerance)):
+        allowed = max(5 * _SAME, 2 * tolerance)
+        if task.class_output.multi_label:
+            kind = label_relation(old[name], p, _SAME)
+            holds = label_relation(new[name], q, allowed) == kind
+        else:
+            kind = relation(old[name], p, _SAME)
+            holds = not kind or _holds(kind, old[name], p, new[name], q, allowed)
+        if kind and not holds:
             raise CheckFailed(
                 f"verification: output '{name}' gives the {kind} of '{names[0]}' in {task.model.name}, and would not "
                 f"in {path.name}: it is computed around the head; use another --head, or --search none with a map that "
@@ -97,6 +103,26 @@ def relation(values: NDArray[Any], p: NDArray[np.float64], tolerance: float) -> 
     if np.max(np.abs(values - p)) <= tolerance:
         return "probabilities"
     return "logits" if np.max(np.abs(softmax(values) - p)) <= tolerance else ""
+
+
+def label_relation(values: NDArray[Any], p: NDArray[np.float64], tolerance: float) -> str:
+    """Say the same of probabilities of labels, each by itself; `labels` are 1 where p is above 1/2.
+
+    Args:
+        values: of the output, N along axis 0.
+        p: (N, C).
+        tolerance: of probabilities.
+    """
+    if values.size != p.size or values.dtype.kind not in "biuf" or not np.all(np.isfinite(values)):
+        return ""
+    values = values.reshape(p.shape)
+    if values.dtype.kind in "biu":
+        clear = np.abs(p - 0.5) > _TIE / 2
+        agreeing = (values == (p > 0.5)) | ~clear
+        return "labels" if np.mean(agreeing) >= _MIN_AGREEMENT else ""
+    if np.max(np.abs(values - p)) <= tolerance:
+        return "probabilities"
+    return "logits" if np.max(np.abs(sigmoid(values) - p)) <= tolerance else ""
 
 
 def _holds(

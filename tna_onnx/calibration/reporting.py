@@ -24,6 +24,7 @@ from tna_onnx.numerics.metrics import Metrics, objective_value
 from tna_onnx.numerics.reliability import Reliability
 from tna_onnx.results.bin_free import BinFree
 from tna_onnx.results.details import Details
+from tna_onnx.results.label_metrics import LabelMetrics
 from tna_onnx.results.report import Changes, Comparison, CurvePoint, MethodScores, Report, compare_scores
 from tna_onnx.results.verification import Verification
 from tna_onnx.search.candidates import Candidate
@@ -100,14 +101,23 @@ def report_of(job: Job, finished: Finished) -> Report:
         classes_unseen=finished.labels.coverage.unseen,
         classes_scarce=finished.labels.coverage.scarce,
         missed=missed,
+        labels=_labels(job.settings, finished),
     )
+
+
+def _labels(settings: Settings, finished: Finished) -> tuple[LabelMetrics, ...]:
+    """Each label by itself, where a sample has several."""
+    shared: tuple[int, ...] = getattr(finished.outcome.fitted, "shared", ())
+    compared = finished.compared
+    return LabelMetrics.of(compared.before, compared.after, settings.bins, finished.task.class_names, shared)
 
 
 def _diagrams(settings: Settings, compared: Compared) -> dict[str, Any]:
     """Reliability with bins and without: the fields `reliability` and `bin_free_*` of a report."""
     bins = settings.bins
     return {
-        "reliability": Reliability.of(compared.before, compared.after, bins),
+        # of several labels a sample, those of all of them together
+        "reliability": Reliability.of(compared.before.pooled(), compared.after.pooled(), bins),
         "bin_free_before": BinFree.of(compared.before, bins, settings.seed),
         "bin_free_after": BinFree.of(
             compared.after, bins, settings.seed, cross_fitted=compared.comparison.how == "cross-fitted"

@@ -26,7 +26,7 @@ from tna_onnx.graph.floats import epsilon, numpy_type
 from tna_onnx.graph.readout import Head
 from tna_onnx.graph.requantize import features_step
 from tna_onnx.maps.base import CalibrationMap, apply_map
-from tna_onnx.numerics.ops import softmax, to_host
+from tna_onnx.numerics.ops import to_host
 
 __all__ = ["probability_bounds"]
 
@@ -124,7 +124,7 @@ def _magnified(
     """
     # a fixed seed: the bound of a run is the same when it is repeated
     draws = np.random.default_rng(0)
-    exact = softmax(apply_map(fitted, logits, features))
+    exact = task.readout.probabilities(apply_map(fitted, logits, features))
     own = np.max(np.abs(_in_dtype(task, fitted, logits, features) - exact))
     largest = np.full(len(logits), own)
     for _ in range(_DRAWS):
@@ -140,4 +140,4 @@ def _in_dtype(task: Task, fitted: CalibrationMap, logits: FloatArray, features: 
     dtype = numpy_type(task.readout.logits_type)
     with np.errstate(over="ignore"):
         mapped = apply_map(fitted, logits.astype(dtype), features.astype(dtype))
-    return softmax(np.asarray(mapped, np.float64))
+    return task.readout.probabilities(np.asarray(mapped, np.float64))

@@ -22,7 +22,7 @@ from tna_onnx.calibration.methods import Method, Rule
 from tna_onnx.calibration.outcome import Outcome
 from tna_onnx.engine.logits import HeadLogits, Logits, score_all
 from tna_onnx.errors import DataError
-from tna_onnx.maps import MAPS
+from tna_onnx.maps import MAPS, maps_of
 from tna_onnx.maps.base import CalibrationMap, Reduce
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.progress import Progress, silent
@@ -35,7 +35,7 @@ from tna_onnx.search.sparse import search_sparse
 __all__ = ["Strategy"]
 
 # On top of a tilted weight where everything is to be chosen: the paper's, but for those that redo what a refit does.
-_ON_TILTED = ("none", "ts", "ets")
+_ON_TILTED = ("none", "ts", "ets", "label-ts")
 
 Mask = NDArray[np.bool_]
 
@@ -60,7 +60,7 @@ class Strategy:
     search: str
     map: str
     settings: SearchSettings
-    allowed: tuple[str, ...] = ("none", *(name for name in MAPS if not MAPS[name].binary))
+    allowed: tuple[str, ...] = ("none", *maps_of(3))
     options: Mapping[str, Any] = field(default_factory=dict)
     keep_predictions: bool = False
 

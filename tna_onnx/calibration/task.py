@@ -24,7 +24,6 @@ from tna_onnx.graph.outputs import ClassOutput
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.maps.base import CalibrationMap, Folding
 from tna_onnx.numerics.averages import kept_part
-from tna_onnx.numerics.ops import softmax
 from tna_onnx.runtime import Device
 
 __all__ = ["Collected", "Task"]
@@ -248,5 +247,5 @@ class Task:
             run = self.probed.tail.in_float().logits(weight)
             in_float = TailLogits(table, head.features, run, head.n_classes)
         rows = np.arange(min(_DRIFT_SAMPLES, len(table)), dtype=np.int64)
-        shipped = softmax(self.logits(weight).at(rows))
-        return float(np.max(np.abs(shipped - softmax(in_float.at(rows)))))
+        shipped = self.readout.probabilities(self.logits(weight).at(rows))
+        return float(np.max(np.abs(shipped - self.readout.probabilities(in_float.at(rows)))))

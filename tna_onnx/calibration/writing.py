@@ -24,7 +24,7 @@ from tna_onnx.graph.nodes import PREFIX, can_append, too_old
 from tna_onnx.graph.opsets import map_opset
 from tna_onnx.graph.readers import can_insert, can_scale
 from tna_onnx.graph.rewrite import Rewritten, rewrite
-from tna_onnx.maps import MAPS
+from tna_onnx.maps import LABEL_MAPS, MAPS, maps_of
 from tna_onnx.maps.base import CalibrationMap, Folding
 from tna_onnx.maps.refit import Refit
 from tna_onnx.numerics.ops import Ops
@@ -88,10 +88,7 @@ class Writing:
             return
         task = self.task
         if name not in self._all:
-            raise UnsupportedModel(
-                f"{task.model.name}: map {name} is for two classes, and this model has {task.readout.n_classes}; "
-                "use --map bias, svs or sms, which do the same for any number"
-            )
+            raise UnsupportedModel(f"{task.model.name}: map {name} {self._against(name)}")
         if not self._appends:
             advice = ", or use --map ts, which needs no new nodes" if "ts" in self.maps else ""
             reason = too_old(task.readout.logits_type, map_opset(task.model))
@@ -103,6 +100,16 @@ class Writing:
             f"{task.model.name}: map {name} reads {what} in the graph and expects (N, n) in the dtype of the logits; "
             "choose another --map"
         )
+
+    def _against(self, name: str) -> str:
+        """Why a map is not for models like this one, and which is."""
+        classes = self.task.readout.n_classes
+        if self.task.readout.multi_label:
+            others = ", ".join(("ts", *LABEL_MAPS))
+            return f"is for one class a sample, and this model gives {classes} labels by themselves; use --map {others}"
+        if name in LABEL_MAPS:
+            return "is for several labels a sample, each with a Sigmoid of its own, and this model gives one class"
+        return f"is for two classes, and this model has {classes}; use --map bias, svs or sms, which are for any number"
 
     def require_anchor(self) -> None:
         """Refuse a head whose weight and bias cannot be refitted before they are tilted, and say why.
@@ -118,6 +125,8 @@ class Writing:
     def _against_anchor(self) -> str:
         """Why an anchor has no place in weight and bias; empty if it has one."""
         head = self.task.head
+        if self.task.readout.multi_label:
+            return "it refits one distribution over classes, and this model gives labels; use --anchor original"
         if head is None or not head.linear or self.task.probed.tail is not None:
             return "only the graph itself computes its logits; use --anchor original"
         if head.stored_weight.quantized is not None:
@@ -207,8 +216,9 @@ class Writing:
 
     @property
     def _all(self) -> tuple[str, ...]:
-        """All maps for so many classes."""
-        return tuple(name for name in ("none", *MAPS) if self.task.readout.n_classes == 2 or not _is_binary(name))
+        """All maps for so many classes, or labels."""
+        readout = self.task.readout
+        return ("none", *maps_of(readout.n_classes, labels=readout.multi_label))
 
     @property
     def _appends(self) -> bool:
@@ -240,12 +250,9 @@ def _reads_features(name: str) -> bool:
     return name != "none" and MAPS[name].needs_features
 
 
-def _is_binary(name: str) -> bool:
-    return name != "none" and MAPS[name].binary
-
-
 def _keeps_order(name: str) -> bool:
-    return name == "none" or MAPS[name].keeps_order
+    # what is done to each label by itself keeps predictions, and not which label comes first
+    return name == "none" or (MAPS[name].keeps_order and name not in LABEL_MAPS)
 
 
 def _each(formulas: Sequence[Any], op: Ops, logits: Any, features: Any) -> Any:

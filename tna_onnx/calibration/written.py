@@ -32,7 +32,6 @@ from tna_onnx.graph.limits import NO_MODEL_LIMITS
 from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.rewrite import Rewritten
 from tna_onnx.maps.base import apply_map
-from tna_onnx.numerics.ops import softmax
 from tna_onnx.results.verification import Verification
 
 __all__ = ["check_file", "check_probabilities", "check_written", "checked_samples"]
@@ -134,7 +133,7 @@ def check_probabilities(
     # float64: the rounding that is left is the runtime's
     z = np.asarray(checked.table.features[rows], np.float64)
     s = np.asarray(shipped.logits.at(rows), np.float64)
-    expected = softmax(apply_map(shipped.fitted, s, z))
+    expected = task.readout.probabilities(apply_map(shipped.fitted, s, z))
     bound = probability_bounds(task, z, s, shipped.fitted, shipped.logits)
     difference = np.max(np.abs(actual - expected), axis=1, initial=0)
     _check_each(task, checked, rows, difference, bound)

@@ -95,7 +95,11 @@ labelled_data_options = together(
 data_options = together(
     click.option("--format", type=choice(FORMATS), help="Format of the data.  [default: detected]"),
     click.option("--classes", type=click.Path(), help="File with the class names in the model's order."),
-    click.option("--label-column", metavar="NAME", help="Column of a table or manifest, or array, with the labels."),
+    click.option(
+        "--label-column",
+        metavar="NAME",
+        help="Column of a table or manifest, or array, with the labels; a,b,c for several labels a sample.",
+    ),
     click.option(
         "--columns",
         metavar="NAMES",
@@ -171,7 +175,7 @@ _output_options = together(
     click.option(
         "--output-kind",
         type=choice(OUTPUT_KINDS),
-        help="What the output holds, if the graph does not show it.",
+        help="What the output holds, if the graph does not show it; label-... for several labels a sample.",
     ),
     foreign_model_options,
 )

@@ -63,7 +63,8 @@ _what_options = together(
         help="Calibration map: none, temperature (ts), ensemble temperature (ets), temperature and class biases "
         "(bias), structured vector and matrix scaling (svs, sms), svs of smoothed log-probabilities (svs-mix), "
         "isotonic one-vs-all (irova), atypicality-aware (aar), a refit of the last layer near the trained one (refit); "
-        "for two classes platt, beta and quadratic.",
+        "for two classes platt, beta and quadratic; for several labels a sample ts, and label-ts, label-platt and "
+        "label-isotonic for each label by itself.",
     ),
     click.option(
         "--anchor",

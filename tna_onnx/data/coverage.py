@@ -19,7 +19,7 @@ import numpy as np
 if TYPE_CHECKING:
     from tna_onnx.data.source import IntArray
 
-__all__ = ["FEW", "Coverage"]
+__all__ = ["FEW", "Coverage", "marks_text"]
 
 FEW = 5
 """A class with fewer samples is named."""
@@ -80,6 +80,34 @@ class Coverage:
         return f"{what} have {' and '.join(parts)}" if parts else ""
 
     def _listed(self, classes: tuple[int, ...], names: Sequence[str] | None) -> str:
-        first = [names[c] if names else str(c) for c in classes[:_MAX_NAMES]]
-        more = [f"{len(classes) - _MAX_NAMES:,} more"] if len(classes) > _MAX_NAMES else []
-        return f"{len(classes):,} of {self.classes:,} classes ({', '.join(first + more)})"
+        return f"{len(classes):,} of {self.classes:,} classes ({_named(classes, names)})"
+
+
+def marks_text(marks: IntArray, what: str, names: Sequence[str] | None = None) -> str:
+    """Say which of C labels hold for no sample, or nearly none, or for nearly all; empty if none do.
+
+    Args:
+        marks: (N, C) of 0 and 1.
+        what: the data, as in `the calibration data`.
+        names: of the labels, if known.
+
+    >>> marks_text(np.array([[1, 0]] * 5 + [[0, 0]] * 5), "the data", ["cat", "dog"])
+    'the data have no sample with 1 of 2 labels (dog)'
+    """
+    held = marks.sum(axis=0)
+    parts = []
+    for count, word in ((held, "with"), (len(marks) - held, "without")):
+        none = np.flatnonzero(count == 0)
+        few = np.flatnonzero((count > 0) & (count < FEW))
+        for found, how in ((none, "no sample"), (few, f"fewer than {FEW} samples")):
+            if len(found):
+                listed = _named(tuple(found.tolist()), names)
+                parts.append(f"{how} {word} {len(found):,} of {len(held):,} labels ({listed})")
+    return f"{what} have {' and '.join(parts)}" if parts else ""
+
+
+def _named(classes: tuple[int, ...], names: Sequence[str] | None) -> str:
+    """List classes by name, or by number."""
+    first = [names[c] if names else str(c) for c in classes[:_MAX_NAMES]]
+    more = [f"{len(classes) - _MAX_NAMES:,} more"] if len(classes) > _MAX_NAMES else []
+    return ", ".join(first + more)

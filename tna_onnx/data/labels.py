@@ -264,12 +264,24 @@ def _as_text(flat: AnyArray, where: str) -> AnyArray:
     )
 
 
+def _one_hot(labels: AnyArray) -> bool:
+    """Whether each row is 1 in one place and 0 in all others."""
+    if labels.dtype.kind not in "biuf":
+        return False
+    return bool(np.all((labels == 0) | (labels == 1)) and np.all(labels.sum(axis=1) == 1))
+
+
 def _one_axis(labels: AnyArray, where: str) -> AnyArray:
     if labels.ndim == 2 and labels.shape[1] == 1:
         return labels[:, 0]
     if labels.ndim == 1:
         return labels
     advice = "; store them as an array with one axis"
-    if labels.ndim == 2:
-        advice = "; if each row is one-hot or holds scores, store labels.argmax(axis=1)"
+    if labels.ndim == 2 and labels.size and _one_hot(labels):
+        advice = "; each row holds one 1 and is 0 elsewhere (one-hot): store labels.argmax(axis=1)"
+    elif labels.ndim == 2:
+        advice = (
+            "; this model gives one class a sample (softmax). If each column is a label by itself (sigmoid), add "
+            "--output-kind label-logits; if a row holds scores of classes, store labels.argmax(axis=1)"
+        )
     raise DataError(f"{where}: expected one class index per sample, shape (N,), found shape {labels.shape}{advice}")

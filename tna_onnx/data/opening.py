@@ -16,6 +16,7 @@ from tna_onnx.data.formats import FORMATS, ROWS
 from tna_onnx.data.labelfile import read_label_file
 from tna_onnx.data.labels import check_labels
 from tna_onnx.data.limits import Limits
+from tna_onnx.data.marked import LabelSource
 from tna_onnx.data.positions import PositionSource
 from tna_onnx.data.request import Request
 from tna_onnx.data.sources.loader import open_loader
@@ -53,6 +54,7 @@ def open_source(
     data_root: str | Path | None = None,
     limits: Limits | None = None,
     several: Several | None = None,
+    multi_label: bool = False,
 ) -> Source:
     """Open labelled samples.
 
@@ -72,6 +74,7 @@ def open_source(
         data_root: folder in which files may lie that the data name, besides the folder of the data.
         limits: how large things in the data may be; None is `Limits()`.
         several: for a model with several predictions a sample; every labelled position is then a row.
+        multi_label: for a model with several labels a sample, each by itself; labels are then (N, C) of 0 and 1.
 
     Raises:
         UsageError: the path does not exist, an argument does not apply or cannot be used, or a library is missing.
@@ -98,8 +101,11 @@ def open_source(
         chosen,
         tokenizer,
         several,
+        multi_label,
     )
     source = _open(data, request, format)
+    if multi_label:
+        return LabelSource.of(source)
     return source if several is None else PositionSource.of(source, n_classes, several)
 
 
@@ -120,6 +126,7 @@ def _open_object(data: Any, request: Request) -> Source:
     # By its members: a source from elsewhere need not know the classes of this package.
     if all(hasattr(data, name) for name in ("labels", "describe", "recipe", "batches", "digest")):
         source: Source = data
+        request.check_one_class(source.describe())
         check_labels(source.labels, len(source), request.n_classes, source.describe())
         return source
     return open_object(data, request)
@@ -154,6 +161,8 @@ def _open_path(path: Path, request: Request, kind: Format | None) -> Source:
     found = kind or _recognise(path, request)
     if found != "table":
         request.check_no_table(str(path))
+    if found in ("folder", "manifest", "webdataset"):
+        request.check_one_class(str(path))
     return _opener(found)(path, request)
 
 

@@ -17,6 +17,7 @@ from tna_onnx.data.limits import DEFAULT_LIMITS, Limits
 from tna_onnx.data.names import metadata_class_names, read_class_names
 from tna_onnx.data.opening import open_source
 from tna_onnx.data.placed import Several
+from tna_onnx.data.request import label_columns
 from tna_onnx.data.source import InputSpec, Source
 from tna_onnx.data.suspicion import Suspicion, below_expectation, label_suspicion
 from tna_onnx.data.words import IGNORED, POSITION_WORDS, Position
@@ -37,7 +38,8 @@ class Data:
         format: what a path is; None recognises it by what is there.
         preprocessing: recipe for images, or the path of a `preprocessor_config.json` or timm `config.json`.
         classes: the model's class names in the order of its output, or the path of a file with them.
-        label_column: column of a manifest or table that holds the labels; None finds it by its name.
+        label_column: column of a manifest or table that holds the labels; None finds it by its name. Of several labels
+            a sample, their columns in the order of the model's output: `a,b,c`.
         columns: columns of a table that fill the model's inputs, in the model's order; empty finds them.
         tokenizer: folder or file of a `tokenizer.json`, for samples that are text.
         skip_bad: leave out images that cannot be read, and count them.
@@ -78,6 +80,8 @@ class Data:
     ) -> tuple[str, ...] | None:
         """Return the model's class names: those of `classes`, else of its metadata or classifier node; None if unknown.
 
+        Several label columns (`a,b,c`) name the labels of a model that does not.
+
         Args:
             metadata: of the model's file.
             labels: of the model's classifier node; the numbers 0 to C - 1 are indices, not names.
@@ -96,7 +100,8 @@ class Data:
             # numbers are names too where they are no places: a model of grades 3 to 8, say
             if all(isinstance(name, str) for name in names) or list(names) != list(range(n_classes)):
                 return tuple(str(name) for name in names)
-        return None
+        columns = label_columns(self.label_column)
+        return columns if len(columns) == n_classes else None
 
     def check(
         self, predicted: NDArray[Any], labels: NDArray[np.int64], names: Sequence[str] | None, n_classes: int
@@ -112,6 +117,9 @@ class Data:
         Raises:
             CheckFailed: the accuracy is more than two standard errors below the expected one.
         """
+        if labels.ndim == 2:  # of several labels, each holds or does not: there is no order of classes
+            self.check_accuracy(float(np.mean(predicted == labels)), len(labels))
+            return None
         suspicion = label_suspicion(predicted.astype(np.int64), labels, n_classes)
         warning = ""
         if suspicion is not None:
@@ -141,6 +149,7 @@ class Data:
         *,
         several: bool = False,
         n_features: int = 0,
+        multi_label: bool = False,
     ) -> Source:
         """Open the samples for a model's inputs.
 
@@ -150,6 +159,7 @@ class Data:
             names: of the classes, if known.
             several: whether the model gives several predictions a sample: each labelled position is a row then.
             n_features: numbers that are kept for each of those; 0 if none are.
+            multi_label: whether each of the model's classes is a label by itself: labels are (N, C) of 0 and 1 then.
 
         Raises:
             UsageError, DataError: see `tna_onnx.data.open_source`; or options for several predictions.
@@ -179,6 +189,7 @@ class Data:
             data_root=self.data_root,
             limits=self.limits,
             several=wanted,
+            multi_label=multi_label,
         )
 
 

@@ -22,7 +22,18 @@ if TYPE_CHECKING:
     from tna_onnx.data.placed import Several
     from tna_onnx.data.source import AnyArray, InputSpec
 
-__all__ = ["Request"]
+__all__ = ["Request", "label_columns"]
+
+
+def label_columns(label_column: str | None) -> tuple[str, ...]:
+    """Return the names of several label columns; none where there is one, or none is named.
+
+    >>> label_columns("sea, ship"), label_columns("label")
+    (('sea', 'ship'), ())
+    """
+    if label_column is None or "," not in label_column:
+        return ()
+    return tuple(name.strip() for name in label_column.split(","))
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +53,7 @@ class Request:
         columns: columns of a table that fill the inputs, in the model's order; empty finds them.
         tokenizer: file, folder or name of the tokenizer for text; None where samples are no text.
         several: what a model with several predictions a sample wants of labels; None for one prediction a sample.
+        multi_label: whether each class is a label of 0 or 1 (`tna_onnx.data.marked`).
     """
 
     inputs: Sequence[InputSpec]
@@ -56,6 +68,7 @@ class Request:
     columns: tuple[str, ...] = ()
     tokenizer: Path | str | None = None
     several: Several | None = None
+    multi_label: bool = False
 
     def __post_init__(self) -> None:
         """Check that the class names are as many as the classes, also where labels are indices.
@@ -67,6 +80,23 @@ class Request:
             raise DataError(
                 f"{len(self.class_names)} class names for a model with {self.n_classes} classes "
                 f"({listed(self.class_names)}); give the name of every class, in the order of the model's output"
+            )
+
+    @property
+    def label_columns(self) -> tuple[str, ...]:
+        """The columns of several labels, one each, where the user names more than one: `a,b,c`."""
+        return label_columns(self.label_column) if self.multi_label else ()
+
+    def check_one_class(self, where: str) -> None:
+        """Check that samples need one class each, which is all that their source can give.
+
+        Raises:
+            DataError: they need several labels.
+        """
+        if self.multi_label:
+            raise DataError(
+                f"{where}: gives each sample one class, and the model {self.n_classes} labels, each by itself; store "
+                f"the samples as arrays (.npz, .npy, HDF5), with labels of 0 and 1 of shape (N, {self.n_classes})"
             )
 
     @property

@@ -98,17 +98,27 @@ class _Sums:
         self.difference = 0.0
         self.same = 0
         self.confidence = [0.0, 0.0]
-        self.hits = [0, 0]
+        self.hits = [0.0, 0.0]
 
     def add(self, p: NDArray[np.float64], q: NDArray[np.float64], labels: NDArray[np.int64]) -> None:
         """Take in the (B, C) probabilities of both files."""
         moved = np.abs(p - q)
         self.largest = max(self.largest, float(np.max(moved, initial=0)))
         self.difference += float(np.sum(moved))
+        if labels.ndim == 2:
+            self._add_labels(p, q, labels)
+            return
         self.same += int(np.sum(p.argmax(axis=1) == q.argmax(axis=1)))
         for k, values in enumerate((p, q)):
             self.confidence[k] += float(np.sum(values.max(axis=1)))
             self.hits[k] += int(np.sum(values.argmax(axis=1) == labels))
+
+    def _add_labels(self, p: NDArray[np.float64], q: NDArray[np.float64], labels: NDArray[np.int64]) -> None:
+        """Take in probabilities of labels: a sample is the same where all of its labels are; the rest is their mean."""
+        self.same += int(np.sum(np.all((p > 0.5) == (q > 0.5), axis=1)))
+        for k, values in enumerate((p, q)):
+            self.confidence[k] += float(np.sum(np.mean(np.maximum(values, 1 - values), axis=1)))
+            self.hits[k] += float(np.sum(np.mean((values > 0.5) == labels, axis=1)))
 
 
 class _Tally:

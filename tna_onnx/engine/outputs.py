@@ -37,7 +37,7 @@ def score_model(
         progress: called with (stage, done, total).
 
     Returns:
-        (scores, predicted classes (N,)).
+        (scores, predicted classes (N,); of several labels, 1 for each that is predicted, (N, C)).
 
     Raises:
         DataError: an output of the wrong shape, or NaN or infinite values in it.
@@ -51,7 +51,7 @@ def score_model(
         values = session.run([output.name], batch)[0]
         # batch by batch: outputs of all samples are never in memory together
         scores.append(_score(values, labels[done : done + size], output, source, done))
-        predicted.append(np.argmax(output.probabilities(values), axis=1))
+        predicted.append(output.predicted(values))
         done += size
         progress("evaluate", done, len(source))
     return SampleScores.concatenate(scores).clustered(clusters_of(source)), np.concatenate(predicted)
@@ -76,6 +76,13 @@ def _score(
             f"{source.describe()}: output '{output.name}' should hold logits, but all values are positive and add up "
             "to 1: they are probabilities; say --output-kind probabilities"
         )
+    if output.kind == "label_probabilities" and (np.any(values < 0) or np.any(values > 1)):
+        raise DataError(
+            f"{source.describe()}: output '{output.name}' should hold probabilities of labels, but some values lie "
+            "outside of 0 to 1; if they are logits, say --output-kind label-logits"
+        )
+    if output.kind == "label_probabilities":
+        return SampleScores.of_probabilities(values, labels)
     if output.kind in ("probabilities", "positive_probability"):
         return SampleScores.of_probabilities(_widened(values, output), labels)
     return SampleScores.of_logits(output.class_logits(values), labels)

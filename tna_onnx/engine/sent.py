@@ -16,9 +16,14 @@ from tna_onnx.numerics.stats import SampleScores
 __all__ = ["of_mapped", "of_scaled", "on_host", "predicted", "scores_of_heads"]
 
 
-def predicted(fitted: CalibrationMap | None, logits: Any, _labels: Any, features: Any) -> NDArray[np.int64]:
-    """Return the predicted classes (B,) after a map."""
-    classes: NDArray[np.int64] = np.argmax(to_host(apply_map(fitted, logits, features)), axis=1)
+def predicted(
+    fitted: CalibrationMap | None, logits: Any, labels: NDArray[np.int64], features: Any
+) -> NDArray[np.int64]:
+    """Return the predicted classes (B,) after a map; of several labels, 1 for each that is predicted, (B, C)."""
+    mapped = to_host(apply_map(fitted, logits, features))
+    if labels.ndim == 2:
+        return (mapped > 0).astype(np.int64)
+    classes: NDArray[np.int64] = np.argmax(mapped, axis=1)
     return classes
 
 

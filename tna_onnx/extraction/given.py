@@ -31,7 +31,6 @@ from tna_onnx.graph.limits import NO_MODEL_LIMITS
 from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.nodes import PREFIX
 from tna_onnx.graph.readout import Head, Readout
-from tna_onnx.numerics.ops import softmax
 from tna_onnx.runtime import Device, Session, open_session
 
 __all__ = ["Runner", "Samples", "open_samples"]
@@ -128,6 +127,8 @@ def open_samples(opened: OpenModel, data: Data, names: tuple[str, ...] | None) -
         n_features = readout.n_features if isinstance(readout, Head) else readout.n_classes
         source = data.open(opened.inputs, readout.n_classes, names, several=True, n_features=n_features)
         return Samples(source, readout)
+    if readout.multi_label:
+        return Samples(data.open(opened.inputs, readout.n_classes, names, multi_label=True), readout)
     if isinstance(path, (str, Path)) and data.format is None and find_stores(Path(path)):
         # two sets of labels could contradict each other
         if data.labels is not None:
@@ -274,5 +275,5 @@ def _as_held(readout: Readout, logits: NDArray[Any]) -> NDArray[Any]:
     if readout.holds == "logits":
         return logits
     both = np.concatenate([np.zeros_like(logits), logits], axis=1) if readout.binary else logits
-    held: NDArray[Any] = softmax(both).astype(logits.dtype)
+    held: NDArray[Any] = (readout.probabilities(both)).astype(logits.dtype)
     return held[:, 1:] if readout.binary else held

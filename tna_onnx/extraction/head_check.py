@@ -27,7 +27,6 @@ from tna_onnx.graph.load import Model
 from tna_onnx.graph.outputs import output_of
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.several import Layout
-from tna_onnx.numerics.ops import softmax
 from tna_onnx.runtime import Session
 
 __all__ = ["Probed", "check_batch_axis", "check_readout", "class_logits"]
@@ -154,11 +153,12 @@ def _refuse_probabilities(model: Model, readout: Readout, raw: NDArray[Any]) -> 
     if readout.holds != "logits" or readout.activation != "none":
         return
     # of a head's one logit the graph says that it is linear in the features
-    if readout.binary and not isinstance(readout, Head) and np.all(raw >= 0) and np.all(raw <= 1):
+    alone = readout.binary or readout.multi_label
+    if alone and not isinstance(readout, Head) and np.all(raw >= 0) and np.all(raw <= 1):
         raise UnsupportedModel(
             f"{model.name}: output '{readout.output}' should hold logits, but all values lie between 0 and 1"
         )
-    if raw.ndim == 2 and np.all(raw >= 0) and np.all(np.abs(raw.sum(axis=1) - 1) < 1e-3):
+    if raw.ndim == 2 and not readout.multi_label and np.all(raw >= 0) and np.all(np.abs(raw.sum(axis=1) - 1) < 1e-3):
         raise UnsupportedModel(
             f"{model.name}: output '{readout.output}' should hold logits, but all values are positive and add up to 1: "
             "they are probabilities; use --search none --output-kind probabilities, or choose another --output-name"
@@ -179,7 +179,7 @@ def _check_output(opened: OpenModel, readout: Readout, logits: NDArray[Any], bat
     coarse = 1e-3 + 16 * epsilon(readout.logits_type) * max(1.0, float(np.abs(logits).max())) + readout.output_step
     coarse += readout.slack
     if values.size != len(logits) * output.width or np.any(
-        np.abs(output.probabilities(values) - softmax(logits)) > coarse + 0.6 * (readout.output_step > 0)
+        np.abs(output.probabilities(values) - readout.probabilities(logits)) > coarse + 0.6 * (readout.output_step > 0)
     ):
         raise UnsupportedModel(
             f"{model.name}: output '{readout.output}' is not the {readout.activation} of '{readout.logits}' over the "
@@ -204,7 +204,7 @@ def _check_linear(model: Model, head: Head, features: NDArray[Any], logits: NDAr
     moved = _ROUNDINGS * max(epsilon(each.name) for each in types) * size + head.step
     shown = f"largest logit {np.abs(logits).max():.3g}"
     if head.holds == "probabilities":
-        expected, logits, moved = _as_probabilities(expected, logits, moved)
+        expected, logits, moved = _as_probabilities(head, expected, logits, moved)
         shown = "as probabilities"
     error = np.abs(expected - logits)
     if np.any(error > moved):
@@ -215,17 +215,17 @@ def _check_linear(model: Model, head: Head, features: NDArray[Any], logits: NDAr
 
 
 def _as_probabilities(
-    expected: NDArray[Any], logs: NDArray[Any], moved: NDArray[Any]
+    head: Head, expected: NDArray[Any], logs: NDArray[Any], moved: NDArray[Any]
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     """Return expected and actual probabilities, and how far rounding takes them apart.
 
     Near 0 a probability that a runtime computes as 1 - p says nothing of its logit. Logits that move by at most d move
     log p, and log (1 - p), by at most 2 d.
     """
-    p = softmax(expected)
+    p = head.probabilities(expected)
     most = np.max(moved, axis=1, keepdims=True)
     bound = np.minimum(p, 1 - p) * np.expm1(np.minimum(2 * most, 1)) + _LINK_ROUNDINGS * epsilon(logs.dtype.name)
-    return p, softmax(logs.astype(np.float64)), bound
+    return p, head.probabilities(logs.astype(np.float64)), bound
 
 
 def check_batch_axis(model: Model, head: Head, features: NDArray[Any], samples: int) -> None:

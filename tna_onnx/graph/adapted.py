@@ -4,6 +4,7 @@ Written around the map, with s the one logit of a binary head and p a probabilit
 
     binary logits           s -> (0, s) -> map -> (l_0, l_1) -> l_1 - l_0
     probabilities           p -> log p -> map -> softmax
+    labels' probabilities   p -> log p - log (1 - p) -> map -> sigmoid
     binary probabilities    p -> (1 - p, p) -> log -> map -> softmax -> p_1
     hidden binary scores    (-s, s) -> (0, s) -> map -> softmax
     several a sample        (N, C, H, W) -> (N H W, C) -> map -> (N, C, H, W)
@@ -15,6 +16,7 @@ import functools
 from collections.abc import Callable
 from typing import TypeAlias
 
+from tna_onnx.graph.floats import epsilon
 from tna_onnx.graph.nodes import NodeOps
 from tna_onnx.graph.readout import Readout
 from tna_onnx.graph.several import CLASSES_FIRST, Layout
@@ -70,6 +72,8 @@ def _to_logits(ops: NodeOps, readout: Readout, tensor: str) -> str:
     if readout.holds == "probabilities":
         if readout.binary:  # (1 - p, p) = p (-1, 1) + (1, 0)
             tensor = ops.add(ops.matmul(tensor, ops.const([[-1.0, 1.0]])), ops.const([1.0, 0.0]))
+        if readout.multi_label:
+            return _label_logits(ops, tensor, epsilon(readout.logits_type) / 4)
         return ops.log(ops.clip(tensor, ops.tiny, 1.0))  # log 0 would be infinite
     if readout.binary:  # (0, s) = s (0, 1)
         return ops.matmul(tensor, ops.const([[0.0, 1.0]]))
@@ -77,6 +81,8 @@ def _to_logits(ops: NodeOps, readout: Readout, tensor: str) -> str:
 
 
 def _from_logits(ops: NodeOps, readout: Readout, result: str) -> str:
+    if readout.holds == "probabilities" and readout.multi_label:
+        return ops.sigmoid(result)
     if readout.holds == "probabilities":
         result = ops.softmax(result)
         if readout.binary:  # p_1
@@ -85,3 +91,10 @@ def _from_logits(ops: NodeOps, readout: Readout, result: str) -> str:
     if readout.binary:  # l_1 - l_0: a softmax sees differences alone
         return ops.matmul(result, ops.const([[-1.0], [1.0]]))
     return result
+
+
+def _label_logits(ops: NodeOps, p: str, least: float) -> str:
+    """Write log p - log (1 - p), where p is no nearer to 0 or 1 than `least`."""
+    rest = ops.add(ops.mul(p, ops.const(-1.0)), ops.const(1.0))
+    logs = ops.mul(ops.log(ops.clip(rest, least, 1.0)), ops.const(-1.0))
+    return ops.add(ops.log(ops.clip(p, least, 1.0)), logs)

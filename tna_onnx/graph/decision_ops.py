@@ -54,10 +54,6 @@ class DecisionOps(NodeOps):
         """Write (1 - p, p) of the probability (N, 1) of the second class."""
         return self._node("Concat", [self.add(self.const(1.0), self.mul(p, self.const(-1.0))), p], axis=1)
 
-    def sigmoid(self, a: str) -> str:
-        """Write Sigmoid."""
-        return self._node("Sigmoid", [a])
-
     def exp(self, a: str) -> str:
         """Write Exp."""
         return self._node("Exp", [a])

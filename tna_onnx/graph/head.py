@@ -22,6 +22,7 @@ Two linear layers that meet are refused, and so is anything else, with the node 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.cut import ancestors
@@ -34,42 +35,40 @@ from tna_onnx.graph.walk import MULTI_LABEL, walk_back
 __all__ = ["choose_head", "find_heads"]
 
 
-def find_heads(model: Model, *, single: bool = False) -> tuple[tuple[Head, ...], tuple[Refusal, ...]]:
+def find_heads(model: Model, kind: str | None = None) -> tuple[tuple[Head, ...], tuple[Refusal, ...]]:
     """Walk back from every graph output. Outputs that lead to no head give a refusal.
 
     Args:
         model: the model.
-        single: an output that classifies holds one logit a sample, whose Sigmoid was left out.
+        kind: what `--output-kind` says that an output holds which classifies: `logit`, `label-logits`.
     """
-    outcomes = [walk_back(model, output, single=single).outcome for output in model.outputs]
+    outcomes = [walk_back(model, output, kind=kind).outcome for output in model.outputs]
     heads = tuple(outcome for outcome in outcomes if isinstance(outcome, Head))
     refusals = tuple(outcome for outcome in outcomes if isinstance(outcome, Refusal))
     return heads, refusals
 
 
-def choose_head(model: Model, node: str | None = None, output: str | None = None, *, single: bool = False) -> Head:
+def choose_head(model: Model, node: str | None = None, output: str | None = None, kind: str | None = None) -> Head:
     """Return the one head of a model; of several outputs behind it, the first (logits before probabilities).
 
     Args:
         model: the model.
         node: label of the linear node, where there are several, or its graph output.
         output: graph output that the head must lead to.
-        single: the output holds one logit a sample, whose Sigmoid was left out.
+        kind: what `--output-kind` says that the output holds: `logit`, `label-logits`.
 
     Raises:
         UnsupportedModel: no head, several heads, or `node` or `output` do not name one of them.
     """
-    heads, refusals = find_heads(model, single=single)
+    heads, refusals = find_heads(model, kind)
     if output is not None:
         if output not in model.outputs:
             raise UnsupportedModel(f"{model.name}: no output '{output}'; the model has {', '.join(model.outputs)}")
         heads = tuple(head for head in heads if head.output == output)
         refusals = tuple(refusal for refusal in refusals if refusal.output == output)
-    # The layer of a multi-label classifier may look like a head from another output, in front of its Sigmoid.
-    multi_label = {refusal.node for refusal in refusals if MULTI_LABEL in refusal.reason}
-    heads = tuple(head for head in heads if head.node not in multi_label)
+    heads = _as_labels(heads, refusals)
     if node is None and output is None:
-        heads = _last(model, heads)
+        heads = _of_one_kind(_last(model, heads))
         _refuse_doubt(model, heads, refusals)
     by_node = {head.node: head for head in reversed(heads)}  # reversed: of several outputs, the first stays
     if node is not None and node not in by_node:
@@ -88,6 +87,24 @@ def choose_head(model: Model, node: str | None = None, output: str | None = None
             "calibrate takes several: --head A --head B"
         )
     return next(iter(by_node.values()))
+
+
+def _as_labels(heads: tuple[Head, ...], refusals: tuple[Refusal, ...]) -> tuple[Head, ...]:
+    """Read layers in front of a Sigmoid as those of labels from every output: it may stand in front of one of them."""
+    labelled = {head.node for head in heads if head.multi_label}
+    closed = {refusal.node for refusal in refusals if MULTI_LABEL in refusal.reason}
+    heads = tuple(head for head in heads if head.node not in closed)
+    # a Softmax beside the Sigmoid says something else
+    return tuple(
+        replace(head, multi_label=True) if head.node in labelled and head.activation == "none" else head
+        for head in heads
+    )
+
+
+def _of_one_kind(heads: tuple[Head, ...]) -> tuple[Head, ...]:
+    """Leave out heads of labels beside one that gives each sample its class: gates and attributes are beside it."""
+    plain = tuple(head for head in heads if not head.multi_label)
+    return plain or heads
 
 
 def _named(model: Model, node: str, by_node: dict[str, Head], refusals: Sequence[Refusal]) -> Head:

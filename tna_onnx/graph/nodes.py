@@ -131,6 +131,10 @@ class NodeOps:
         """Write Softmax over axis 1."""
         return self._node("Softmax", [a], axis=1)
 
+    def sigmoid(self, a: str) -> str:
+        """Write Sigmoid; not a word of the maps, but what ends those behind probabilities of labels."""
+        return self._node("Sigmoid", [a])
+
     def mean(self, a: str) -> str:
         """Write ReduceMean over axis 1."""
         return self._reduced("ReduceMean", a)

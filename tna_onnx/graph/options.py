@@ -7,12 +7,19 @@ from typing import Literal, TypeAlias, get_args
 
 from tna_onnx.graph.limits import DEFAULT_MODEL_LIMITS, ModelLimits
 
-__all__ = ["OUTPUT_KINDS", "ModelOptions", "OutputKind"]
+__all__ = ["LABEL_KINDS", "OUTPUT_KINDS", "ModelOptions", "OutputKind"]
 
-OutputKind: TypeAlias = Literal["logits", "probabilities", "logit"]
+OutputKind: TypeAlias = Literal["logits", "probabilities", "logit", "label-logits", "label-probabilities"]
 
 OUTPUT_KINDS: tuple[OutputKind, ...] = get_args(OutputKind)
-"""What a user may say that an output holds; `logit` is one number a sample, of the second of two classes."""
+"""What a user may say that an output holds.
+
+`logit` is one number a sample, of the second of two classes; `label-logits` and `label-probabilities` are of several
+labels a sample, each of which holds or does not by itself.
+"""
+
+LABEL_KINDS: tuple[OutputKind, ...] = ("label-logits", "label-probabilities")
+"""Those of several labels a sample."""
 
 
 @dataclass(frozen=True)

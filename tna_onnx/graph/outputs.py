@@ -30,7 +30,7 @@ from tna_onnx.graph.several import (
     has_several,
 )
 from tna_onnx.graph.walk import walk_back
-from tna_onnx.numerics.ops import softmax
+from tna_onnx.numerics.ops import sigmoid, softmax
 
 __all__ = [
     "ClassOutput",
@@ -48,6 +48,11 @@ _KINDS = {
     "sigmoid": "positive_probability",
 }
 
+# What the tool's own word for an output is on the command line, where the graph does not tell it.
+_TOLD = {"positive_logit": "logit", "label_logits": "label-logits"}
+
+_LABEL_KINDS = ("label_logits", "label_probabilities")
+
 
 @dataclass(frozen=True)
 class ClassOutput:
@@ -56,7 +61,8 @@ class ClassOutput:
     Attributes:
         name: of the graph output.
         kind: `logits`, `log_probabilities` or `probabilities` of all classes; or one number a sample of a binary head,
-            `positive_probability` or `positive_logit`.
+            `positive_probability` or `positive_logit`; or of several labels, each of which holds or does not by itself,
+            `label_probabilities` or `label_logits`.
         n_classes: number of classes C.
         labels: what the model calls its classes, if it says so.
         mapped: the output is a sequence of maps from label to probability (ZipMap).
@@ -74,6 +80,11 @@ class ClassOutput:
     def several(self) -> bool:
         """Whether the output holds several predictions a sample."""
         return self.class_axis != ONE
+
+    @property
+    def multi_label(self) -> bool:
+        """Whether each class is a label that holds or does not by itself."""
+        return self.kind in _LABEL_KINDS
 
     @property
     def width(self) -> int:
@@ -96,9 +107,19 @@ class ClassOutput:
         values = np.asarray(self.in_order(values), np.float64)
         if self.kind == "positive_probability":
             return np.concatenate([1 - values, values], axis=1)
-        if self.kind == "probabilities":
+        if self.kind in ("probabilities", "label_probabilities"):
             return values
+        if self.multi_label:
+            return sigmoid(values)
         return softmax(self.class_logits(values))
+
+    def predicted(self, values: NDArray[Any]) -> NDArray[np.int64]:
+        """Return the predicted classes (N,) of what the output gives; of labels (N, C), 1 for each predicted."""
+        p = self.probabilities(values)
+        if self.multi_label:
+            return (p > 0.5).astype(np.int64)
+        classes: NDArray[np.int64] = np.argmax(p, axis=1)
+        return classes
 
     def class_logits(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return (N, C) logits from (N, width) of them: the first class of a single logit has 0."""
@@ -136,7 +157,10 @@ def decision_outputs(model: Model, names: Mapping[str, str]) -> dict[str, str]:
 def output_of(readout: Readout) -> ClassOutput:
     """Return the output behind a head, or behind another tensor of logits or probabilities."""
     kind = _KINDS[readout.activation]
-    if readout.holds == "probabilities":
+    if readout.multi_label:
+        given = readout.activation == "sigmoid" or readout.holds == "probabilities"
+        kind = "label_probabilities" if given else "label_logits"
+    elif readout.holds == "probabilities":
         kind = "positive_probability" if readout.binary else "probabilities"
     elif readout.paired:
         kind = "probabilities"
@@ -167,21 +191,20 @@ def class_output(
     known = head_provenance(model, output or _output_of(model, head))
     name = known.get("output")
     classes = known.get("classes", "")
-    if kind is None and output in (None, name) and known.get("output_kind") == "positive_logit":
-        kind = "logit"
+    if kind is None and output in (None, name):
+        kind = _TOLD.get(known.get("output_kind", ""))
     if head is not None and head == name:
         head = None
         output = name
-    heads, refusals = find_heads(model, single=kind == "logit")
+    heads, refusals = find_heads(model, kind)
     if head is None and name is not None and output in (None, name):
-        for candidate in heads:
-            if candidate.output == name:
-                return output_of(candidate)
+        if any(candidate.output == name for candidate in heads):
+            return output_of(choose_head(model, None, name, kind))
         for refusal in refusals:
             behind_map = refusal.output == name and refusal.node.startswith(f"{PREFIX}/")
             if behind_map and refusal.activation in _KINDS and classes.isdecimal():
                 return _behind_map(model, name, known, int(classes))
-    if kind == "logit":
+    if kind in _TOLD.values():
         return output_of(find_readout(model, head, output or name, kind))
     if head is not None or (kind is None and any(output in (None, candidate.output) for candidate in heads)):
         return output_of(choose_head(model, head, output))
@@ -201,6 +224,8 @@ def _behind_map(model: Model, name: str, known: dict[str, str], classes: int) ->
         kind = known.get("output_kind", "logits")
     if walked.paired:
         kind = "probabilities"
+    if known.get("output_kind") in _LABEL_KINDS:
+        kind = "label_probabilities" if walked.activation == "sigmoid" else "label_logits"
     sizes = declared_sizes(model, name)
     class_axis = ONE
     if sizes is not None and has_several(sizes):
@@ -211,13 +236,18 @@ def _behind_map(model: Model, name: str, known: dict[str, str], classes: int) ->
 
 
 def require_one_prediction(model: Model, output: Readout | ClassOutput, why: str) -> None:
-    """Refuse a model with several predictions a sample.
+    """Refuse a model with several predictions a sample, or several labels.
 
     Raises:
         UnsupportedModel: such a model; the message says `why` that matters.
     """
     if output.several:
         raise UnsupportedModel(f"{model.name}: gives several predictions a sample; {why}")
+    if output.multi_label:
+        raise UnsupportedModel(
+            f"{model.name}: gives several labels a sample, each by itself; {why}. Multi-label models are for inspect, "
+            "calibrate, evaluate, compare and verify"
+        )
 
 
 def _own_axis(known: dict[str, str], sizes: list[int | None], classes: int) -> int:

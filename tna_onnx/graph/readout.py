@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from tna_onnx.graph.linear_layer import oriented
 from tna_onnx.graph.stored import Step, Stored
+from tna_onnx.numerics.label_terms import label_logits
+from tna_onnx.numerics.ops import sigmoid, softmax
 
 __all__ = ["Head", "Readout", "Refusal"]
 
@@ -59,6 +61,7 @@ class Readout:
         output_slack: largest change of a probability by a Clip or an added constant behind the activation; of a
             logarithm's, before the probabilities are made to add up to 1 again.
         class_axis: of several predictions a sample (`graph.several`), 1 or -1; 0 for one prediction a sample.
+        multi_label: each of the C classes is a label that holds or does not by itself, with a logit of its own.
     """
 
     output: str
@@ -74,6 +77,7 @@ class Readout:
     output_step: float
     output_slack: float
     class_axis: int
+    multi_label: bool
 
     @property
     def several(self) -> bool:
@@ -108,11 +112,17 @@ class Readout:
         raw = raw.reshape(len(raw), self.n_classes)  # of a convolution: (N, C, 1, 1)
         if self.holds == "logits":
             return raw
+        if self.multi_label:
+            return label_logits(raw)
         if np.any(raw < -_ROUNDING) or np.any(np.abs(raw.sum(axis=1) - 1) > _SUM_TOLERANCE):
             raise ValueError("the values are no probabilities: some are negative, or do not add up to 1")
         # log p differs from the logits by one number a sample, which a softmax does not see.
         logs: NDArray[Any] = np.log(np.clip(raw, np.finfo(raw.dtype).tiny, 1))
         return logs
+
+    def probabilities(self, logits: NDArray[Any]) -> NDArray[np.float64]:
+        """Return (N, C) probabilities of (N, C) logits: they add up to 1, or are each label's own."""
+        return sigmoid(logits) if self.multi_label else softmax(logits)
 
     def predicted(self, raw: NDArray[Any]) -> NDArray[np.int64]:
         """Return the predicted classes (N,) of the tensor's values, in pieces of some thousand samples."""

@@ -14,13 +14,15 @@ from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.dtypes import FLOAT_TYPES
 from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.input_types import shape_text
+from tna_onnx.graph.label_columns import stands_for_labels
 from tna_onnx.graph.linear import is_quantized
 from tna_onnx.graph.load import Model
+from tna_onnx.graph.options import LABEL_KINDS
 from tna_onnx.graph.purpose import purpose
 from tna_onnx.graph.readout import Readout
 from tna_onnx.graph.several import ONE, OPEN_AXIS, class_axis_of, declared_sizes, has_several
 from tna_onnx.graph.stored import Refused
-from tna_onnx.graph.walk import ONE_NUMBER, SINGLE_ONLY, Walked, require_little_slack, walk_back
+from tna_onnx.graph.walk import MULTI_LABEL, ONE_NUMBER, SINGLE_ONLY, Walked, require_little_slack, walk_back
 
 __all__ = ["behind_outputs", "choose_readout", "find_readout"]
 
@@ -32,16 +34,17 @@ def find_readout(model: Model, head: str | None = None, output: str | None = Non
         model: the model.
         head: label of the linear node; then nothing else will do.
         output: graph output, where there are several.
-        kind: what `--output-kind` says that output holds: `logits` or `probabilities`, whatever computes them; `logit`.
+        kind: what `--output-kind` says that output holds: `logits` or `probabilities`, whatever computes them; `logit`;
+            `label-logits` or `label-probabilities` of several labels a sample.
 
     Raises:
         UnsupportedModel: neither.
     """
-    if kind == "logit" and head is not None:
-        return choose_head(model, head, output, single=True)
-    if head is None and kind in (None, "logit"):
+    if kind in ("logit", "label-logits") and head is not None:
+        return choose_head(model, head, output, kind)
+    if head is None and kind in (None, "logit", "label-logits"):
         try:
-            return choose_head(model, None, output, single=kind is not None)
+            return choose_head(model, None, output, kind)
         except UnsupportedModel as error:  # a map alone needs no head
             try:
                 return choose_readout(model, output, kind)
@@ -116,7 +119,7 @@ def _readout(model: Model, info: onnx.ValueInfoProto, kind: str | None) -> Reado
     scores = info.type.HasField("sequence_type") or tensor.elem_type in (0, *FLOAT_TYPES)
     if not scores:
         raise Refused("holds class labels, not scores")
-    walked = walk_back(model, info.name, single=kind == "logit")
+    walked = walk_back(model, info.name, kind=kind)
     labels = walked.labels or _node_labels(walked.node)
     sizes = declared_sizes(model, info.name) or []
     class_axis = ONE
@@ -128,7 +131,13 @@ def _readout(model: Model, info: onnx.ValueInfoProto, kind: str | None) -> Reado
         class_axis = walked.class_axis or class_axis_of(sizes)
         if class_axis == ONE:
             raise Refused(OPEN_AXIS)
+    plain = walked.activation == "none" and walked.holds == "logits"  # divided by their sum, columns are of one class
+    if kind is None and plain and stands_for_labels(model, walked.node):
+        kind = "label-probabilities"
     columns = _single_logit(info, walked) if kind == "logit" else _columns(sizes, class_axis, walked, labels)
+    multi_label = _is_multi_label(kind, walked, columns, class_axis)
+    if walked.activation == "sigmoid" and not multi_label:
+        columns = 2
     holds = _holds(walked, kind, columns)
     if columns < 2:
         raise Refused("the number of classes is unknown: the output's last dimension is not declared")
@@ -140,13 +149,14 @@ def _readout(model: Model, info: onnx.ValueInfoProto, kind: str | None) -> Reado
         holds=holds,
         activation=walked.activation,
         follows=walked.follows,
-        binary=walked.activation == "sigmoid" or kind == "logit",
+        binary=not multi_label and (walked.activation == "sigmoid" or kind == "logit"),
         paired=walked.paired,
         n_classes=columns,
         labels=labels,
         output_step=walked.output_step,
         output_slack=walked.output_slack,
         class_axis=class_axis,
+        multi_label=multi_label,
     )
 
 
@@ -172,6 +182,8 @@ def _holds(walked: Walked, kind: str | None, columns: int) -> str:
         return "logits"
     if walked.measure:  # the larger, the better, and of any size
         return "logits"
+    if kind in LABEL_KINDS:
+        return kind.removeprefix("label-")
     holds = kind or _known_kind(walked.node)
     if not holds:
         if _adds_up_shares(walked.node):
@@ -202,14 +214,23 @@ def _columns(sizes: list[int | None], class_axis: int, walked: Walked, labels: t
     if walked.paired:
         return 2
     one_axis = len(sizes) == 1 and not labels  # (N,): one number a sample
-    if walked.activation != "sigmoid":
-        return 1 if one_axis else columns
-    if columns != 1 and not one_axis:
-        raise Refused(
-            f"{columns or 'several'} logits with a Sigmoid: multi-label classifiers are not supported, expected "
-            "one logit with a Sigmoid"
-        )
-    return 2
+    return 1 if one_axis else columns
+
+
+def _is_multi_label(kind: str | None, walked: Walked, columns: int, class_axis: int) -> bool:
+    """Tell whether an output holds several labels a sample, each by itself.
+
+    Raises:
+        Refused: the user says so of an output that holds something else; or each position has several.
+    """
+    if kind in LABEL_KINDS and (walked.activation not in ("none", "sigmoid") or walked.holds != "logits"):
+        raise Refused(f"--output-kind {kind}: the graph gives one class a sample there ({walked.activation})")
+    several = kind in LABEL_KINDS or (walked.activation == "sigmoid" and not walked.paired and columns != 1)
+    if several and class_axis != ONE:
+        raise Refused(f"{columns or 'several'} {MULTI_LABEL}")
+    if several and columns < 2:
+        raise Refused("the number of labels is unknown: the output's last dimension is not declared")
+    return several
 
 
 def _known_kind(node: onnx.NodeProto | None) -> str:

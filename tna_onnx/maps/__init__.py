@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from tna_onnx.maps.base import CalibrationMap
 
-__all__ = ["MAPS", "MapName"]
+__all__ = ["LABEL_MAPS", "MAPS", "MapName", "maps_of"]
 
-MapName = Literal["ts", "ets", "bias", "svs", "svs-mix", "sms", "platt", "beta", "quadratic", "irova", "aar", "refit"]
+MapName = Literal[
+    "ts", "ets", "bias", "svs", "svs-mix", "sms", "platt", "beta", "quadratic", "irova", "aar", "refit",
+    "label-ts", "label-platt", "label-isotonic",
+]  # fmt: skip
 """Maps by the name that the command line uses."""
 
 _CLASSES: dict[MapName, tuple[str, str]] = {
@@ -31,7 +34,13 @@ _CLASSES: dict[MapName, tuple[str, str]] = {
     "irova": ("isotonic", "IsotonicOneVsAll"),
     "aar": ("atypicality", "AtypicalityAware"),
     "refit": ("refit", "Refit"),
+    "label-ts": ("label_temperature", "LabelTemperature"),
+    "label-platt": ("label_platt", "LabelPlatt"),
+    "label-isotonic": ("label_isotonic", "LabelIsotonic"),
 }
+
+LABEL_MAPS: tuple[str, ...] = ("label-ts", "label-platt", "label-isotonic")
+"""Maps for several labels a sample, each with numbers of its own; `ts` is for these models too."""
 
 
 class _Maps(Mapping[str, "type[CalibrationMap]"]):
@@ -57,3 +66,10 @@ class _Maps(Mapping[str, "type[CalibrationMap]"]):
 
 MAPS: Mapping[str, type[CalibrationMap]] = _Maps()
 """Map classes by name, read-only."""
+
+
+def maps_of(classes: int, *, labels: bool = False) -> tuple[str, ...]:
+    """Return the names of the maps for so many classes, or for so many labels that a sample may have."""
+    if labels:
+        return ("ts", *LABEL_MAPS)
+    return tuple(name for name in MAPS if name not in LABEL_MAPS and (classes == 2 or not MAPS[name].binary))

@@ -3,10 +3,11 @@
 Laws, which one test runs over every map:
 
 1. softmax(forward(...)) is the calibrated distribution: every map takes logits and gives logits (log-probabilities
-   up to a constant per row), so that a Softmax, LogSoftmax or ArgMax behind it keeps working.
+   up to a constant per row), so that a Softmax, LogSoftmax or ArgMax behind it keeps working. For several labels a
+   sample (`LABEL_MAPS`, and `ts`) it is the sigmoid, of each logit by itself.
 2. `fit` needs the data only through `reduce`: the fit of chunks is the fit of the whole.
 3. `forward` is written in the words of `numerics.ops` alone: NumPy, torch and ONNX nodes run the same formula.
-4. A map that says `keeps_order` never changes which class comes first.
+4. A map that says `keeps_order` never changes which class comes first; of several labels, which are above 1/2.
 5. A map that says `foldable` has a `folded()`: weight and bias changed by it give what `forward` gives.
 """
 
@@ -91,7 +92,7 @@ class CalibrationMap(Protocol):
     """Its name in `MAPS`."""
 
     keeps_order: ClassVar[bool]
-    """Whether it never changes which class comes first."""
+    """Whether it never changes which class comes first, or which labels are predicted."""
 
     foldable: ClassVar[bool]
     """Whether it can go into the weight and bias of a linear head."""

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.errors import DataError
 from tna_onnx.maps.base import Folding, Reduce
+from tna_onnx.maps.labels import in_two_classes
 from tna_onnx.numerics.fitting import increasing_root
 from tna_onnx.numerics.metric import OBJECTIVES, Objective
 from tna_onnx.numerics.metrics import objective_value
@@ -44,7 +45,7 @@ _SCANS = 3
 
 @dataclass(frozen=True)
 class Temperature:
-    """Logits divided by `temperature`."""
+    """Logits divided by `temperature`; of several labels a sample, those of all labels."""
 
     temperature: float
 
@@ -89,6 +90,7 @@ class Temperature:
             DataError: no T minimises the NLL: each sample's label has the largest logit (T -> 0), or the logits say
                 less than nothing about the labels (T -> infinity).
         """
+        reduce = in_two_classes(reduce)
         first = 1 / start.temperature if start else 1.0
         # d NLL / d beta increases: its root is the minimum, and a range end means that there is none
         root = increasing_root(functools.partial(_slope, reduce), _MIN_BETA, _MAX_BETA, start=first)

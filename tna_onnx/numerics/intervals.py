@@ -16,6 +16,9 @@ of what lies between the two estimates of the difference, as a bound on what bia
 
 Where samples come in K clusters (several predictions for one text or image), only clusters are independent: every
 variance is that of sums over clusters (`numerics.clusters`), and z a quantile of Student's t with K - 1 degrees.
+
+Where a sample has several labels, a metric is the mean over labels, and only samples are independent: a mean is that of
+the samples' means over their labels, and errors of calibration have draws of samples (`numerics.label_intervals`).
 """
 
 from __future__ import annotations
@@ -28,33 +31,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.numerics.clusters import between_clusters, cluster_sums, mean_and_error
+from tna_onnx.numerics.clusters import cluster_sums, mean_and_error
 from tna_onnx.numerics.crossfitted import CrossFit, corrected_errors, fit_error
+from tna_onnx.numerics.label_intervals import label_errors
 from tna_onnx.numerics.metric import METRICS
-from tna_onnx.numerics.metrics import Interval, Metrics, residuals
+from tna_onnx.numerics.metrics import Interval, Metrics
+from tna_onnx.numerics.residual_sums import as_new, estimates, moments, noise
 from tna_onnx.numerics.shares import SHARES, Shares
 from tna_onnx.numerics.stats import SampleScores
 
 __all__ = ["paired_differences"]
 
 FloatArray = NDArray[np.float64]
-
-# Four times as many after reflections; they know a standard error to 2 %.
-_DRAWS = 500
-
-# Samples whose residuals are spread over the bins at once: 5 MB at 15 bins.
-_CHUNK = 20_000
-
-# g, by a linear program: of all corrections by these three Gaussians (variances as shown, factors up to 1/2) the one
-# whose largest bias is least. Larger factors lower the bias, to 0.15, and raise the standard error by a half.
-_VARIANCES = np.array([0.1, 0.2, 0.5])
-_FACTORS = np.array([0.5, 0.5, 0.383])
-
-# Standard errors of shares: below this they are rounding.
-_NOTHING = 1e-12
-
-# A bin alone decides its sign beyond this many standard errors.
-_OWN_SIGN = 2.0
 
 
 def paired_differences(
@@ -122,7 +110,7 @@ def paired_differences(
             low, high = _calibration_error(before, after, bins, z, seed, SHARES[name], cross_fit)
             ends = (values[name] - getattr(plain, name), low, high)
         else:
-            ends = _mean(getattr(before, name), getattr(after, name), wide, before.clusters)
+            ends = _mean(_by_sample(before, name), _by_sample(after, name), wide, before.clusters)
         found[name] = Interval(*ends, level)
     return found
 
@@ -137,6 +125,12 @@ def _quantile(p: float, clusters: NDArray[np.int64] | None) -> float:
     if count < 2:
         raise ValueError("at least two clusters of samples expected, got one")
     return float(stdtrit(count - 1, p))
+
+
+def _by_sample(scores: SampleScores, name: str) -> NDArray[np.float64]:
+    """Return a field of the scores, (N,): of several labels a sample, the mean over them."""
+    values: NDArray[np.float64] = getattr(scores, name).astype(np.float64)
+    return values if scores.predicted is None else values.mean(axis=1)
 
 
 def _mean(
@@ -176,6 +170,8 @@ def _accuracy(before: SampleScores, after: SampleScores, z: float, same: bool) -
     if same and np.array_equal(before.hit, after.hit):
         return 0.0, 0.0, 0.0
     n = len(before)
+    if before.predicted is not None:
+        return _label_accuracy(before, after, z)
     won = int(np.count_nonzero(after.hit & ~before.hit))
     lost = int(np.count_nonzero(before.hit & ~after.hit))
     middle = (won - lost) / (n + 2)
@@ -189,6 +185,16 @@ def _accuracy(before: SampleScores, after: SampleScores, z: float, same: bool) -
     return (won - lost) / n, middle - reach, middle + reach
 
 
+def _label_accuracy(before: SampleScores, after: SampleScores, z: float) -> tuple[float, float, float]:
+    """Return the same of the share of labels that are right: one label is added that is won, and one that is lost."""
+    n, labels = before.hit.shape
+    change = _by_sample(after, "hit") - _by_sample(before, "hit")
+    mean, error = mean_and_error(change)
+    middle = mean * n / (n + 2)
+    reach = z * math.sqrt((error * n) ** 2 + 2 / labels**2) / (n + 2)
+    return mean, middle - reach, middle + reach
+
+
 def _calibration_error(
     before: SampleScores,
     after: SampleScores,
@@ -199,7 +205,9 @@ def _calibration_error(
     cross_fit: CrossFit | None,
 ) -> tuple[float, float]:
     """Return the ends of the interval of a difference of calibration errors."""
-    sums, covariance = _moments((before, after), bins, shares)
+    if before.predicted is not None:
+        return label_errors(before, after, bins, z, seed, shares, cross_fit)
+    sums, covariance = moments((before, after), bins, shares)
     # without folds, one that errs by nothing
     spread = np.zeros((1, bins))
     if cross_fit is not None:
@@ -209,84 +217,10 @@ def _calibration_error(
     if same and not spread.any():
         return 0.0, 0.0
     sigma = np.sqrt(np.diag(covariance))
-    pooled, single = (float(np.mean(values)) for values in _estimates(_as_new(sums, spread, seed), sigma))
+    pooled, single = (float(np.mean(values)) for values in estimates(as_new(sums, spread, seed), sigma))
     centre = (pooled + single) / 2
-    drawn = sums + _noise(covariance, seed)
+    drawn = sums + noise(covariance, seed)
     # of the two, not of their mean: draws around x show more noise than samples, and these errors are not quite normal
-    error = math.sqrt(float(np.mean([np.var(values) for values in _estimates(drawn, sigma)])))
+    error = math.sqrt(float(np.mean([np.var(values) for values in estimates(drawn, sigma)])))
     reach = z * error + abs(pooled - single) / 2
     return centre - reach, centre + reach
-
-
-def _as_new(sums: FloatArray, spread: FloatArray, seed: int) -> FloatArray:
-    """Mean residuals with the noise that new samples have beyond cross-fitted ones; once where there is none."""
-    if not spread.any():
-        return sums[None]
-    normal = np.random.default_rng(seed).standard_normal((_DRAWS, len(spread)))
-    noise = math.sqrt(2) * np.concatenate([normal, -normal]) @ spread
-    return sums + np.hstack([np.zeros_like(noise), noise])
-
-
-def _moments(
-    pair: tuple[SampleScores, SampleScores], bins: int, shares: Callable[[SampleScores, int], Shares]
-) -> tuple[FloatArray, FloatArray]:
-    """Return mean residuals by bin, before and then after, (2B,), and their covariance matrix (2B, 2B)."""
-    n = len(pair[0])
-    total = np.zeros(2 * bins)
-    products = np.zeros((2 * bins, 2 * bins))
-    stated = np.zeros(2 * bins)
-    sides = [(residuals(s), s.confidence.astype(np.float64), shares(s, bins)) for s in pair]
-    clusters = pair[0].clusters
-    parts = []
-    for start in range(0, n, _CHUNK):
-        rows = slice(start, start + _CHUNK)
-        spread = np.hstack([r[rows, None] * inside(rows) for r, _, inside in sides])
-        stated += np.concatenate([(p[rows] * (1 - p[rows])) @ inside(rows) for _, p, inside in sides])
-        total += spread.sum(axis=0)
-        if clusters is None:
-            products += spread.T @ spread
-        else:  # with the number of samples, which the mean is taken off by
-            parts.append((np.unique(clusters[rows]), cluster_sums(np.c_[spread, np.ones(len(spread))], clusters[rows])))
-    mean = total / n
-    covariance = products / n - np.outer(mean, mean)
-    if clusters is not None:
-        covariance = between_clusters(parts, mean, n)
-    # A few samples in a bin, all of them hits, show too little spread; their confidences state what it is at least.
-    # Below a billionth of that, what was found is rounding.
-    found = np.maximum(np.diag(covariance), np.maximum(1e-9 * stated / n, np.finfo(np.float64).tiny))
-    least = np.maximum(found, stated / n)
-    factor = np.sqrt(least / found)
-    covariance *= factor * factor[:, None]
-    np.fill_diagonal(covariance, least)
-    return mean, covariance / n
-
-
-def _estimates(values: FloatArray, sigma: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return both estimates of the difference from (R, 2B) mean residuals, (R,) each."""
-    bins = len(sigma) // 2
-    distance = np.abs(np.subtract.outer(np.arange(bins), np.arange(bins)))
-    # a bin does not vote on its own sign: it would always find itself right
-    votes = np.where(distance > 0, np.exp(-distance / 2), 0)
-    pooled, single = np.zeros((2, len(values)))
-    for part, side in ((slice(0, bins), -1), (slice(bins, None), 1)):
-        x = values[:, part]
-        scale = sigma[part]
-        size = np.abs(x)
-        pooled += side * np.where(size > _OWN_SIGN * scale, size, np.sign(x @ votes) * x).sum(axis=1)
-        # an empty bin has no error but rounding, and nothing to take off
-        u = x / np.where(scale > _NOTHING, scale, 1)
-        excess = sum(c * np.exp(-u * u / (2 * v)) for c, v in zip(_FACTORS, _VARIANCES, strict=True))
-        single += side * (size - scale * excess).sum(axis=1)
-    return pooled, single
-
-
-def _noise(covariance: FloatArray, seed: int) -> FloatArray:
-    """Draws of (2B,) noise with a covariance, closed under a change of sides: what is drawn favours none."""
-    half = len(covariance) // 2
-    values, vectors = np.linalg.eigh(covariance)
-    # the symmetric root: it changes sides with the matrix
-    root = (vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T
-    normal = np.random.default_rng(seed).standard_normal((_DRAWS, 2 * half))
-    normal = np.concatenate([normal, np.roll(normal, half, axis=1)])
-    drawn: FloatArray = np.concatenate([normal, -normal]) @ root
-    return drawn

@@ -22,7 +22,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["CENTRES", "TOLERANCE", "cells", "isotonic_log_odds", "pool", "thinned"]
+__all__ = ["CENTRES", "TOLERANCE", "cells", "isotonic_log_odds", "pool", "thinned", "thinned_over_log_odds"]
 
 FloatArray = NDArray[np.float64]
 
@@ -109,11 +109,29 @@ def thinned(log_odds: FloatArray, correction: FloatArray) -> tuple[FloatArray, F
     from scipy.special import expit  # noqa: PLC0415 - heavy
 
     p = expit(CENTRES)
+    kept = _kept(p, correction, _allowed(log_odds))
+    return p[kept], correction[kept]
+
+
+def thinned_over_log_odds(log_odds: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return the knots (log-odds of p, correction) that are needed where the correction is linear in log-odds between.
+
+    Args:
+        log_odds: (72,) of f at the cells' centres.
+    """
+    correction = log_odds - CENTRES
+    kept = _kept(CENTRES, correction, _allowed(log_odds))
+    return CENTRES[kept], correction[kept]
+
+
+def _allowed(log_odds: FloatArray) -> FloatArray:
+    """Return how far thinning may move each cell's log-odds."""
+    from scipy.special import expit  # noqa: PLC0415 - heavy
+
     f = expit(log_odds)
     # a logit that moves by d moves its probability by f (1 - f) d
-    allowed = np.minimum(_MAX_SHIFT, TOLERANCE / (f * (1 - f)))
-    kept = _kept(p, correction, allowed)
-    return p[kept], correction[kept]
+    allowed: FloatArray = np.minimum(_MAX_SHIFT, TOLERANCE / (f * (1 - f)))
+    return allowed
 
 
 def _kept(x: FloatArray, y: FloatArray, allowed: FloatArray) -> NDArray[np.intp]:

@@ -21,10 +21,16 @@ __all__ = ["sample_losses"]
 def sample_losses(scores: SampleScores, objective: Objective = "nll", bins: int = 15) -> NDArray[np.float64]:
     """Return (N,) losses whose mean is the objective: nats for the NLL, no unit otherwise.
 
+    Of several labels a sample, the loss of a sample is the mean of those of its labels.
+
     >>> one = SampleScores(np.float32([0.75, 0.75]), np.array([True, False]), np.float32([0, 0]), np.float32([0, 0]))
     >>> sample_losses(one, "ece", 2).tolist()
     [-0.25, 0.75]
     """
+    if scores.predicted is not None:
+        by_label = [sample_losses(each, objective, bins) for each in scores.by_label()]
+        mean: NDArray[np.float64] = np.mean(by_label, axis=0)
+        return mean
     if objective in ("nll", "brier"):
         return getattr(scores, objective).astype(np.float64)  # type: ignore[no-any-return]  # by the field's name
     residual: NDArray[np.float64] = scores.hit - scores.confidence.astype(np.float64)

@@ -6,6 +6,10 @@ Each calibration error is one signed residual sum per bin: with r_i = hit_i - co
 
 (the paper's sum_j |B_j|/N |acc(B_j) - conf(B_j)|, multiplied out). ECE has B equal intervals (j/B, (j+1)/B], so that
 confidence 1.0 lies in the last bin; AdaECE has B bins of equal mass in ascending confidence.
+
+Of several labels a sample, every metric is the mean over labels of that of each. A calibration error then has the
+label's probability in place of the confidence, and whether it holds in place of the hit: the class-wise ECE of Kull et
+al. (2019), of labels that do not exclude one another.
 """
 
 from __future__ import annotations
@@ -95,6 +99,8 @@ def ece(scores: SampleScores, bins: int = 15) -> float:
     >>> round(ece(one(0.75, right) + one(0.75, wrong), bins=2), 6)
     0.25
     """
+    if scores.predicted is not None:
+        return float(np.mean([ece(each, bins) for each in scores.by_label()]))
     # sums of r_i: |B_j| of the weight and of the two means cancel
     sums = np.bincount(_equal_width(scores, bins), residuals(scores), bins)
     return float(np.sum(np.abs(sums)) / len(scores))
@@ -112,6 +118,8 @@ def ada_ece(scores: SampleScores, bins: int = 15) -> float:
     Source: Mukhoti et al. (2020); the paper, section "Evaluation Metrics".
     """
     check_bins(scores, bins)
+    if scores.predicted is not None:
+        return float(np.mean([ada_ece(each, bins) for each in scores.by_label()]))
     order = np.argsort(scores.confidence, kind="stable")
     confidence = scores.confidence[order]
     residual = residuals(scores)[order]

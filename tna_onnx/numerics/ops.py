@@ -17,7 +17,7 @@ import array_api_compat
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ArrayOps", "Blocked", "Ops", "blocks", "own_column", "row_max", "row_sum", "softmax", "to_host"]
+__all__ = ["ArrayOps", "Blocked", "Ops", "blocks", "own_column", "row_max", "row_sum", "sigmoid", "softmax", "to_host"]
 
 _BLOCK = 2**17
 """Logits in a row block: 512 KB of float32, so that what is computed from them stays in a core's cache."""
@@ -202,6 +202,15 @@ def to_host(array: Any) -> NDArray[Any]:
     if isinstance(array, np.ndarray):
         return array
     return np.asarray(array_api_compat.to_device(array, "cpu"))
+
+
+def sigmoid(logits: NDArray[Any]) -> NDArray[np.float64]:
+    """Return probabilities (N, C) of the logits (N, C) of labels, each by itself, in float64."""
+    values = np.asarray(logits, np.float64)
+    # the exponential of a negative number: none overflows
+    small = np.exp(-np.abs(values))
+    probabilities: NDArray[np.float64] = np.where(values >= 0, 1, small) / (1 + small)
+    return probabilities
 
 
 def softmax(logits: NDArray[Any]) -> NDArray[np.float64]:

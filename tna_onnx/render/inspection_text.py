@@ -45,7 +45,14 @@ def _head_lines(head: HeadInfo) -> list[str]:
     ]
     if head.several:
         lines.append(f"predicts {_POSITIONS}")
+    if head.multi_label:
+        lines.append(_labels_line(head.classes))
     return lines
+
+
+def _labels_line(count: int) -> str:
+    shape = f"(N, {count})"
+    return f"kind     multi-label: {count} labels, each with a sigmoid of its own; labels of shape {shape}, 0 or 1"
 
 
 def _several_heads(inspection: Inspection) -> str:
@@ -55,14 +62,17 @@ def _several_heads(inspection: Inspection) -> str:
 
 def _scores_lines(scores: ScoresInfo) -> list[str]:
     kind = scores.measure or scores.holds
+    noun = "labels" if scores.multi_label else "classes"
     works = "calibrate as it is: a map goes behind them, nothing is searched"
     if not scores.holds:
         works = "calibrate --search none with --output-kind logits, or --output-kind probabilities: whichever it is"
     lines = [
-        f"scores   output '{scores.output}': {kind or 'logits or probabilities'}, {scores.classes} classes, no linear "
+        f"scores   output '{scores.output}': {kind or 'logits or probabilities'}, {scores.classes} {noun}, no linear "
         "head",
         f"works    {works}",
     ]
+    if scores.multi_label:
+        lines.append(_labels_line(scores.classes))
     if scores.several:
         lines.append(f"predicts {_POSITIONS}")
     return lines

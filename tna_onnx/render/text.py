@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich import box
@@ -13,10 +14,12 @@ from tna_onnx.numerics.metric import METRICS
 from tna_onnx.printable import printable
 from tna_onnx.render.bin_free import bin_free_lines
 from tna_onnx.render.guard_text import decision_lines, guard_lines
+from tna_onnx.render.labels import MAX_ROWS, label_heads, label_rows, label_title
 from tna_onnx.render.lines import lines_text, note_lines
 from tna_onnx.render.plot import ReliabilityPlot
 from tna_onnx.results.collection import Collection
 from tna_onnx.results.evaluation import Evaluation
+from tna_onnx.results.label_metrics import LabelMetrics
 from tna_onnx.results.report import Comparison, Report
 from tna_onnx.results.standing import Word, changed
 
@@ -67,7 +70,8 @@ def report_text(report: Report, *, plot: bool = False) -> RenderableType:
         # the error that follows is red, and green above it would contradict it
         summary.stylize("not bold default")
     verdict = Text(report.verdict, style="bold")
-    return Group(summary, Text(), *_comparison_table(report.comparison), *diagrams, Text(), lines_text(lines), verdict)
+    tables = (*_comparison_table(report.comparison), *_label_table(report.labels))
+    return Group(summary, Text(), *tables, *diagrams, Text(), lines_text(lines), verdict)
 
 
 def evaluation_text(evaluation: Evaluation, *, plot: bool = False) -> RenderableType:
@@ -84,7 +88,7 @@ def evaluation_text(evaluation: Evaluation, *, plot: bool = False) -> Renderable
         diagram = [Text(), ReliabilityPlot([("", evaluation.reliability)])]
     decisions = decision_lines(evaluation.decisions) if evaluation.decisions else ()
     lines = [*bin_free_lines(evaluation.bin_free), *decisions, *note_lines(evaluation.notes)]
-    return Group(title, table, *diagram, *([lines_text(lines)] if lines else []))
+    return Group(title, table, *_label_table(evaluation.labels), *diagram, *([lines_text(lines)] if lines else []))
 
 
 def collection_text(collection: Collection) -> RenderableType:
@@ -125,6 +129,18 @@ def _comparison_table(c: Comparison) -> tuple[Text, Table]:
             Text(change, style=_STYLES[changed(name, d)]),
         )
     return lines_text([title]), table
+
+
+def _label_table(labels: Sequence[LabelMetrics]) -> tuple[RenderableType, ...]:
+    """Title and table of each label; nothing for one class a sample."""
+    if not labels:
+        return ()
+    table = _Table(pad_edge=False)
+    for k, head in enumerate(label_heads(labels)):
+        table.add_column(head, justify="right" if k else "left", no_wrap=True)
+    for row in label_rows(labels, MAX_ROWS):
+        table.add_row(*map(printable, row))
+    return Text(), lines_text([label_title(labels, MAX_ROWS)]), table
 
 
 @dataclass(frozen=True)

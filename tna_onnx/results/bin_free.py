@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
+import numpy as np
+
 from tna_onnx.numerics.corp import Corp
 from tna_onnx.numerics.cumulative import CumulativeTest
 from tna_onnx.numerics.debiased import debiased_ece, expected_ece
@@ -16,6 +18,8 @@ __all__ = ["BinFree"]
 @dataclass(frozen=True)
 class BinFree:
     """Calibration of the top label on N samples, beside the binned errors of `Metrics`.
+
+    Of several labels a sample: of each label's probability, all labels together; the two errors are means over labels.
 
     Attributes:
         ece_debiased: ECE less the bias that noise adds, over the same bins, a fraction.
@@ -41,7 +45,19 @@ class BinFree:
                 (`numerics.crossfitted`), so that p-values would be too large: there are none. Of clusters of samples
                 they would be too small: there are none either.
         """
+        if scores.predicted is not None:
+            return cls._of_labels(scores, bins, seed, cross_fitted=cross_fitted)
         test = CumulativeTest.of(scores)
         if cross_fitted or scores.clusters is not None:
             test = dataclasses.replace(test, kolmogorov_smirnov_p=None, kuiper_p=None)
         return cls(debiased_ece(scores, bins), expected_ece(scores, bins), test, Corp.of(scores, seed))
+
+    @classmethod
+    def _of_labels(cls, scores: SampleScores, bins: int, seed: int, *, cross_fitted: bool) -> BinFree:
+        """Reduce scores of several labels a sample: the means of the first two, the rest of all labels together."""
+        together = cls.of(scores.pooled(), bins, seed, cross_fitted=cross_fitted)
+        debiased = [debiased_ece(label, bins) for label in scores.by_label()]
+        expected = [expected_ece(label, bins) for label in scores.by_label()]
+        return dataclasses.replace(
+            together, ece_debiased=float(np.mean(debiased)), ece_expected=float(np.mean(expected))
+        )

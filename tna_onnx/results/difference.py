@@ -40,8 +40,9 @@ class OutputDifference:
         output_kind: what that output holds.
         largest: largest |p - p'| over samples and classes, a probability as a fraction.
         mean: mean of |p - p'| over samples and classes, a probability as a fraction.
-        same_class: samples for which both files predict the same class.
-        confidence_before: mean probability of the predicted class in the original, a fraction.
+        same_class: samples for which both files predict the same class; of several labels, the same ones.
+        confidence_before: mean probability of the predicted class in the original, a fraction; of several labels, the
+            mean over them, and so for the next three.
         confidence_after: mean probability of the predicted class in the recalibrated file, a fraction.
         accuracy_before: accuracy of the original, a fraction.
         accuracy_after: accuracy of the recalibrated file, a fraction.

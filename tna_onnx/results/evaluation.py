@@ -10,6 +10,7 @@ from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.results.bin_free import BinFree
 from tna_onnx.results.guarding import Decisions
+from tna_onnx.results.label_metrics import LabelMetrics
 from tna_onnx.results.shown import Record, Shown, metric_record, values_text
 
 __all__ = ["Evaluation"]
@@ -33,6 +34,7 @@ class Evaluation(Shown):
         notes: what the user should know, in sentences.
         missed: gates that the model missed, a line each.
         decisions: what a guarded model decides; None where it decides nothing.
+        labels: each label of a model with several a sample; empty for others.
     """
 
     model: str
@@ -48,6 +50,7 @@ class Evaluation(Shown):
     notes: tuple[str, ...] = ()
     missed: tuple[str, ...] = ()
     decisions: Decisions | None = None
+    labels: tuple[LabelMetrics, ...] = ()
 
     def __repr__(self) -> str:
         """Say in one line what was measured."""

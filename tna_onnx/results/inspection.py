@@ -32,6 +32,7 @@ class HeadInfo:
         follows: operators between the layer and the output.
         output: graph output behind the head.
         several: there are several predictions a sample: tokens, pixels, the next token.
+        multi_label: whether each class is a label that holds or does not by itself.
     """
 
     node: str
@@ -48,6 +49,7 @@ class HeadInfo:
     follows: tuple[str, ...]
     output: str
     several: bool
+    multi_label: bool
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ class ScoresInfo:
         activation: what makes probabilities of them.
         measure: what the scores are, where the nodes tell: `negative Euclidean distances`, say; else empty.
         several: there are several predictions a sample.
+        multi_label: whether each class is a label that holds or does not by itself.
     """
 
     output: str
@@ -74,6 +77,7 @@ class ScoresInfo:
     activation: str
     measure: str
     several: bool
+    multi_label: bool
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.results.bin_free import BinFree
 from tna_onnx.results.details import Details
 from tna_onnx.results.guarding import Guard
+from tna_onnx.results.label_metrics import LabelMetrics
 from tna_onnx.results.shown import Record, Shown, difference_record, metric_record, values_text
 from tna_onnx.results.standing import Standing
 from tna_onnx.results.summary import copied_sentence, result_sentence
@@ -176,6 +177,7 @@ class Report(Shown):
         classes_scarce: classes with fewer than five, but with one at least.
         missed: gates that the result missed, a line each; no file was written then.
         guard: the decisions that were added to the file, if any.
+        labels: each label of a model with several a sample, on the samples of `comparison`; empty for others.
     """
 
     model: str
@@ -217,6 +219,7 @@ class Report(Shown):
     classes_scarce: tuple[int, ...] = ()
     missed: tuple[str, ...] = ()
     guard: Guard | None = None
+    labels: tuple[LabelMetrics, ...] = ()
 
     def __repr__(self) -> str:
         """Say in one line what was done, and what it changed."""
@@ -262,8 +265,8 @@ class Report(Shown):
         """One sentence for readers who know no metric; it says the same as the verdict."""
         c = self.comparison
         if self.already_calibrated:
-            return copied_sentence(c.before)
-        return result_sentence(self.standing.word, c.before, c.after, c.differences)
+            return copied_sentence(c.before, labels=bool(self.labels))
+        return result_sentence(self.standing.word, c.before, c.after, c.differences, labels=bool(self.labels))
 
     @property
     def verdict(self) -> str:

@@ -16,16 +16,25 @@ _OPENINGS: dict[Word, str] = {
 }
 
 
-def copied_sentence(before: Metrics) -> str:
-    """Say that the original needs nothing."""
+_CLASS = ("confidence", "accuracy")
+_LABEL = ("a label's probability", "its frequency")
+
+
+def copied_sentence(before: Metrics, *, labels: bool = False) -> str:
+    """Say that the original needs nothing; `labels` are several a sample."""
+    said, true = _LABEL if labels else ("its confidence", "its accuracy")
     return (
-        "The model needs no recalibration, as far as these samples tell: its confidence is "
-        f"{_points(before.ece)} away from its accuracy on average"
+        f"The model needs no recalibration, as far as these samples tell: {said} is "
+        f"{_points(before.ece)} away from {true} on average"
     )
 
 
-def result_sentence(word: Word, before: Metrics, after: Metrics, differences: Mapping[str, Interval]) -> str:
+def result_sentence(
+    word: Word, before: Metrics, after: Metrics, differences: Mapping[str, Interval], *, labels: bool = False
+) -> str:
     """Say what a result comes to; the word is that of the verdict, so that both say the same.
+
+    Where `labels` are several a sample, the distance is that of a label's probability and its frequency.
 
     >>> old, new = (Metrics(100, 15, 0.9, ece, 0.1, 0.3, 0.1) for ece in (0.05, 0.01))
     >>> same = Interval(0.0, -0.01, 0.01, 0.95)
@@ -35,7 +44,10 @@ def result_sentence(word: Word, before: Metrics, after: Metrics, differences: Ma
     """
     gap = changed("ece", differences["ece"])
     fit = changed("nll", differences["nll"])
-    parts = [_gap(gap, before, after), _accuracy(before, after, differences["accuracy"])]
+    parts = [
+        _gap(gap, before, after, " and ".join(_LABEL if labels else _CLASS)),
+        _accuracy(before, after, differences["accuracy"]),
+    ]
     # the distance alone would not explain the verdict
     if word == "improved" and fit == 1 and gap != 1:
         parts.insert(0, "they fit the labels more closely")
@@ -44,14 +56,12 @@ def result_sentence(word: Word, before: Metrics, after: Metrics, differences: Ma
     return f"{_OPENINGS[word]}: {'; '.join(parts)}"
 
 
-def _gap(side: int, before: Metrics, after: Metrics) -> str:
+def _gap(side: int, before: Metrics, after: Metrics, pair: str) -> str:
     if side == 1:
-        return f"confidence and accuracy were {_points(before.ece)} apart on average, now {100 * after.ece:.1f}"
+        return f"{pair} were {_points(before.ece)} apart on average, now {100 * after.ece:.1f}"
     if side == -1:
-        return (
-            f"the average distance of confidence and accuracy grows from {100 * before.ece:.1f} to {_points(after.ece)}"
-        )
-    return f"the average distance of confidence and accuracy, {_points(before.ece)}, shows no clear change"
+        return f"the average distance of {pair} grows from {100 * before.ece:.1f} to {_points(after.ece)}"
+    return f"the average distance of {pair}, {_points(before.ece)}, shows no clear change"
 
 
 def _accuracy(before: Metrics, after: Metrics, difference: Interval) -> str:

@@ -109,7 +109,7 @@ class Scored:
 
     def _has_room(self, scores: SampleScores) -> bool:
         count = len(self._kept) + len(self._limits)
-        return (count + 1) * len(scores) * _SAMPLE_BYTES <= _KEPT_BYTES
+        return (count + 1) * scores.hit.size * _SAMPLE_BYTES <= _KEPT_BYTES
 
     def _scaled(self, factor: float) -> SampleScores:
         return self._score([self.ensemble.weight * self.ensemble.weight.dtype.type(factor)])[0]

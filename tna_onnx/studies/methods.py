@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tna_onnx.calibration.strategy import Strategy
 from tna_onnx.engine.logits import Logits, score_all
 from tna_onnx.errors import DataError
-from tna_onnx.maps import MAPS
+from tna_onnx.maps import MAPS, maps_of
 from tna_onnx.maps.base import CalibrationMap
 from tna_onnx.numerics.averages import Average, averages
 from tna_onnx.numerics.stats import SampleScores
@@ -60,7 +60,7 @@ class Found:
 
 def maps_for(classes: int) -> tuple[str, ...]:
     """Return the maps for this number of classes, the paper's first."""
-    others = (name for name in MAPS if name not in PAPER_MAPS and (classes == 2 or not MAPS[name].binary))
+    others = (name for name in maps_of(classes) if name not in PAPER_MAPS)
     return (*PAPER_MAPS, *others)
 
 

@@ -16,9 +16,10 @@ import numpy as np
 from tna_onnx.data.ahead import read_ahead
 from tna_onnx.data.digest import row_digests
 from tna_onnx.data.labels import label_indices, listed
+from tna_onnx.data.marked import marked_labels
 from tna_onnx.data.placed import placed_labels, refuse_copies
 from tna_onnx.data.source import AnyArray, Batch, InputSpec, IntArray, shape_text, split_rows
-from tna_onnx.data.unlabelled import classes_text
+from tna_onnx.data.unlabelled import NO_LABELS, classes_text
 from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:
@@ -68,7 +69,8 @@ class ArraySource:
         labels: class indices (N,).
         hashed: computes the digest.
         notes: what reports say about how the columns were taken.
-        placed: labels by position, (N, P...), where a sample has several; `labels` then only tell samples apart.
+        placed: labels by position, (N, P...), or by label, (N, C), where a sample has several; `labels` then only tell
+            samples apart.
     """
 
     title: str
@@ -189,7 +191,9 @@ def open_columns(
     labels_where = request.labels_where(f"{where}: {noun} {label or LABELS!r}")
     n_samples = lengths[inputs[0].name]
     placed = None
-    if request.several is None:
+    if request.multi_label and labels is not NO_LABELS:
+        indices, placed = marked_labels(labels, n_samples, request.n_classes, labels_where)
+    elif request.several is None:
         indices = label_indices(labels, n_samples, request.n_classes, labels_where, request.class_names)
     else:
         indices, placed = placed_labels(

@@ -6,14 +6,16 @@ Which column goes where is settled in `tna_onnx.data.sources.layout`.
 from __future__ import annotations
 
 import numbers
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tna_onnx.data.digest import arrays_sha256
 from tna_onnx.data.labelfile import find_label_column, labels_apart
+from tna_onnx.data.marked import joined_columns, marked_labels
 from tna_onnx.data.parsing import whole_numbers
-from tna_onnx.data.sources.columns import ArraySource, open_columns
+from tna_onnx.data.sources.columns import LABELS, ArraySource, open_columns
 from tna_onnx.data.sources.layout import Kind, lay_out, texts_of
 from tna_onnx.data.sources.ragged import padded, token_columns
 from tna_onnx.data.sources.stacked import stack
@@ -59,12 +61,18 @@ def open_in_memory(
         raise DataError(
             f"{where}: every column must have one row per sample, found lengths {lengths}; store them alike"
         )
+    if request.labels is None and request.label_columns:
+        columns = joined_columns(columns, request.label_columns, LABELS, where, request.n_classes, request.class_names)
+        request = replace(request, label_column=LABELS)
     kinds: dict[str, Kind] = {name: _kind(values) for name, values in columns.items()}
     label = None
     if request.labels is None:
         inputs = [spec.name for spec in request.inputs]
         rest = {name: kind for name, kind in kinds.items() if name not in (*inputs, *request.columns)}
         label = find_label_column([*rest], request.label_column, where, texts_of(rest))
+        if request.multi_label and columns[label].dtype.kind != "O":
+            # before the columns of the inputs, which the other labels may be taken for
+            marked_labels(columns[label], len(columns[label]), request.n_classes, f"{where}: column {label!r}")
     tokens = token_columns(kinds, request)
     if tokens and _needs_padding(tokens, columns, request):
         arrays, note = padded(where, {role: (name, columns[name].tolist()) for role, name in tokens.items()}, request)

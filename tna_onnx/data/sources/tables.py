@@ -30,6 +30,7 @@ from tna_onnx.data.sources.arrow import ArrowColumn, is_list, map_table, table_s
 from tna_onnx.data.sources.columns import ArraySource, open_columns
 from tna_onnx.data.sources.delimited import DELIMITED, open_delimited
 from tna_onnx.data.sources.images import ImageSource, open_image_files
+from tna_onnx.data.sources.inmemory import open_in_memory, plain_column
 from tna_onnx.data.sources.layout import Kind, Layout, lay_out, texts_of
 from tna_onnx.data.sources.ragged import padded, token_columns
 from tna_onnx.data.sources.stacked import stack
@@ -105,6 +106,8 @@ def open_table(path: Path, request: Request) -> ArraySource | ImageSource:
     files = _files(path, request.limits, request.data_root)
     check_inside(_folder(path), [str(file.absolute()) for file in files if file != path], str(path), request.data_root)
     schema = table_schema(files[0])
+    if request.labels is None and request.label_columns:
+        return _open_in_memory(path, files, list(schema.names), request)
     wanted = [spec.name for spec in request.inputs]
     kinds = {field.name: _kind(pyarrow, field.type) for field in schema}
     label_name = None
@@ -122,9 +125,19 @@ def open_table(path: Path, request: Request) -> ArraySource | ImageSource:
     return _open_numbers(path, files, request, lay_out(str(path), kinds, request, label_name), kinds, label_name)
 
 
+def _open_in_memory(path: Path, files: tuple[Path, ...], names: list[str], request: Request) -> ArraySource:
+    """Read all columns, where several of them are labels."""
+    table = map_table(files, names, request.limits)
+    columns = {name: plain_column(table.column(name).to_numpy()) for name in names}
+    return open_in_memory(
+        _title(path), str(path), columns, request, hashed=lambda indices: files_sha256(files, indices)
+    )
+
+
 def _open_images(
     path: Path, files: tuple[Path, ...], request: Request, image_name: str, label_name: str | None
 ) -> ImageSource:
+    request.check_one_class(str(path))
     table, labels = _map(path, files, request, [image_name], label_name)
     images = TableImages(
         path, files, ArrowColumn(table.column(image_name), f"{path}: column {image_name!r}"), request.data_root

@@ -21,7 +21,7 @@ from tna_onnx.graph.walk.logit_steps import PASSED
 from tna_onnx.graph.walk.output_steps import require_little_slack
 from tna_onnx.graph.walk.state import State
 
-__all__ = ["MULTI_LABEL", "ONE_NUMBER", "SINGLE_ONLY", "head_at"]
+__all__ = ["LABELS_ONLY", "MULTI_LABEL", "ONE_NUMBER", "SINGLE_ONLY", "head_at"]
 
 ONE_NUMBER = (
     "one number a sample. Is it the logit of the second of two classes, whose Sigmoid was left out? Then say "
@@ -29,14 +29,14 @@ ONE_NUMBER = (
 )
 """What is asked where one number a sample comes without a Sigmoid."""
 
+LABELS_ONLY = "--output-kind label-logits is for one number a label, of two labels or more, without a Softmax"
+"""The same of several labels."""
+
 SINGLE_ONLY = "--output-kind logit is for one number a sample without a Sigmoid"
 """What the user's word is for, where it does not fit."""
 
-MULTI_LABEL = (
-    "logits with a Sigmoid: multi-label classifiers are not supported, expected one logit with a Sigmoid, or one "
-    "per class with or without a Softmax"
-)
-"""By these words `graph.head` knows the layers of multi-label classifiers."""
+MULTI_LABEL = "logits with a Sigmoid at several positions of a sample: several labels are calibrated one set a sample"
+"""Why the labels of tokens or pixels are no head's."""
 
 
 def head_at(state: State, node: onnx.NodeProto, index: int) -> Head:
@@ -70,6 +70,7 @@ def head_at(state: State, node: onnx.NodeProto, index: int) -> Head:
         output_step=state.output_step,
         output_slack=state.output_slack,
         class_axis=state.class_axis,
+        multi_label=len(vectors) > 1 and (state.activation == "sigmoid" or state.labelled),
         node=state.where,
         op_type=node.op_type,
         features=layer.features,
@@ -159,7 +160,10 @@ def _take_in_link(state: State, layer: Linear) -> None:
         state.begin_logits(state.tensor)  # a sum of 1 that p and 1 - p are divided by changes nothing
     if layer.link == "sigmoid" and len(layer.vectors) > 1:
         if not state.summed:
-            raise Refused(f"{len(layer.vectors)} {MULTI_LABEL}")
+            raise Refused(
+                f"{len(layer.vectors)} labels, each with a sigmoid of the layer's own, which hides their logits; a "
+                "map goes behind the probabilities with --search none --output-kind label-probabilities"
+            )
         state.leave_to_graph(homogeneous=False)
 
 
@@ -185,8 +189,10 @@ def _check(state: State, layer: Linear, vectors: NDArray[np.float64]) -> None:
         raise Refused(f"{rows} class vectors, followed by {state.activation}; {SINGLE_ONLY}")
     if state.paired and rows > 1:
         raise Refused(f"1 - p beside the p of {rows} scores")
-    if rows > 1 and state.activation == "sigmoid":
+    if rows > 1 and state.activation == "sigmoid" and state.class_axis != ONE:
         raise Refused(f"{rows} {MULTI_LABEL}")
+    if state.labelled and (rows < 2 or state.activation not in ("none", "sigmoid") or linked):
+        raise Refused(f"{rows} class vectors, followed by {state.activation}; {LABELS_ONLY}")
     if not np.all(np.isfinite(vectors)):
         raise Refused(f"weight '{weight.name}' holds NaN or infinite values")
     if state.scale.ndim and state.scale.shape[0] not in (1, rows):

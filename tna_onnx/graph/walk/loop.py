@@ -69,15 +69,23 @@ class Walked:
     measure: str
 
 
-def walk_back(model: Model, output: str, *, single: bool = False) -> Walked:
+def walk_back(model: Model, output: str, *, kind: str | None = None) -> Walked:
     """Walk back from a graph output; the outcome is a head or a refusal.
 
     Args:
         model: the model.
         output: the graph output.
-        single: it is said to hold one logit a sample, whose Sigmoid was left out.
+        kind: what `--output-kind` says that it holds: `logit` and `label-logits` have no Sigmoid behind them.
     """
-    state = State(model, output, tensor=output, reader=len(model.proto.graph.node), logits=output, single=single)
+    state = State(
+        model,
+        output,
+        tensor=output,
+        reader=len(model.proto.graph.node),
+        logits=output,
+        single=kind == "logit",
+        labelled=kind == "label-logits",
+    )
     return Walked(
         outcome=_attempt(state),
         where=state.where,

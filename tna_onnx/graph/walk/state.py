@@ -51,6 +51,7 @@ class State:
         forks: number of products of two computed tensors that the walk has passed.
         class_axis: of several predictions a sample, 1 or -1; 0 for one prediction a sample.
         measure: what the scores are where they have no class vectors, and the largest is of the best class.
+        labelled: the output is said to hold the logits of several labels, whose Sigmoid was left out.
     """
 
     model: Model
@@ -85,6 +86,7 @@ class State:
     forks: int = 0
     class_axis: int = ONE
     measure: str = ""
+    labelled: bool = False
 
     def leave_to_graph(self, *, homogeneous: bool) -> None:
         """Note that only the graph itself computes the logits from the scores (rule 5)."""

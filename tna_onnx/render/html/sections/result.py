@@ -8,6 +8,7 @@ from tna_onnx.numerics.metric import METRICS
 from tna_onnx.render.html.blocks import Table, table
 from tna_onnx.render.html.svg import IntervalBar
 from tna_onnx.render.html.words import LOOKS, capital, interval_cell, metric_title, reach_of
+from tna_onnx.render.labels import label_heads, label_rows
 from tna_onnx.results.report import Comparison, Report
 
 __all__ = ["Result", "result"]
@@ -32,6 +33,7 @@ class Result:
         look: `better`, `worse` or `open`.
         measured_on: the samples, in words.
         metrics: before, after and differences.
+        labels: each label of samples with several; None for one class a sample.
         notes: what the user should know.
     """
 
@@ -42,6 +44,7 @@ class Result:
     look: str
     measured_on: str
     metrics: Table
+    labels: Table | None
     notes: tuple[str, ...]
 
 
@@ -60,6 +63,7 @@ def result(report: Report) -> Result:
         look,
         _HOW[c.how],
         _metrics(c),
+        _labels(report),
         report.notes,
     )
 
@@ -69,6 +73,14 @@ def _metrics(c: Comparison) -> Table:
     heads = ("", "before", "after", f"difference ({100 * level:g}% interval)", "better | worse")
     caption = f"{c.data}: N = {c.before.n:,}, {c.before.bins} bins"
     return table(heads, [_row(c, name) for name in METRICS], caption, "metrics")
+
+
+def _labels(report: Report) -> Table | None:
+    labels = report.labels
+    if not labels:
+        return None
+    caption = f"Each label: N = {report.comparison.before.n:,}, {report.comparison.before.bins} bins"
+    return table(label_heads(labels), label_rows(labels), caption, "sortable numbers")
 
 
 def _row(c: Comparison, name: str) -> tuple[str | IntervalBar, ...]:

@@ -101,6 +101,8 @@ probabilities = scores / scores.sum(axis=1, keepdims=True)""",
     "probabilities": "probabilities = scores",
     "positive_probability": "probabilities = scores  # of the second class",
     "positive_logit": "probabilities = 1 / (1 + np.exp(-scores))  # of the second class",
+    "label_probabilities": "probabilities = scores  # of each label",
+    "label_logits": "probabilities = 1 / (1 + np.exp(-scores))  # of each label",
     "mapped": "probabilities = scores  # a dictionary from class to probability for each sample",
 }
 
@@ -156,6 +158,8 @@ _CPP_ENDS = {
     "probabilities": "  // probabilities of the classes",
     "positive_probability": "  // the probability of the second class",
     "positive_logit": "  for (double& value : p) value = 1 / (1 + std::exp(-value));  // of the second class",
+    "label_probabilities": "  // the probability of each label",
+    "label_logits": "  for (double& value : p) value = 1 / (1 + std::exp(-value));  // of each label",
 }
 
 
@@ -188,6 +192,8 @@ const probabilities = powers.map((power) => power / sum);""",
     "probabilities": "const probabilities = scores;",
     "positive_probability": "const probabilities = scores; // of the second class",
     "positive_logit": "const probabilities = scores.map((score) => 1 / (1 + Math.exp(-score))); // of the second class",
+    "label_probabilities": "const probabilities = scores; // of each label",
+    "label_logits": "const probabilities = scores.map((score) => 1 / (1 + Math.exp(-score))); // of each label",
 }
 
 

@@ -1,0 +1,339 @@
+"""Models with several labels a sample, from the command line to the written file."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from numpy.typing import NDArray
+from onnx import helper
+from scipy import special
+
+import tna_onnx
+from tests.builders import small_model, tensor_info
+from tests.support import cli
+from tna_onnx.errors import DataError, UnsupportedModel, UsageError
+
+N_FEATURES, LABELS = 8, 4
+NAMES = ("sea", "sky", "sun", "rain")
+RNG = np.random.default_rng(0)
+WEIGHT = RNG.normal(size=(LABELS, N_FEATURES)).astype(np.float32)
+BIAS = RNG.normal(size=LABELS).astype(np.float32)
+# the models' logits are so many times those that the labels come from, and the last two are off by a constant
+TOO_LARGE = np.array([3.0, 1.5, 2.0, 0.8])
+SHIFT = np.array([0.0, 0.0, 1.0, -1.0])
+
+
+def model(form: str = "sigmoid") -> Any:
+    """A head behind a ReLU, and what may follow it."""
+    nodes = [helper.make_node("Relu", ["x"], ["z"])]
+    outputs = [tensor_info("p", ["N", LABELS])]
+    tensors: dict[str, Any] = {"w": WEIGHT, "b": BIAS}
+    if form == "columns":  # one classifier a label, side by side
+        columns = []
+        for c in range(LABELS):
+            tensors[f"w{c}"] = WEIGHT[c : c + 1]
+            tensors[f"b{c}"] = BIAS[c : c + 1]
+            nodes.append(helper.make_node("Gemm", ["z", f"w{c}", f"b{c}"], [f"s{c}"], name=f"head{c}", transB=1))
+            nodes.append(helper.make_node("Sigmoid", [f"s{c}"], [f"p{c}"]))
+            columns.append(f"p{c}")
+        del tensors["w"], tensors["b"]
+        nodes.append(helper.make_node("Concat", columns, ["p"], axis=1))
+        return small_model(nodes, [tensor_info("x", ["N", N_FEATURES])], outputs, tensors)
+    nodes.append(helper.make_node("Gemm", ["z", "w", "b"], ["logits"], name="head", transB=1))
+    if form in ("logits", "both"):
+        outputs.insert(0, tensor_info("logits", ["N", LABELS]))
+    if form == "logits":
+        outputs.pop()
+    else:
+        nodes.append(helper.make_node("Sigmoid", ["logits"], ["p"]))
+    if form == "label":
+        tensors["half"] = np.float32(0.5)
+        nodes.append(helper.make_node("Greater", ["p", "half"], ["label"]))
+        outputs.append(tensor_info("label", ["N", LABELS], np.bool_))
+    if form == "written out":
+        nodes.pop()
+        tensors["one"] = np.float32(1)
+        nodes += [
+            helper.make_node("Neg", ["logits"], ["minus"]),
+            helper.make_node("Exp", ["minus"], ["e"]),
+            helper.make_node("Add", ["e", "one"], ["d"]),
+            helper.make_node("Div", ["one", "d"], ["p"]),
+        ]
+    return small_model(nodes, [tensor_info("x", ["N", N_FEATURES])], outputs, tensors)
+
+
+FORMS = ("sigmoid", "both", "label", "written out", "columns", "logits")
+
+
+def samples(n: int, seed: int) -> dict[str, NDArray[Any]]:
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, N_FEATURES)).astype(np.float32)
+    logits = np.maximum(x, 0) @ WEIGHT.T + BIAS
+    labels = (rng.random((n, LABELS)) < special.expit(logits / TOO_LARGE - SHIFT)).astype(np.int64)
+    return {"x": x, "labels": labels}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    np.savez(tmp_path / "calib.npz", **samples(600, 1))
+    np.savez(tmp_path / "test.npz", **samples(900, 2))
+    return tmp_path
+
+
+def written(folder: Path, form: str, *words: str) -> tuple[Any, NDArray[Any]]:
+    """Calibrate on the command line; return the report and the new file's probabilities of the test data."""
+    onnx.save(model(form), folder / "m.onnx")
+    kind = ["--output-kind", "label-logits"] if form == "logits" else []
+    result = cli(
+        "calibrate", folder / "m.onnx", "--calib", folder / "calib.npz", "--eval", folder / "test.npz", "--device",
+        "cpu", "-o", folder / "o.onnx", "--json", folder / "r.json", *kind, *words,
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    return json.loads((folder / "r.json").read_text("utf-8")), ran(folder / "o.onnx", form)
+
+
+def ran(path: Path, form: str) -> NDArray[Any]:
+    session = onnxruntime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])
+    name = "logits" if form == "logits" else "p"
+    (values,) = session.run([name], {"x": samples(900, 2)["x"]})
+    return special.expit(values.astype(np.float64)) if form == "logits" else values.astype(np.float64)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_each_form_is_calibrated_and_its_file_gives_the_reported_numbers(folder: Path, form: str) -> None:
+    metrics = pytest.importorskip("sklearn.metrics")
+    report, p = written(folder, form)
+    labels = samples(900, 2)["labels"]
+    after = report["comparison"]["after"]
+    assert after["n"] == 900
+    assert after["nll"] == pytest.approx(
+        np.mean([metrics.log_loss(labels[:, c], p[:, c]) for c in range(LABELS)]), abs=1e-5
+    )
+    assert after["brier"] == pytest.approx(np.mean((p - labels) ** 2), abs=1e-5)
+    assert after["accuracy"] == pytest.approx(np.mean((p > 0.5) == labels), abs=1e-3)
+    assert after["nll"] < report["comparison"]["before"]["nll"] - 0.02
+    # slopes and shifts by label are what is wrong with these logits
+    assert report["method"] == "label-platt"
+    assert report["folded"] == (form != "columns")
+    # four standard errors: 1 / (sd of the logits, 1.5, times the root of 600 times 0.24)
+    np.testing.assert_allclose(report["parameters"]["slopes"], 1 / TOO_LARGE, atol=4 / (1.5 * np.sqrt(600 * 0.24)))
+    rows = report["labels"]
+    assert [row["positives"] for row in rows] == labels.sum(axis=0).tolist()
+    assert np.mean([row["after"]["nll"] for row in rows]) == pytest.approx(after["nll"], abs=1e-6)
+    assert np.mean([row["after"]["ece"] for row in rows]) == pytest.approx(after["ece"], abs=1e-6)
+
+
+@pytest.mark.parametrize("form", ["sigmoid", "columns"])
+@pytest.mark.parametrize("name", ["ts", "label-ts", "label-platt", "label-isotonic"])
+def test_every_map_is_written_as_it_was_scored(folder: Path, form: str, name: str) -> None:
+    report, _ = written(folder, form, "--map", name, "--search", "none", "--no-fail-if-worse")
+    assert report["map"] == name
+    folded = form == "sigmoid" and name != "label-isotonic"
+    assert report["folded"] == folded
+    assert bool(report["changes"]["nodes"]) != folded
+    # the file was run against the numerics, and its bound is that of rounding
+    assert report["verification"]["max_difference"] <= report["verification"]["bound"] < 1e-3
+
+
+@pytest.mark.parametrize("words", [("--no-fold",), ("--search", "sparse"), ("--method", "tna"), ("--objective", "ece")])
+def test_settings_of_the_search_are_for_labels_too(folder: Path, words: tuple[str, ...]) -> None:
+    report, p = written(folder, "sigmoid", *words, "--angle-step", "15", "--no-fail-if-worse")
+    labels = samples(900, 2)["labels"]
+    assert report["comparison"]["after"]["brier"] == pytest.approx(np.mean((p - labels) ** 2), abs=1e-5)
+
+
+def test_a_tilted_weight_of_labels_is_that_of_classes() -> None:
+    """The search knows class vectors alone: one row a label, turned as any other."""
+    words = {"search": "sparse", "map": "none", "ensemble_size": "inf", "max_accuracy_drop": 100.0}
+    report = tna_onnx.calibrate(model(), samples(600, 1), angle_step=15.0, **words)
+    assert report.angle > 0
+    turned = {t.name: onnx.numpy_helper.to_array(t) for t in report.recalibrated.graph.initializer}
+    # the limit of many members is cos(mRC) times the weight, and the bias goes with it
+    factor = np.cos(np.radians(report.angle))
+    np.testing.assert_allclose(turned["w"], factor * WEIGHT, rtol=1e-5)
+    np.testing.assert_allclose(turned["b"], factor * BIAS, rtol=1e-5)
+
+
+def test_keeping_predictions_moves_no_probability_across_a_half(folder: Path) -> None:
+    report, p = written(folder, "sigmoid", "--predictions", "keep")
+    assert report["map"] in ("none", "ts", "label-ts")
+    assert report["changed_predictions"] == 0
+    onnx.save(model(), folder / "m.onnx")
+    before = ran(folder / "m.onnx", "sigmoid")
+    sure = np.abs(before - 0.5) > 1e-4
+    np.testing.assert_array_equal((p > 0.5)[sure], (before > 0.5)[sure])
+
+
+def test_without_held_out_data_the_numbers_are_cross_fitted(folder: Path) -> None:
+    report = tna_onnx.calibrate(model(), folder / "calib.npz", classes=NAMES)
+    assert report.comparison.how == "cross-fitted"
+    assert report.comparison.before.n == 600
+    assert tuple(row.label for row in report.labels) == NAMES
+    assert report.bin_free_after.cumulative.kuiper_p is None
+
+
+def test_a_label_that_never_holds_has_the_shared_temperature_and_a_note(folder: Path) -> None:
+    data = samples(600, 1)
+    data["labels"][:, 2] = 0
+    report = tna_onnx.calibrate(model(), data, map="label-platt", search="none", classes=NAMES, fail_if_worse=False)
+    notes = "\n".join(report.notes)
+    assert "the calibration data have no sample with 1 of 4 labels (sun)" in notes
+    assert "1 of 4 labels have the temperature of all labels, as they lack samples for a fit of their own: sun" in notes
+    assert [row.shared for row in report.labels] == [False, False, True, False]
+    assert report.parameters["intercepts"][2] == 0
+
+
+def test_columns_in_another_order_are_refused(folder: Path) -> None:
+    data = samples(600, 1)
+    # as sure as their own labels, so that an order can be told
+    data["labels"] = (np.maximum(data["x"], 0) @ WEIGHT.T + BIAS > 0).astype(np.int64)
+    data["labels"][::7] = 1 - data["labels"][::7]
+    data["labels"] = data["labels"][:, [1, 0, 2, 3]].copy()
+    with pytest.raises(DataError, match=r"another order of the label columns.*'sea: column sky'"):
+        tna_onnx.calibrate(model(), data, classes=NAMES)
+
+
+# ---- other commands
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_other_commands_read_the_written_file(folder: Path, form: str) -> None:
+    report, _ = written(folder, form)
+    result = cli("evaluate", folder / "o.onnx", "--data", folder / "test.npz", "--json", folder / "e.json")
+    assert result.exit_code == 0, result.output
+    evaluated = json.loads((folder / "e.json").read_text("utf-8"))
+    # probabilities in float32 against logits
+    assert evaluated["metrics"]["nll"] == pytest.approx(report["comparison"]["after"]["nll"], abs=1e-4)
+    assert evaluated["metrics"]["ece"] == pytest.approx(report["comparison"]["after"]["ece"], abs=1e-3)
+    assert len(evaluated["labels"]) == LABELS
+    assert "each label, 15 bins" in result.output
+    kind = ["--output-kind", "label-logits"] if form == "logits" else []
+    result = cli("verify", folder / "m.onnx", folder / "o.onnx", "--data", folder / "test.npz")
+    assert result.exit_code == 0, result.output
+    assert "sound" in result.output
+    result = cli("compare", folder / "m.onnx", folder / "o.onnx", "--data", folder / "test.npz", *kind)
+    assert result.exit_code == 0, result.output
+    assert re.search(r"better than m.onnx in .*NLL", result.output)
+
+
+def test_inspect_says_that_a_model_is_multi_label_and_what_it_needs(folder: Path) -> None:
+    onnx.save(model(), folder / "m.onnx")
+    result = cli("inspect", folder / "m.onnx")
+    assert result.exit_code == 0
+    assert (
+        "kind     multi-label: 4 labels, each with a sigmoid of its own; data need labels of shape (N, 4)"
+        in result.output
+    )
+    onnx.save(model("columns"), folder / "m.onnx")
+    result = cli("inspect", folder / "m.onnx")
+    assert result.exit_code == 3
+    assert "multi-label, 4 labels without one linear layer for all of them: a map can go behind" in result.output
+
+
+def test_a_page_and_figures_have_a_row_for_each_label(folder: Path) -> None:
+    written(folder, "sigmoid", "--classes", str(names(folder)), "--report", str(folder / "r.html"))
+    page = (folder / "r.html").read_text("utf-8")
+    for name in NAMES:
+        assert page.count(name) > 2
+    assert "Each sample has several labels" in page
+
+
+def names(folder: Path) -> Path:
+    path = folder / "names.txt"
+    path.write_text("\n".join(NAMES), "utf-8")
+    return path
+
+
+def test_gates_are_of_the_means_over_labels(folder: Path) -> None:
+    onnx.save(model(), folder / "m.onnx")
+    result = cli("evaluate", folder / "m.onnx", "--data", folder / "test.npz", "--max-ece", "1", "--max-nll", "0.1")
+    assert result.exit_code == 1
+    assert "--max-ece 1 missed: ECE is" in result.output
+
+
+REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
+    "guard": (
+        ("guard", "m.onnx", "--calib", "calib.npz", "--coverage", "90", "-o", "o.onnx"),
+        "several labels a sample",
+    ),
+    "add": (("calibrate", "m.onnx", "--calib", "calib.npz", "--add", "confidence"), "several labels a sample"),
+    "shift": (("shift", "m.onnx", "--calib", "calib.npz", "--target-prior", "uniform"), "several labels a sample"),
+    "study": (
+        ("study", "m.onnx", "--calib", "calib.npz", "--eval", "test.npz", "-o", "out", "--only", "angle"),
+        "several labels a sample",
+    ),
+    "features": (("features", "m.onnx", "--data", "calib.npz", "--cache", "store"), "samples with several labels"),
+    "cache": (("calibrate", "m.onnx", "--calib", "calib.npz", "--cache", "store"), "leave --cache and --engine out"),
+    "platt": (("calibrate", "m.onnx", "--calib", "calib.npz", "--map", "platt"), "use --map ts, label-ts, label-platt"),
+    "refit": (
+        ("calibrate", "m.onnx", "--calib", "calib.npz", "--anchor", "refit", "--search", "sparse"),
+        "this model gives labels; use --anchor original",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_not_for_labels_is_refused_with_the_reason(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    words, reason = REFUSED[case]
+    onnx.save(model(), folder / "m.onnx")
+    monkeypatch.chdir(folder)
+    result = cli(*words)
+    assert result.exit_code in (2, 3, 4), result.output
+    assert reason in result.output
+    assert not (folder / "o.onnx").exists()
+
+
+def test_labels_of_a_softmax_model_and_maps_by_label_do_not_go_together(folder: Path) -> None:
+    proto = model()
+    proto.graph.node[-1].CopyFrom(helper.make_node("Softmax", ["logits"], ["p"], axis=1))
+    with pytest.raises(DataError, match="one class a sample"):
+        tna_onnx.calibrate(proto, folder / "calib.npz")
+    with pytest.raises(UnsupportedModel, match=r"followed by softmax|one class a sample"):
+        tna_onnx.calibrate(proto, folder / "calib.npz", output_kind="label-logits")
+    x = samples(600, 1)["x"]
+    classes = np.argmax(x @ WEIGHT.T + np.random.default_rng(0).gumbel(size=(600, LABELS)), axis=1)
+    with pytest.raises(UnsupportedModel, match="label-ts is for several labels a sample"):
+        tna_onnx.calibrate(proto, {"x": x, "labels": classes}, map="label-ts")
+
+
+def test_models_of_both_kinds_are_not_compared(folder: Path) -> None:
+    proto = model()
+    proto.graph.node[-1].CopyFrom(helper.make_node("Softmax", ["logits"], ["p"], axis=1))
+    with pytest.raises(UsageError, match="one gives several labels a sample, the other one class"):
+        tna_onnx.compare([model(), proto], folder / "calib.npz")
+
+
+def test_a_gate_beside_a_classifier_is_no_head_of_labels() -> None:
+    """An output of attributes beside the classes: the classes are the classifier's, unless the other is named."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["z"]),
+        helper.make_node("Gemm", ["z", "w", "b"], ["s"], name="classes", transB=1),
+        helper.make_node("Softmax", ["s"], ["p"], axis=1),
+        helper.make_node("Gemm", ["z", "w2", "b"], ["t"], name="attributes", transB=1),
+        helper.make_node("Sigmoid", ["t"], ["q"]),
+    ]
+    outputs = [tensor_info(name, ["N", LABELS]) for name in "pq"]
+    proto = small_model(
+        nodes, [tensor_info("x", ["N", N_FEATURES])], outputs, {"w": WEIGHT, "w2": WEIGHT[::-1].copy(), "b": BIAS}
+    )
+    data = samples(600, 1)
+    with pytest.raises(DataError, match="one class a sample"):
+        tna_onnx.calibrate(proto, data)
+    data["labels"] = data["labels"][:, ::-1].copy()
+    report = tna_onnx.calibrate(proto, data, output_name="q", fail_if_worse=False, search="none")
+    assert report.head == "attributes"
+
+
+def test_a_file_that_says_labels_and_holds_other_numbers_is_refused(folder: Path) -> None:
+    """Logits that are taken for probabilities of labels."""
+    with pytest.raises(DataError, match="say --output-kind label-logits"):
+        tna_onnx.evaluate(model("logits"), folder / "test.npz", output_kind="label-probabilities")

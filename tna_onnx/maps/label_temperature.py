@@ -1,0 +1,71 @@
+"""Temperature by label, for several labels a sample: s'_c = s_c / T_c, each T_c > 0 with the least NLL of its label.
+
+Labels without enough samples for one share a temperature (`maps.labels`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tna_onnx.maps.base import Folding, Reduce
+from tna_onnx.maps.labels import LabelColumns, brief_of
+from tna_onnx.maps.temperature import Temperature
+from tna_onnx.numerics.ops import Ops
+
+__all__ = ["LabelTemperature"]
+
+
+@dataclass(frozen=True)
+class LabelTemperature:
+    """Logits divided by the temperature of their label.
+
+    Attributes:
+        temperatures: T_c, C values.
+        shared: labels whose temperature is that of all labels.
+    """
+
+    temperatures: tuple[float, ...]
+    shared: tuple[int, ...] = ()
+
+    name: ClassVar[str] = "label-ts"
+    # T > 0: no probability crosses 1/2
+    keeps_order: ClassVar[bool] = True
+    foldable: ClassVar[bool] = True
+    needs_features: ClassVar[bool] = False
+    binary: ClassVar[bool] = False
+    options: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+
+    @property
+    def brief(self) -> dict[str, Any]:
+        """The temperatures, and the labels with the shared one."""
+        return brief_of(self.shared, temperatures=self.temperatures)
+
+    def forward(self, op: Ops, logits: Any, features: Any = None) -> Any:  # noqa: ARG002
+        """Return s_c / T_c."""
+        return op.mul(logits, op.const(1 / np.array(self.temperatures)))
+
+    def folded(self) -> Folding:
+        """Return the factors 1 / T_c."""
+        return Folding(1 / np.array(self.temperatures))
+
+    @classmethod
+    def fit(cls, reduce: Reduce, *, start: LabelTemperature | None = None) -> LabelTemperature:  # noqa: ARG003
+        """Fit the shared T, then each label's.
+
+        Args:
+            reduce: runs over chunks of (logits, labels), (B, C) each.
+            start: not used; there is nothing to gain.
+
+        Raises:
+            DataError: as `Temperature.fit`, of all labels together; or labels that are one class a sample.
+        """
+        columns = LabelColumns.of(reduce)
+        together = Temperature.fit(reduce)
+        own = columns.fits(lambda each: Temperature.fit(each, start=together))
+        return cls(
+            tuple((each or together).temperature for each in own), tuple(c for c, each in enumerate(own) if not each)
+        )
