@@ -122,7 +122,6 @@ def test_a_dry_run_writes_nothing(small: Small, tmp_path: Path) -> None:
         (["--ood-data", "d"], 2, "--ood-data are for the output ood"),
         (["--add", "set", "--ood-data", "d"], 2, "--ood-data are for the output ood"),
         (["--add", "set", "--coverage", "99.9"], 4, "need 999 samples, and there are 750"),
-        (["--add", "set", "--dials", "--per-class"], 2, "one threshold for all classes"),
         (["--add", "set", "--prefix", "x"], 0, ""),
     ],
 )

@@ -86,7 +86,8 @@ level_options = together(
     click.option(
         "--dials",
         is_flag=True,
-        help="Make coverage and risk graph inputs too, as fractions; a caller who gives none gets the levels above.",
+        help="Make coverage, risk and class_prior graph inputs too, as fractions; a caller who gives none gets the "
+        "levels above, and the class frequencies of the samples.",
     ),
     click.option(
         "--prefix",

@@ -15,12 +15,13 @@ from tna_onnx.data import Source
 from tna_onnx.errors import CheckFailed
 from tna_onnx.extraction.sessions import open_model, open_part
 from tna_onnx.graph.checker import checker_complaint
-from tna_onnx.graph.decisions import Guarded, add_decisions, add_scores
+from tna_onnx.graph.decisions import add_decisions, add_scores
+from tna_onnx.graph.guarded import Guarded
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.outputs import tensor_outputs
 from tna_onnx.graph.own_names import provenance
 from tna_onnx.graph.save import pending
-from tna_onnx.guarding.decide import check_decisions, largest_change
+from tna_onnx.guarding.decide import check_decisions, check_posterior, largest_change
 from tna_onnx.guarding.dials import dial_inputs
 from tna_onnx.guarding.job import GuardJob
 from tna_onnx.guarding.measure import measure, measure_detection
@@ -121,15 +122,18 @@ def _checked(opened: Opened, chosen: _Chosen, written: Session, names: dict[str,
     size = opened.batch_size
     # whole batches, the same as the scores were computed in
     first = np.arange(len(opened.source))[: max(size, _CHECKED // size * size)]
-    decided = collect_values(written, opened.output, names, opened.source, size, progress, rows=first, stage="check")
+    kept = _columns(names)
+    decided = collect_values(written, opened.output, kept, opened.source, size, progress, rows=first, stage="check")
     check_decisions(decided, chosen.scores.first(len(first)), chosen.thresholds, opened.source.describe())
+    if "posterior" in names:
+        check_posterior(written, opened.output, names["posterior"], next(iter(opened.source.batches(size, first))))
     source_session = open_model(opened.model, opened.device)
     return largest_change(source_session, written, tensor_outputs(opened.model), opened.source, first, size)
 
 
 def _measured(job: GuardJob, opened: Opened, written: Session, progress: Progress) -> Decisions:
     """Measure what the written file decides."""
-    names = job.settings.outputs
+    names = _columns(job.settings.outputs)
     level = job.settings.confidence_level
     shown = opened.shown
 
@@ -145,6 +149,11 @@ def _measured(job: GuardJob, opened: Opened, written: Session, progress: Progres
         )
     fresh = opened.held_out is not None
     return measure(known, opened.output.n_classes, level, shown.describe(), fresh=fresh, detection=detection)
+
+
+def _columns(names: dict[str, str]) -> dict[str, str]:
+    """Return the outputs that say one thing of a sample and its class."""
+    return {role: name for role, name in names.items() if role != "posterior"}
 
 
 def _temperature(guarded: Guarded) -> float:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.errors import DataError
-from tna_onnx.graph.decision_ops import Dial
-from tna_onnx.guarding.dials import accept_dial, dial_threshold, set_dial
+from tna_onnx.graph.dials import Dials
+from tna_onnx.guarding.dials import default_thresholds, prior_dial, risk_dial, set_dial
 from tna_onnx.guarding.samples import Values
 from tna_onnx.guarding.settings import GuardSettings
 from tna_onnx.numerics.conformal import quantile, samples_needed
@@ -29,13 +29,13 @@ class Thresholds:
 
     Attributes:
         values: `accept` of the confidence, `set` of the set score, [] or [C], `ood` of the outlier score; float32.
-        dials: levels that callers may choose in place of `accept` and `set`.
+        dials: levels that callers may choose in place of `accept` and `set`, and class frequencies.
         vacuous: classes that every set holds, because they have too few samples.
         notes: what the user should know, in sentences.
     """
 
     values: dict[str, NDArray[np.float32]] = field(default_factory=dict)
-    dials: dict[str, Dial] = field(default_factory=dict)
+    dials: Dials = field(default_factory=Dials)
     vacuous: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -56,13 +56,13 @@ def choose_thresholds(
         DataError: too few samples for a level, or none of the thresholds reaches it.
     """
     found: dict[str, NDArray[np.float32]] = {}
-    dials: dict[str, Dial] = {}
+    dials = Dials()
     vacuous: tuple[int, ...] = ()
     notes: list[str] = []
     if "accept" in settings.add:
         found["accept"] = _accept(values, settings, n_classes, where)
         if settings.dials:
-            dials["accept"] = accept_dial(values, settings, n_classes)
+            dials = replace(dials, accept=risk_dial(values, settings, n_classes))
     if "set" in settings.add:
         # a temperature that was chosen on samples says nothing of sets of others
         kept = fresh if settings.set_temperature == "auto" else np.ones_like(fresh)
@@ -70,12 +70,14 @@ def choose_thresholds(
         found["set"], vacuous = _of_sets(own, values.labels[kept], settings, n_classes, where)
         notes = _set_notes(own, found["set"], vacuous, settings)
         if settings.dials:
-            dials["set"] = set_dial(own, settings)
+            dials = replace(dials, set=set_dial(own, values.labels[kept], settings, n_classes))
     if "ood" in settings.add:
         known = _varied(values.values["ood"][fresh], settings, where)
         found["ood"] = _rate(known, 1 - settings.false_alarm / 100, _alarm_words(settings), where)
     # what the file compares with where nobody turns a dial
-    found |= {role: dial_threshold(dial) for role, dial in dials.items()}
+    found |= default_thresholds(dials)
+    if "class_prior" in settings.inputs:
+        dials = replace(dials, prior=prior_dial(values.labels, settings, n_classes))
     return Thresholds(found, dials, vacuous, tuple(notes))
 
 
