@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from tna_onnx.calibration.decided import told_in_file
 from tna_onnx.data import Source
 from tna_onnx.errors import CheckFailed
 from tna_onnx.extraction.sessions import open_model, open_part
@@ -53,8 +55,13 @@ class _Chosen:
     fresh: npt.NDArray[np.bool_]
 
 
-def guard(job: GuardJob, progress: Progress) -> Guard:
+def guard(job: GuardJob, progress: Progress, check: Callable[[Path], object] | None = None) -> Guard:
     """Add decisions to a model and write it.
+
+    Args:
+        job: what was asked for.
+        progress: called with (stage, done, total).
+        check: called with the path of the new file before it gets its name, to refuse it.
 
     Raises:
         UsageError, UnsupportedModel, DataError, DeviceError, CheckFailed: see `tna_onnx.guard`.
@@ -71,6 +78,8 @@ def guard(job: GuardJob, progress: Progress) -> Guard:
         _check_file(model, path)
         written = open_session(path, path.name, opened.device)
         change = _checked(opened, chosen, written, settings.outputs, progress)
+        if check is not None:
+            check(path)
         decisions = _measured(job, opened, written, progress)
         size = path.stat().st_size
     temperature = _temperature(chosen.guarded)
@@ -173,6 +182,8 @@ def _metadata(job: GuardJob, opened: Opened, chosen: _Chosen) -> dict[str, str]:
         "guard": json.dumps(dataclasses.asdict(job.settings)),
         "guard_data_sha256": opened.source.digest(),
         "guard_samples": str(len(opened.source)),
+        "guard_source_sha256": opened.model.sha256,
+        **told_in_file(opened.source, "guard"),
         **found,
     }
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from tna_onnx.calibration.decided import decided_on
 from tna_onnx.calibration.leaks import Told, check_leaks
 from tna_onnx.data import InputSpec, Source
 from tna_onnx.data.digest import sample_form
@@ -121,7 +122,7 @@ def open_guard(job: GuardJob) -> Opened:
         fit=fit or source,
         fit_rows=rows,
         held_out=held_out,
-        unknown=_unknown(job, inputs),
+        unknown=_unknown(job, inputs, source),
         device=device,
         batch_size=size,
         provider=session.provider,
@@ -151,7 +152,10 @@ def target_of(job: GuardJob, model: Model) -> Path | None:
 def _leaks(job: GuardJob, model: Model, source: Source, held_out: Source | None) -> tuple[str, ...]:
     judging = None if held_out is None else Told(held_out, sample_form(held_out))
     told = Told(source, sample_form(source))
-    return check_leaks(model, told, judging, job.calib.limits, cross_fits=False)
+    notes = check_leaks(model, told, judging, job.calib.limits, cross_fits=False)
+    for each in (told, judging):
+        notes += () if each is None else decided_on(model, each, job.calib.limits)
+    return notes
 
 
 def _label_warnings(
@@ -201,9 +205,9 @@ def _to_fit(fit: Source | None, source: Source, settings: GuardSettings) -> NDAr
     return np.sort(shuffled[: len(source) // 2])
 
 
-def _unknown(job: GuardJob, inputs: tuple[InputSpec, ...]) -> Source | None:
+def _unknown(job: GuardJob, inputs: tuple[InputSpec, ...], known: Source) -> Source | None:
     if job.unknown is None:
         return None
     if "ood" not in job.settings.add:
         raise UsageError("--ood-data are for the output ood; add it with --add ood, or leave them out")
-    return open_unknown(job.unknown, inputs)
+    return open_unknown(job.unknown, inputs, known)

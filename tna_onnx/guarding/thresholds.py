@@ -68,7 +68,7 @@ def choose_thresholds(
         kept = fresh if settings.set_temperature == "auto" else np.ones_like(fresh)
         own = values.values["set"][kept]
         found["set"], vacuous = _of_sets(own, values.labels[kept], settings, n_classes, where)
-        notes = _set_notes(own, found["set"], vacuous, settings)
+        notes = _set_notes(own, found["set"], vacuous, settings, n_classes)
         if settings.dials:
             dials = replace(dials, set=set_dial(own, values.labels[kept], settings, n_classes))
     if "ood" in settings.add:
@@ -115,25 +115,38 @@ def _alarm_words(settings: GuardSettings) -> str:
 
 
 def _set_notes(
-    own: NDArray[np.float32], threshold: NDArray[np.float32], vacuous: tuple[int, ...], settings: GuardSettings
+    own: NDArray[np.float32],
+    threshold: NDArray[np.float32],
+    vacuous: tuple[int, ...],
+    settings: GuardSettings,
+    n_classes: int,
 ) -> list[str]:
     notes = [_vacuous_note(vacuous, settings)] if vacuous else []
     if not settings.per_class:
-        notes += _tie_notes(own, threshold, settings)
+        notes += _tie_notes(own, threshold, settings, n_classes)
     return notes
 
 
-def _tie_notes(scores: NDArray[np.float32], threshold: NDArray[np.float32], settings: GuardSettings) -> list[str]:
-    """Say that many scores are equal to the threshold, so that sets hold more than they need to."""
+def _tie_notes(
+    scores: NDArray[np.float32], threshold: NDArray[np.float32], settings: GuardSettings, n_classes: int
+) -> list[str]:
+    """Say that many scores are equal to the threshold, so that sets hold more than they need to, and why."""
     share = float(np.mean(scores <= threshold))
     if share < settings.coverage / 100 + _TIED:
         return []
-    advice = "recalibrate the model first"
-    if settings.set_score != "lac":
-        advice += ", or use --set-score lac"
+    sums = settings.set_score != "lac"
+    at_end = min(abs(float(threshold)), abs(1 - float(threshold))) <= _ROUNDING
+    why, advice = "the model gives few different probabilities", "leave it, or use a model that gives more"
+    if sums and n_classes == 2:
+        why, advice = "the less likely of two classes always has the sum 1", "use --set-score lac"
+    elif sums and at_end:
+        why = "probabilities round to 0 and 1, and the least likely class always has the sum 1"
+        advice = "recalibrate the model first, or use --set-score lac"
+    elif at_end:
+        why, advice = "probabilities round to 0 and 1", "recalibrate the model first"
     return [
-        f"{share:.1%} of the samples are within the threshold, as many share one score: probabilities round "
-        f"to 0 and 1, and sets are larger than they need to be; {advice}"
+        f"{share:.1%} of the samples are within the threshold, as many share one score: {why}, and sets are larger "
+        f"than they need to be; {advice}"
     ]
 
 

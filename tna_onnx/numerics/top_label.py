@@ -1,4 +1,4 @@
-"""How far a stated confidence is off, on samples that it was not fitted on: ECE and NLL of the top label, with intervals.
+"""How far a stated confidence is off, on samples that it was not fitted on: ECE and NLL of the top label.
 
 The label of a sample is whether it is classified right. Its NLL is -log c where it is, and -log(1 - c) where it is not.
 
@@ -25,11 +25,14 @@ _DOUBT = 2.0**-24
 _BINS = 15
 
 
-def top_label_errors(confidence: NDArray[np.floating[Any]], hit: NDArray[np.bool_], level: float) -> dict[str, Interval]:
+def top_label_errors(
+    confidence: NDArray[np.floating[Any]], hit: NDArray[np.bool_], level: float
+) -> dict[str, Interval]:
     """Return `ece` (a fraction, 15 bins of equal width) and `nll` (nats) of the top label with their intervals.
 
-    Measured at a level of 95 % for confidences that are calibrated, and for ones of logits that are 0.6 and 1.8 times as
-    large, N = 200, 1,000 and 5,000, 1,000 runs each: the ECE lies in its interval in COVERED, the NLL in NLL_COVERED.
+    Measured at a level of 95 %, N = 200, 1,000 and 5,000, 200 runs each, for confidences that are calibrated, and for
+    those of logits that are 0.6 and 1.8 times as large: the interval of the ECE held it in 97 to 100 %, that of the NLL
+    in 93 to 97 %.
 
     Args:
         confidence: (N,) stated probabilities that the sample is classified right.

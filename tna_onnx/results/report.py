@@ -176,6 +176,7 @@ class Report(Shown):
         classes_scarce: classes with fewer than five, but with one at least.
         missed: gates that the result missed, a line each; no file was written then.
         guard: the decisions that were added to the file, if any.
+        output_sha256: SHA-256 of the written file, its external data apart; empty if none was written.
     """
 
     model: str
@@ -217,6 +218,7 @@ class Report(Shown):
     classes_scarce: tuple[int, ...] = ()
     missed: tuple[str, ...] = ()
     guard: Guard | None = None
+    output_sha256: str = ""
 
     def __repr__(self) -> str:
         """Say in one line what was done, and what it changed."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from tna_onnx.calibration.decided import told_in_file
 from tna_onnx.data.suspicion import warnings_of
 from tna_onnx.engine.outputs import score_model
 from tna_onnx.errors import CheckFailed, DataError, UsageError
@@ -207,10 +208,13 @@ def _metadata(job: ShiftJob, opened: Opened, found: _Found) -> dict[str, str]:
         "target": found.target.tolist(),
         "samples": len(opened.source),
         "calib_sha256": opened.source.digest(),
+        **told_in_file(opened.source, "calib"),
+        "source_sha256": opened.model.sha256,
     }
     if found.estimated is not None and opened.unlabelled is not None:
         told["interval"] = found.estimated.interval.tolist()
         told["target_samples"] = len(opened.unlabelled)
         told["target_sha256"] = opened.unlabelled.digest()
+        told |= told_in_file(opened.unlabelled, "target")
     output = {**opened.output.provenance, "output_kind": opened.output.kind}
     return {**provenance(opened.model), **output, "shift": json.dumps(told)}
