@@ -111,7 +111,7 @@ def test_what_is_no_level_decides_nothing(
     if dial == "class_prior":
         assert not found["accept"].any()
         assert found["set"].all() or per_class
-    if dial == "risk" and not value == np.inf:
+    if dial == "risk" and value != np.inf:
         assert not found["accept"].any()
     other = {"coverage": "accept", "risk": "set"}.get(dial, "logits")
     np.testing.assert_array_equal(found[other], plain[other])
@@ -223,7 +223,7 @@ def test_a_file_in_which_inputs_with_a_default_are_constants(small: Small, tmp_p
     )
     onnx.save(old, tmp_path / "old.onnx")
     tna_onnx.guard(tmp_path / "old.onnx", small.calib, output=tmp_path / "g.onnx", **WORDS)
-    with pytest.raises(UnsupportedModel, match="IR version 3.*could not be turned"):
+    with pytest.raises(UnsupportedModel, match=r"IR version 3.*could not be turned"):
         tna_onnx.guard(tmp_path / "old.onnx", small.calib, output=tmp_path / "d.onnx", dials=True, **WORDS)
 
 

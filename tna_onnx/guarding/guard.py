@@ -22,12 +22,12 @@ from tna_onnx.graph.guarded import Guarded
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.outputs import tensor_outputs
 from tna_onnx.graph.own_names import provenance
-from tna_onnx.graph.save import pending
+from tna_onnx.graph.save import file_beside, pending
 from tna_onnx.guarding.decide import check_decisions, check_posterior, largest_change
 from tna_onnx.guarding.dials import dial_inputs
 from tna_onnx.guarding.job import GuardJob
 from tna_onnx.guarding.measure import measure, measure_detection
-from tna_onnx.guarding.opening import Opened, open_guard, target_of
+from tna_onnx.guarding.opening import Opened, open_guard
 from tna_onnx.guarding.outliers import outlier_of
 from tna_onnx.guarding.promises import new_outputs
 from tna_onnx.guarding.samples import Values, collect_values
@@ -69,7 +69,7 @@ def guard(job: GuardJob, progress: Progress, check: Callable[[Path], object] | N
     settings = job.settings
     opened = open_guard(job)
     model = opened.model
-    target = target_of(job, model)
+    target = file_beside(model, job.output, ".guard.onnx", overwrite=job.overwrite, dry_run=job.dry_run)
     chosen = _choose(job, opened, progress)
     metadata = _metadata(job, opened, chosen)
     thresholds = chosen.thresholds

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,14 +19,13 @@ from tna_onnx.extraction.isolated import open_source
 from tna_onnx.extraction.sessions import input_specs, open_model
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.outputs import ClassOutput, class_output, require_one_prediction
-from tna_onnx.graph.save import check_output
 from tna_onnx.guarding.job import GuardJob
 from tna_onnx.guarding.settings import GuardSettings
 from tna_onnx.guarding.thresholds import require_enough
 from tna_onnx.guarding.unknown import open_unknown
 from tna_onnx.runtime import Device, Session, parse_device
 
-__all__ = ["PROMISES", "Opened", "open_guard", "target_of"]
+__all__ = ["PROMISES", "Opened", "open_guard"]
 
 PROMISES = "thresholds are promises on new samples of one prediction each"
 """Why a model with several predictions a sample is refused."""
@@ -128,25 +126,6 @@ def open_guard(job: GuardJob) -> Opened:
         provider=session.provider,
         notes=notes,
     )
-
-
-def target_of(job: GuardJob, model: Model) -> Path | None:
-    """Return the path to write.
-
-    Raises:
-        UsageError: no such path, or one that would harm a file of the run.
-    """
-    if job.output is not None:
-        target = Path(job.output)
-    elif model.path is not None:
-        target = model.path.with_suffix(".guard.onnx")
-    elif job.dry_run:
-        return None
-    else:
-        raise UsageError("a model that is no file needs an output: the path of the file to write")
-    if job.output is not None or not job.dry_run:
-        check_output(model, target, overwrite=job.overwrite)
-    return target
 
 
 def _leaks(job: GuardJob, model: Model, source: Source, held_out: Source | None) -> tuple[str, ...]:
