@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from tests.runtimes.matrix import (
     Source,
     missing_module,
     missing_node_package,
+    node_modules,
     ort_session,
     quiet,
     run_in_node,
@@ -171,10 +174,12 @@ def run_onnx2torch(path: Path, x: np.ndarray, dials: Outputs) -> Outputs:
     import onnx2torch
     import torch
 
+    if dials:
+        raise DoesNotRun(f"an input with an initializer is a constant: {', '.join(dials)}")
     try:
         module = onnx2torch.convert(str(path)).eval()
         with torch.no_grad():
-            found = module(torch.from_numpy(x), *(torch.from_numpy(value) for value in dials.values()))
+            found = module(torch.from_numpy(x))
     # likewise
     except Exception as error:
         raise DoesNotRun(str(error)) from error
@@ -203,29 +208,37 @@ class Decider:
     Attributes:
         run: (path, samples, dials) gives all outputs.
         needs: what Python imports; or a package of Node.js.
-        node: whether it is one of those.
+        package: distribution that it comes from; empty for Node.js.
     """
 
     run: Callable[[Path, np.ndarray, Outputs], Outputs]
     needs: str
-    node: bool = False
+    package: str = ""
 
 
 DECIDERS: dict[str, Decider] = {
-    "ONNX Runtime": Decider(run_ort, "onnxruntime"),
-    "ONNX Runtime for Node.js": Decider(partial(run_node, package="onnxruntime-node"), "onnxruntime-node", node=True),
-    "ONNX Runtime Web (WASM)": Decider(partial(run_node, package="onnxruntime-web"), "onnxruntime-web", node=True),
-    "onnx reference evaluator": Decider(run_reference, "onnx"),
-    "OpenVINO": Decider(run_openvino, "openvino"),
-    "OpenCV classic engine": Decider(partial(run_opencv, engine="ENGINE_CLASSIC"), "cv2"),
-    "OpenCV new engine": Decider(run_opencv, "cv2"),
-    "TVM": Decider(run_tvm, "tvm"),
-    "tract": Decider(run_tract, "tract"),
-    "onnx2torch": Decider(run_onnx2torch, "onnx2torch"),
+    "ONNX Runtime": Decider(run_ort, "onnxruntime", "onnxruntime"),
+    "ONNX Runtime for Node.js": Decider(partial(run_node, package="onnxruntime-node"), "onnxruntime-node"),
+    "ONNX Runtime Web (WASM)": Decider(partial(run_node, package="onnxruntime-web"), "onnxruntime-web"),
+    "onnx reference evaluator": Decider(run_reference, "onnx", "onnx"),
+    "OpenVINO": Decider(run_openvino, "openvino", "openvino"),
+    "OpenCV classic engine": Decider(partial(run_opencv, engine="ENGINE_CLASSIC"), "cv2", "opencv-python-headless"),
+    "OpenCV new engine": Decider(run_opencv, "cv2", "opencv-python-headless"),
+    "TVM": Decider(run_tvm, "tvm", "apache-tvm"),
+    "tract": Decider(run_tract, "tract", "tract"),
+    "onnx2torch": Decider(run_onnx2torch, "onnx2torch", "onnx2torch"),
 }
 
 
 def missing(runtime: str) -> str | None:
     """Say what is not installed."""
     decider = DECIDERS[runtime]
-    return missing_node_package(decider.needs) if decider.node else missing_module(decider.needs)
+    return missing_module(decider.needs) if decider.package else missing_node_package(decider.needs)
+
+
+def version(runtime: str) -> str:
+    """Return the version of the package."""
+    decider = DECIDERS[runtime]
+    if decider.package:
+        return metadata.version(decider.package)
+    return str(json.loads((node_modules() / decider.needs / "package.json").read_text(encoding="utf-8"))["version"])

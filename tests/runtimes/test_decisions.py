@@ -18,6 +18,7 @@ NO_TURNING = (
     "ONNX Runtime Web (WASM)",
     "TVM",
     "tract",
+    "onnx2torch",
 )
 
 
