@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from common import arguments, markdown
@@ -46,8 +47,8 @@ def fitted(p: Floats, y: Ints) -> float:
     return float(np.exp(minimize_scalar(nll, bounds=(-2, 3), method="bounded", options={"xatol": 1e-3}).x))
 
 
-def own(scores: Floats, y: Ints) -> Floats:
-    """Return the scores of the true classes."""
+def own(scores: NDArray[Any], y: Ints) -> NDArray[Any]:
+    """Return the columns of the true classes."""
     return scores[np.arange(len(y)), y]
 
 
