@@ -33,7 +33,14 @@ from tna_onnx.results.comparison import ComparedModel, ModelComparison
 from tna_onnx.results.difference import ModelDifference, OtherOutput, OutputDifference
 from tna_onnx.results.evaluation import Evaluation
 from tna_onnx.results.gates import Gates
-from tna_onnx.results.guarding import ConfidenceGroup, Decisions, Detection, Guard, GuardInput, GuardOutput
+from tna_onnx.results.guarding import (
+    ConfidenceGroup,
+    Decisions,
+    Detection,
+    Guard,
+    GuardInput,
+    GuardOutput,
+)
 from tna_onnx.results.inspection import HeadInfo, Inspection
 from tna_onnx.results.report import Changes, Comparison, CurvePoint, MethodScores, Report
 from tna_onnx.results.shifting import ClassFrequency, Shift, ShiftEffect, ShiftEvidence

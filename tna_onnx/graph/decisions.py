@@ -32,6 +32,7 @@ GUARD = f"{PREFIX}/guard"
 
 _MIN_OPSET = 9  # Less and Greater
 _MIN_SORTING_OPSET = 11  # CumSum and ScatterElements
+_MIN_INTEGER_OPSET = 12  # Max and Min of whole numbers
 
 
 def add_scores(model: Model, guarded: Guarded) -> tuple[onnx.ModelProto, dict[str, str]]:
@@ -150,6 +151,8 @@ def _require_opset(model: Model, guarded: Guarded, dials: Dials) -> None:
     sorts = guarded.set_score is not None and guarded.set_score.name != "lac"
     if sorts or isinstance(dials.set, SetDial):
         needed = _MIN_SORTING_OPSET
+    if isinstance(dials.set, ClassSetDial):
+        needed = max(needed, _MIN_INTEGER_OPSET)
     if model.opset < needed:
         raise UnsupportedModel(
             f"{model.name}: has opset {model.opset}, too old for these outputs; convert it to opset {needed} or newer"

@@ -96,11 +96,6 @@ class ClassSetDial:
         """(C,) what a level is multiplied by and rounded up to get a rank."""
         return ((self.counts + 1) * (1 - _ROUNDING)).astype(np.float32)
 
-    @property
-    def counts32(self) -> Floats:
-        """(C,) the counts, in the type in which ranks are computed."""
-        return self.counts.astype(np.float32)
-
 
 @dataclass(frozen=True, eq=False)
 class PriorDial:
@@ -172,13 +167,13 @@ class DialOps(DecisionOps):
 
     def class_limits(self, dial: ClassSetDial) -> str:
         """Write the threshold of each class, (C,)."""
-        unknown = self._node("IsNaN", [dial.name])
-        level = self._node("Where", [unknown, self.const(1.0), dial.name])
-        rank = self._node("Ceil", [self.mul(level, self.const(dial.factors))])
-        place = self._node("Max", [self.add(rank, self.const(-1.0)), self.const(0.0)])
-        place = self._node("Min", [place, self.const(dial.counts32)])
-        place = self._node("Cast", [place], to=TensorProto.INT64)
-        return self._node("Gather", [self.const(dial.scores), self.add(place, self.integers(dial.starts))])
+        rank = self._node("Ceil", [self.mul(dial.name, self.const(dial.factors))])
+        place = self._node("Cast", [self.add(rank, self.const(-1.0))], to=TensorProto.INT64)
+        # as whole numbers: what is no number becomes any of them
+        place = self._node("Max", [place, self.integers([0])])
+        place = self._node("Min", [place, self.integers(dial.counts)])
+        limits = self._node("Gather", [self.const(dial.scores), self.add(place, self.integers(dial.starts))])
+        return self.add(limits, self.mul(dial.name, self.const(0.0)))
 
     def _count(self, holds: str) -> str:
         ones = self._node("Cast", [holds], to=TensorProto.FLOAT)
