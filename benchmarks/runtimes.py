@@ -212,7 +212,8 @@ Dials are inputs with a default: `coverage`, `risk` and `class_prior`. Every run
 defaults; only ONNX Runtime in Python (and C++, which it is written in) and the reference evaluator let a caller turn
 them. ONNX Runtime for Node.js passes over inputs that have a default, without a word: the decisions are those of the
 default. ONNX Runtime Web refuses them. OpenVINO, OpenCV's new engine, TVM, tract and onnx2torch take them for
-constants; the last cannot sort, which `aps` and `raps` need. OpenCV's classic engine ends the process while it reads such a file, so leave dials out where it is used.
+constants; the last cannot sort, which `aps` and `raps` need. OpenCV's classic engine ends the process while it reads
+such a file, so leave dials out where it is used.
 
 ## Known limits of others
 

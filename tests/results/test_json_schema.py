@@ -142,6 +142,7 @@ CLASSES = {
     "shift_effect": fields(ShiftEffect),
     "guard_input": fields(GuardInput),
     "decisions": fields(Decisions),
+    "confidence_calibration": fields(ConfidenceCalibration),
     "confidence_group": fields(ConfidenceGroup),
     "detection": fields(Detection),
     "compared_model": fields(ComparedModel),
