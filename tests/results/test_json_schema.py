@@ -34,6 +34,7 @@ from tna_onnx.results.difference import ModelDifference, OtherOutput, OutputDiff
 from tna_onnx.results.evaluation import Evaluation
 from tna_onnx.results.gates import Gates
 from tna_onnx.results.guarding import (
+    ConfidenceCalibration,
     ConfidenceGroup,
     Decisions,
     Detection,
