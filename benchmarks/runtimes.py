@@ -3,6 +3,8 @@
     python benchmarks/runtimes.py                  # prints the page and writes docs/compatibility.md
     python benchmarks/runtimes.py --output ''      # prints only
 
+Packages of Node.js: `npm install` in tests/runtimes/web, or TNA_ONNX_NODE_MODULES names their folder.
+
 `tests/runtimes/matrix.py` holds the models, runtimes and conversions; `tests/runtimes/test_runtimes.py` asserts what is
 printed here.
 """
@@ -22,6 +24,7 @@ sys.path.insert(0, str(ROOT))
 
 from tests.runtimes.decisions import DECIDERS, GUARDED, decided, disagreements, write_guarded  # noqa: E402
 from tests.runtimes.decisions import missing as decider_missing  # noqa: E402
+from tests.runtimes.decisions import version as version_of  # noqa: E402
 from tests.runtimes.matrix import (  # noqa: E402
     CONVERSIONS,
     FILES,
@@ -110,9 +113,15 @@ def page(n_samples: int) -> str:
         mean=table("mean difference", coarse, "mean"),
         agreement=table("least share of equal predictions", coarse, "agreement"),
         guarded=guarded_table,
+        versions=", ".join(f"{tool} {version_of(tool)}" for tool in present()),
         limits=limits,
         absent=f"\nNot measured:\n\n{absent}" if absent else "",
     )
+
+
+def present() -> list[str]:
+    """Return what runs guarded files here."""
+    return [tool for tool in DECIDERS if not decider_missing(tool)]
 
 
 def guarded(folder: Path) -> str:
@@ -120,7 +129,7 @@ def guarded(folder: Path) -> str:
     matrix = Matrix(folder, 199)
     source = matrix.source("small")
     samples = matrix.samples("small")
-    tools = [tool for tool in DECIDERS if tool != "ONNX Runtime" and not decider_missing(tool)]
+    tools = [tool for tool in present() if tool != "ONNX Runtime"]
     rows = []
     for name in GUARDED:
         path = write_guarded(name, source, folder)
@@ -156,7 +165,7 @@ tilted weight. They are compared on {samples} held-out samples a model, the firs
 ## Runtimes, and conversions that keep float32
 
 Difference of a probability from ONNX Runtime at its default settings. Bound in the tests: 1e-5; for `irova` 1e-4,
-because an isotonic ramp is up to 1024 steep and magnifies the rounding of the probability in front of it. The ONNX
+because an isotonic function has steep steps, which magnify the rounding of the probability in front of it. The ONNX
 checker with `full_check` and strict shape inference accept every file.
 
 {same}
@@ -192,14 +201,19 @@ nodes of that list, and ONNX Runtime then refuses the file; onnxconverter-common
 
 ## Decisions
 
-What `guard` adds to the small network, on 199 samples beside ONNX Runtime: the largest relative difference of a number.
-All decisions are the same, but where a cell says otherwise. `tests/runtimes/test_decisions.py` asserts it.
+What `guard` adds to the small network, on 199 samples beside ONNX Runtime in Python: the largest relative difference of
+a number. All decisions are the same, but where a cell says otherwise. `tests/runtimes/test_decisions.py` asserts it.
 
 {guarded}
 
-Dials are inputs with a default. ONNX Runtime and the reference evaluator take both files. OpenVINO and OpenCV's new
-engine take the default for a constant: the file runs, and the dial cannot be turned. OpenCV's classic engine ends the
-process while it reads such a file, so leave dials out where it is used.
+Versions: {versions}.
+
+Dials are inputs with a default: `coverage`, `risk` and `class_prior`. Every runtime but one takes the file with its
+defaults; only ONNX Runtime in Python (and C++, which it is written in) and the reference evaluator let a caller turn
+them. ONNX Runtime for Node.js passes over inputs that have a default, without a word: the decisions are those of the
+default. ONNX Runtime Web refuses them. OpenVINO, OpenCV's new engine, TVM, tract and onnx2torch take them for
+constants; the last cannot sort, which `aps` and `raps` need. OpenCV's classic engine ends the process while it reads
+such a file, so leave dials out where it is used.
 
 ## Known limits of others
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,16 @@ import onnx
 import pytest
 from onnx import helper
 
-from tests.conftest import Small
+from tests.conftest import Demo, Small
 from tests.guarding.conftest import run
 from tests.results.test_json_schema import valid
 from tests.support import cli
 from tna_onnx.data.opening import open_source
 from tna_onnx.data.part import halves
 from tna_onnx.data.source import InputSpec
+from tna_onnx.guarding.samples import Values
+from tna_onnx.guarding.settings import GuardSettings
+from tna_onnx.guarding.thresholds import choose_thresholds
 from tna_onnx.numerics.conformal import coverage_band
 
 FAST = ["--search", "none", "--map", "ets", "--device", "cpu"]
@@ -122,7 +126,6 @@ def test_a_dry_run_writes_nothing(small: Small, tmp_path: Path) -> None:
         (["--ood-data", "d"], 2, "--ood-data are for the output ood"),
         (["--add", "set", "--ood-data", "d"], 2, "--ood-data are for the output ood"),
         (["--add", "set", "--coverage", "99.9"], 4, "need 999 samples, and there are 750"),
-        (["--add", "set", "--dials", "--per-class"], 2, "one threshold for all classes"),
         (["--add", "set", "--prefix", "x"], 0, ""),
     ],
 )
@@ -155,7 +158,7 @@ def test_evaluate_and_compare_measure_decisions(
     expected = report["guard"]["decisions"]
     for name in ("coverage", "accepted", "risk", "mean_set_size", "alarms", "class_coverage", "class_set_size"):
         assert shown[name] == pytest.approx(expected[name])
-    assert shown["fresh"] is None
+    assert shown["fresh"] is True
     found = run(path, loaded(far)["x"])
     assert shown["detection"]["detected"] == pytest.approx(found["ood_alarm"].mean())
     known = run(path, loaded(small.test)["x"])["ood"]
@@ -238,3 +241,69 @@ def test_what_only_looks_like_decisions_is_a_difference(small: Small, attack: st
     onnx.save(proto, tmp_path / "h.onnx")
     done = cli("verify", small.model, tmp_path / "h.onnx")
     assert (done.exit_code, "changed:" in done.output) == (1, True), done.output
+
+
+def test_samples_that_gave_the_thresholds_are_told(small: Small, tmp_path: Path) -> None:
+    words = ["--calib", small.calib, "--add", "confidence,set", "-o", tmp_path / "g.onnx", "-q"]
+    assert cli("guard", small.model, *words).exit_code == 0
+    for data, fresh in ((small.calib, False), (small.test, True)):
+        done = cli("evaluate", tmp_path / "g.onnx", "--data", data, "--json", tmp_path / "e.json")
+        shown = valid((tmp_path / "e.json").read_text())
+        assert shown["decisions"]["fresh"] is fresh
+        assert ("thresholds of" in done.output, "come from these samples" in done.output) == (not fresh, not fresh)
+        done = cli("compare", small.model, tmp_path / "g.onnx", "--data", data)
+        assert ("come from these samples" in done.output) is not fresh
+
+
+def test_the_report_is_about_the_file_with_its_decisions(small: Small, tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    pages = ["--json", tmp_path / "r.json", "--report", tmp_path / "r.html"]
+    done = cli("calibrate", small.model, small.calib, "-o", path, *FAST, "--add", "set", "--dials", *pages)
+    assert done.exit_code == 0, done.output
+    report = valid((tmp_path / "r.json").read_text())
+    assert report["output_sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+    old, new = onnx.load(small.model).graph, onnx.load(path).graph
+    names = {node.name for node in new.node} - {node.name for node in old.node}
+    assert {*report["changes"]["nodes"]} == names
+    assert {"coverage", "class_prior"} <= {*report["changes"]["added"]}
+    assert report["verification"]["samples"] > 0
+    assert "decisions" in (tmp_path / "r.html").read_text()
+
+
+def test_what_was_done_before_is_said_first(small: Small, tmp_path: Path) -> None:
+    words = ["--search", "none", "--map", "ets", "-o", tmp_path / "c.onnx", "-q"]
+    assert cli("calibrate", small.model, small.calib, *words).exit_code == 0
+    more = ["--calib", small.test, "--add", "set", "-o", tmp_path / "g.onnx", "-q"]
+    assert cli("guard", tmp_path / "c.onnx", *more).exit_code == 0
+    for model, said in (("c", "already holds a map that tna-onnx wrote"), ("g", "has been guarded already")):
+        for flags in ([], ["--add", "set"], ["--search", "none", "--output-kind", "logits"]):
+            done = cli("calibrate", tmp_path / f"{model}.onnx", small.test, "-o", tmp_path / "n.onnx", *flags)
+            assert (done.exit_code, said in done.output) == (3, True), done.output
+    assert "another source" not in cli("verify", tmp_path / "c.onnx", tmp_path / "g.onnx").output
+
+
+def test_unknown_images_beside_arrays(demo: Demo, tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    (tmp_path / "far").mkdir()
+    image.new("L", (28, 28)).save(tmp_path / "far/a.png")
+    words = ["--add", "ood", "--ood-data", tmp_path / "far", "-o", tmp_path / "g.onnx"]
+    done = cli("guard", demo.model, demo.calib, *words)
+    assert (done.exit_code, "give arrays, or images for both" in done.output) == (2, True), done.output
+
+
+@pytest.mark.parametrize(
+    ("classes", "score", "said"),
+    [
+        (2, "aps", "the less likely of two classes always has the sum 1"),
+        (3, "aps", "probabilities round to 0 and 1, and the least likely class"),
+        (3, "lac", "probabilities round to 0 and 1, and sets"),
+        (4, "lac", "the model gives few different probabilities"),
+    ],
+)
+def test_why_scores_are_equal(classes: int, score: str, said: str) -> None:
+    value = 0.5 if classes == 4 else 1.0
+    own = np.full(100, value, np.float32)
+    values = Values(np.zeros(100, np.int64), own > 0, own, {"set": own}, np.zeros(0, np.int64))
+    settings = GuardSettings(add=("set",), set_score=score, coverage=90)  # type: ignore[arg-type]
+    (note,) = choose_thresholds(values, np.ones(100, np.bool_), settings, classes, "data").notes
+    assert said in note

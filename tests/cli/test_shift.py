@@ -337,3 +337,21 @@ def test_a_file_shifted_behind_a_map_is_sound(demo: Demo, tmp_path: Path) -> Non
         done = cli("verify", original, shifted)
         assert done.exit_code == 0, done.stderr
         assert "DIFFERS" not in done.stdout
+
+
+def test_what_is_said_of_a_shifted_file(calibrated: dict[str, Path], tmp_path: Path) -> None:
+    """Verified beside its own source, judged on samples that shifted it, and calibrated again."""
+    done, out = run(calibrated, tmp_path, "--target-data", calibrated["target"])
+    assert done.exit_code == 0, done.output
+    for original in (calibrated["m"], calibrated["source"]):
+        assert "another source" not in cli("verify", original, out).output
+    assert "another source" in cli("verify", out, calibrated["m"]).output
+    said = "was shifted with these samples"
+    for data, seen in (("fresh", True), ("later", False)):
+        assert (said in cli("evaluate", out, "--data", calibrated[data]).output) is seen
+        words = ["--calib", calibrated[data], "--add", "confidence", "-o", tmp_path / "g.onnx"]
+        assert (said in cli("guard", out, *words).output) is seen
+    words = ["--calib", calibrated["later"], "--search", "none", "--map", "ts", "-o", tmp_path / "c.onnx"]
+    done = cli("calibrate", out, *words)
+    assert done.exit_code == 0, done.output
+    assert "was shifted to other class frequencies" in done.output

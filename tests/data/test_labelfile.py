@@ -96,3 +96,17 @@ def test_a_column_can_be_named(tmp_path: Path) -> None:
     assert read(tmp_path, "a.csv", text, "fine").labels.tolist() == ["7", "9"]
     assert "no column 'coarse'" in refusal(tmp_path, "a.csv", text, "coarse")
     assert find_label_column(["x", "Labels", "class"], None, "a") == "Labels"
+
+
+@pytest.mark.parametrize("sign", ["\x85", "\u2028", "\u2029", "\x0b", "\x0c", "\x1c"])
+@pytest.mark.parametrize(
+    ("name", "text"), [("a.csv", "path,label\r\na.png,x{}y\r\nb.png,z\r\n"), ("a.txt", "a.png x{}y\nb.png z\n")]
+)
+def test_only_line_feeds_and_returns_end_a_row(tmp_path: Path, name: str, text: str, sign: str) -> None:
+    (tmp_path / name).write_text(text.format(sign), encoding="utf-8", newline="")
+    found = read_label_file(tmp_path / name, is_path=lambda text: text.endswith(".png"))
+    assert found.labels.tolist() == [f"x{sign}y", "z"]
+
+
+def test_a_path_that_occurs_twice_in_json(tmp_path: Path) -> None:
+    assert "the key 'a.png' occurs twice" in refusal(tmp_path, "a.json", '{"a.png": 1, "a.png": 0}')

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -11,7 +12,7 @@ import pytest
 from tests.conftest import Small
 
 
-def run(path: Path, x: np.ndarray, **dials: float) -> dict[str, np.ndarray]:
+def run(path: Path, x: np.ndarray, **dials: Any) -> dict[str, np.ndarray]:
     """Run a file on its input `x`, with levels if they are given; output -> values."""
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]

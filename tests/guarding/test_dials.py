@@ -7,13 +7,16 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from scipy.special import softmax
 
 import tna_onnx
 from tests.conftest import Small
 from tests.guarding.conftest import run
-from tna_onnx.errors import UsageError
-from tna_onnx.graph.decision_ops import Dial
-from tna_onnx.guarding.dials import dial_threshold, set_dial
+from tests.runtimes.matrix import Source, binary
+from tests.runtimes.matrix import small as small_source
+from tna_onnx.errors import DataError, UnsupportedModel
+from tna_onnx.graph.dials import Dials
+from tna_onnx.guarding.dials import default_thresholds, set_dial
 from tna_onnx.guarding.settings import GuardSettings
 from tna_onnx.numerics.conformal import quantile
 
@@ -34,7 +37,7 @@ def test_callers_that_know_no_dials_get_the_defaults(
     tna_onnx.guard(small.model, small.calib, output=tmp_path / "g.onnx", **WORDS)
     expected = run(tmp_path / "g.onnx", data["new"])
     found = run(dialled, data["new"])
-    assert found.keys() == expected.keys()
+    assert found.keys() == expected.keys() | {"posterior"}
     for name, values in expected.items():
         np.testing.assert_array_equal(found[name], values)
 
@@ -63,23 +66,174 @@ def test_levels_that_cannot_be_promised_are_on_the_safe_side(dialled: Path, data
     assert not found["accept"].any()
 
 
-@pytest.mark.parametrize("n", [9, 19, 99, 1000])
-def test_the_table_ranks_as_the_quantile_does(n: int) -> None:
-    scores = np.random.default_rng(n).random(n).astype(np.float32)
-    dial = set_dial(scores, GuardSettings(dials=True, add=("set",)))
-    for level in (0.1, 0.5, 0.8, 0.9, 0.95, 0.99):
-        turned = Dial(dial.name, level, dial.levels, dial.thresholds)
-        assert float(dial_threshold(turned)) == quantile(scores, level), level
+@pytest.mark.parametrize("per_class", [False, True])
+@pytest.mark.parametrize("n", [9, 19, 99, 1000, 20_000])
+def test_the_table_ranks_as_the_quantile_does(n: int, per_class: bool) -> None:
+    rng = np.random.default_rng(n)
+    scores = rng.random(n).astype(np.float32)
+    labels = rng.integers(0, 3, n)
+    for level in (0.1, 0.5, 0.8, 0.9, 0.95, 0.99, 0.999):
+        settings = GuardSettings(dials=True, add=("set",), coverage=100 * level, per_class=per_class)
+        found = default_thresholds(Dials(set=set_dial(scores, labels, settings, 4)))["set"]
+        groups = [scores[labels == c] for c in range(4)] if per_class else [scores]
+        np.testing.assert_array_equal(np.ravel(found), np.float32([quantile(own, level) for own in groups]))
+
+
+@pytest.mark.parametrize("coverage", [50, 80, 95, 99.9])
+def test_a_coverage_by_class_can_be_turned(
+    small: Small, data: dict[str, np.ndarray], coverage: float, tmp_path: Path
+) -> None:
+    words = {"add": ["set"], "per_class": True, "device": "cpu"}
+    result = tna_onnx.guard(small.model, small.calib, output=tmp_path / "d.onnx", dials=True, **words)
+    assert [dial.name for dial in result.inputs] == ["coverage"]
+    found = run(tmp_path / "d.onnx", data["new"], coverage=coverage / 100)["set"]
+    if coverage == 99.9:
+        assert found.all()
+        with pytest.raises(DataError, match="no class has so many"):
+            tna_onnx.guard(small.model, small.calib, dry_run=True, coverage=coverage, **words)
+        return
+    tna_onnx.guard(small.model, small.calib, output=tmp_path / "g.onnx", coverage=coverage, **words)
+    np.testing.assert_array_equal(found, run(tmp_path / "g.onnx", data["new"])["set"])
+
+
+@pytest.mark.parametrize("dial", ["coverage", "risk", "class_prior"])
+@pytest.mark.parametrize("per_class", [False, True])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, -1.0, 0.0])
+def test_what_is_no_level_decides_nothing(
+    small: Small, data: dict[str, np.ndarray], dial: str, per_class: bool, value: float, tmp_path: Path
+) -> None:
+    tna_onnx.guard(small.model, small.calib, output=tmp_path / "d.onnx", dials=True, per_class=per_class, **WORDS)
+    plain = run(tmp_path / "d.onnx", data["new"])
+    turned = np.array([0.2, 0.3, value, 0.1, 0.4]) if dial == "class_prior" else value
+    found = run(tmp_path / "d.onnx", data["new"], **{dial: turned})
+    if dial == "coverage" and not value <= 0:
+        assert found["set"].all()
+    if dial == "class_prior":
+        assert not found["accept"].any()
+        assert found["set"].all() or per_class
+    if dial == "risk" and value != np.inf:
+        assert not found["accept"].any()
+    other = {"coverage": "accept", "risk": "set"}.get(dial, "logits")
+    np.testing.assert_array_equal(found[other], plain[other])
+
+
+def test_inputs_that_are_no_numbers_are_not_accepted(small: Small, data: dict[str, np.ndarray], tmp_path: Path) -> None:
+    words = {**WORDS, "add": ["accept", "set", "ood"], "ood_score": "energy"}
+    for dials in (False, True):
+        path = tmp_path / f"{dials}.onnx"
+        tna_onnx.guard(small.model, small.calib, output=path, dials=dials, **words)
+        found = run(path, np.full_like(data["new"][:3], np.nan))
+        assert not found["accept"].any()
+        assert found["set"].all()
+        assert found["ood_alarm"].all()
+
+
+PRIOR = np.array([0.05, 0.4, 0.3, 0.05, 0.2])
+
+
+def test_class_frequencies_move_probabilities_as_the_formula_says(
+    small: Small, dialled: Path, data: dict[str, np.ndarray]
+) -> None:
+    plain = run(dialled, data["new"])
+    found = run(dialled, data["new"], class_prior=PRIOR)
+    np.testing.assert_array_equal(found["logits"], plain["logits"])
+    counts = np.bincount(data["y"], minlength=5) + 0.5
+    logits = plain["logits"].astype(np.float64) + np.log(PRIOR) - np.log(counts / counts.sum())
+    np.testing.assert_allclose(found["posterior"], softmax(logits, axis=1), rtol=0, atol=2e-6)
+    np.testing.assert_array_equal(found["confidence"], found["posterior"].max(axis=1))
+    # the scale of the numbers does not count
+    for name, values in run(dialled, data["new"], class_prior=7 * PRIOR).items():
+        np.testing.assert_allclose(values.astype(np.float64), found[name], rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("coverage", [0.5, 0.9, 0.97])
+def test_sets_have_the_weighted_quantile_as_their_threshold(
+    small: Small, dialled: Path, data: dict[str, np.ndarray], coverage: float
+) -> None:
+    """Oracle: the definition, with the largest weight as that of the new sample."""
+    counts = np.bincount(data["y"], minlength=5) + 0.5
+    ratio = PRIOR / (counts / counts.sum())
+    # left alone, these are the probabilities, to the last bit
+    scores = 1 - run(dialled, data["x"])["posterior"]
+    own = scores[np.arange(len(scores)), data["y"]]
+    order = np.argsort(own)
+    weights = ratio[data["y"][order]]
+    share = np.cumsum(weights) / (weights.sum() + ratio.max())
+    limit = own[order][np.flatnonzero(share >= coverage)[0]]
+    expected = 1 - run(dialled, data["new"])["posterior"] <= limit
+    found = run(dialled, data["new"], class_prior=PRIOR, coverage=coverage)["set"]
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_sets_keep_their_coverage_where_class_frequencies_change() -> None:
+    """1,000 draws of calibration and new samples with other class frequencies: the mean is at or above the level."""
+    rng = np.random.default_rng(0)
+    old, new = np.array([0.6, 0.3, 0.1]), np.array([0.1, 0.3, 0.6])
+    held = []
+    for _ in range(1000):
+        labels, others = rng.choice(3, 100, p=old), rng.choice(3, 100, p=new)
+        scores, fresh = (rng.normal(each, 1.0).astype(np.float32) for each in (labels, others))
+        order = np.argsort(scores)
+        weights = (new / old)[labels[order]]
+        share = np.cumsum(weights) / (weights.sum() + (new / old).max())
+        above = np.flatnonzero(share >= 0.8)
+        limit = scores[order][above[0]] if len(above) else np.inf
+        held.append(np.mean(fresh <= limit))
+    assert np.mean(held) >= 0.8 - 3 * np.std(held) / np.sqrt(1000)
+    assert np.mean(held) < 0.86
+
+
+@pytest.mark.parametrize("kind", ["probabilities", "positive_probability"])
+def test_frequencies_left_alone_change_nothing_behind_probabilities(kind: str, tmp_path: Path) -> None:
+    source = one_number(tmp_path) if kind == "positive_probability" else probabilities(tmp_path)
+    words = {"add": ["confidence", "accept", "set"], "risk": 30, "coverage": 80, "device": "cpu"}
+    for dials in (False, True):
+        tna_onnx.guard(source.model, source.calib, output=tmp_path / f"{dials}.onnx", dials=dials, **words)
+    with np.load(source.test) as stored:
+        expected, found = (run(tmp_path / f"{dials}.onnx", stored["x"]) for dials in (False, True))
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found[name], values)
+
+
+def one_number(folder: Path) -> Source:
+    """Return the binary model of the runtimes, in an opset in which sums can run along an axis."""
+    source = binary(folder)
+    model = onnx.load(source.model)
+    model.opset_import[0].version = 13
+    onnx.save(model, source.model)
+    return source
+
+
+def probabilities(folder: Path) -> Source:
+    """Return the small model of the runtimes with a Softmax behind its logits."""
+    source = small_source(folder)
+    model = onnx.load(source.model)
+    model.graph.node.append(onnx.helper.make_node("Softmax", ["logits"], ["p"], "softmax", axis=1))
+    model.graph.output[0].name = "p"
+    onnx.save(model, source.model)
+    return source
+
+
+def test_a_file_in_which_inputs_with_a_default_are_constants(small: Small, tmp_path: Path) -> None:
+    old = onnx.load(small.model)
+    old.ir_version = 3
+    old.graph.input.extend(
+        onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+        for tensor in old.graph.initializer
+    )
+    onnx.save(old, tmp_path / "old.onnx")
+    tna_onnx.guard(tmp_path / "old.onnx", small.calib, output=tmp_path / "g.onnx", **WORDS)
+    with pytest.raises(UnsupportedModel, match=r"IR version 3.*could not be turned"):
+        tna_onnx.guard(tmp_path / "old.onnx", small.calib, output=tmp_path / "d.onnx", dials=True, **WORDS)
 
 
 def test_the_names_of_dials_have_the_prefix(small: Small, tmp_path: Path) -> None:
     words = {**WORDS, "prefix": "my_", "dials": True}
     result = tna_onnx.guard(small.model, small.calib, output=tmp_path / "g.onnx", **words)
-    assert [(dial.name, dial.role) for dial in result.inputs] == [("my_risk", "risk"), ("my_coverage", "coverage")]
+    assert [(dial.name, dial.role) for dial in result.inputs] == [
+        ("my_risk", "risk"),
+        ("my_coverage", "coverage"),
+        ("my_class_prior", "class_prior"),
+    ]
     graph = onnx.load(tmp_path / "g.onnx").graph
-    assert [info.name for info in graph.input] == ["x", "my_risk", "my_coverage"]
-
-
-def test_a_threshold_a_class_has_no_dial() -> None:
-    with pytest.raises(UsageError, match="dials need one threshold for all classes"):
-        GuardSettings(dials=True, per_class=True)
+    assert [info.name for info in graph.input] == ["x", "my_risk", "my_coverage", "my_class_prior"]

@@ -18,6 +18,7 @@ X = np.random.default_rng(0).random((6, 4), np.float32)
 def test_labels_do_not_matter(tmp_path: Path, labels: np.ndarray | None) -> None:
     arrays = {"x": X} if labels is None else {"x": X, "labels": labels}
     np.savez(tmp_path / "unknown.npz", **arrays)
-    source = open_unknown(Data(tmp_path / "unknown.npz"), [spec("x", (None, 4))])
+    known = Data({"x": X, "labels": np.arange(6) % 2}).open([spec("x", (None, 4))], 2, None)
+    source = open_unknown(Data(tmp_path / "unknown.npz"), [spec("x", (None, 4))], known)
     assert len(source) == 6
     np.testing.assert_array_equal(next(source.batches(6))["x"], X)

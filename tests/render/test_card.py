@@ -105,6 +105,18 @@ def test_without_the_model_there_is_no_digest(report: Report) -> None:
     assert "hashes" not in json.loads(model_bom(moved))["metadata"]["component"]
 
 
+def test_a_later_file_of_the_same_source_is_another_one(report: Report, small: Small, tmp_path: Path) -> None:
+    pytest.importorskip("cyclonedx")
+    from tna_onnx.render.bom import model_bom
+
+    later = tmp_path / "later.onnx"
+    tna_onnx.calibrate(small.model, small.calib, output=later, search="none", map="ets", device="cpu")
+    stored = dataclasses.replace(stored_report(report), output=str(later))
+    assert "hashes" not in json.loads(model_bom(stored))["metadata"]["component"]
+    old = dataclasses.replace(stored, output_sha256="")
+    assert "hashes" in json.loads(model_bom(old))["metadata"]["component"]
+
+
 def test_pictures_are_linked_from_the_card(result: Path, tmp_path: Path) -> None:
     for folder in ("figures", "docs"):
         (tmp_path / folder).mkdir()

@@ -33,7 +33,15 @@ from tna_onnx.results.comparison import ComparedModel, ModelComparison
 from tna_onnx.results.difference import ModelDifference, OtherOutput, OutputDifference
 from tna_onnx.results.evaluation import Evaluation
 from tna_onnx.results.gates import Gates
-from tna_onnx.results.guarding import ConfidenceGroup, Decisions, Detection, Guard, GuardInput, GuardOutput
+from tna_onnx.results.guarding import (
+    ConfidenceCalibration,
+    ConfidenceGroup,
+    Decisions,
+    Detection,
+    Guard,
+    GuardInput,
+    GuardOutput,
+)
 from tna_onnx.results.heads import HeadReports
 from tna_onnx.results.inspection import HeadInfo, Inspection, ScoresInfo
 from tna_onnx.results.label_metrics import LabelMetrics
@@ -138,6 +146,7 @@ CLASSES = {
     "shift_effect": fields(ShiftEffect),
     "guard_input": fields(GuardInput),
     "decisions": fields(Decisions),
+    "confidence_calibration": fields(ConfidenceCalibration),
     "confidence_group": fields(ConfidenceGroup),
     "detection": fields(Detection),
     "compared_model": fields(ComparedModel),

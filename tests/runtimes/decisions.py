@@ -1,11 +1,15 @@
 """Guarded files in other runtimes: `GUARDED` says what is added, `DECIDERS` give every output of a file.
 
-`test_decisions.py` asserts on them; `benchmarks/guarded_runtimes.py` prints the matrix.
+`test_decisions.py` asserts on them; `benchmarks/runtimes.py` prints the matrix.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +17,16 @@ import numpy as np
 import onnx
 
 import tna_onnx
-from tests.runtimes.matrix import DoesNotRun, Source, missing_module, ort_session
+from tests.runtimes.matrix import (
+    DoesNotRun,
+    Source,
+    missing_module,
+    missing_node_package,
+    node_modules,
+    ort_session,
+    quiet,
+    run_in_node,
+)
 
 __all__ = ["DECIDERS", "GUARDED", "Outputs", "decided", "disagreements", "missing", "write_guarded"]
 
@@ -33,9 +46,11 @@ GUARDED: dict[str, dict[str, Any]] = {
     "ood (residual)": {"add": ["ood"], "ood_score": "residual"},
     "dials, left alone": {"add": ["accept", "set"], "dials": True},
     "dials, turned": {"add": ["accept", "set"], "dials": True},
+    "dials per class, left alone": {"add": ["set"], "dials": True, "per_class": True},
+    "dials per class, turned": {"add": ["set"], "dials": True, "per_class": True},
 }
 
-TURNED = {"coverage": 0.8, "risk": 0.3}
+TURNED = {"coverage": 0.8, "risk": 0.3, "class_prior": [0.05, 0.4, 0.3, 0.05, 0.2]}
 
 
 def write_guarded(name: str, source: Source, folder: Path) -> Path:
@@ -51,8 +66,11 @@ def decided(runtime: str, name: str, path: Path, x: np.ndarray) -> Outputs:
     Raises:
         DoesNotRun: the runtime refuses it.
     """
-    dials = {key: np.array(value, np.float32) for key, value in TURNED.items()} if "turned" in name else {}
-    return DECIDERS[runtime][1](path, x, dials)
+    dials = {}
+    if "turned" in name:
+        names = [info.name for info in onnx.load(path).graph.input]
+        dials = {key: np.array(value, np.float32) for key, value in TURNED.items() if key in names}
+    return DECIDERS[runtime].run(path, x, dials)
 
 
 def disagreements(found: Outputs, expected: Outputs) -> tuple[float, int]:
@@ -120,17 +138,107 @@ def run_opencv(path: Path, x: np.ndarray, dials: Outputs, engine: str = "ENGINE_
         raise DoesNotRun(str(error)) from error
 
 
-Decider = Callable[[Path, np.ndarray, Outputs], Outputs]
+def run_node(path: Path, x: np.ndarray, dials: Outputs, package: str) -> Outputs:
+    """Run in Node.js."""
+    given, outputs = _names(path)
+    job = {
+        "model": str(path),
+        "input": given,
+        "outputs": outputs,
+        "dials": {name: {"shape": value.shape, "data": value.ravel().tolist()} for name, value in dials.items()},
+        "batches": [{"shape": x.shape, "data": x.ravel().tolist()}],
+    }
+    (found,) = run_in_node(package, job)
+    return {name: np.array(values) for name, values in zip(outputs, found, strict=True)}
 
-DECIDERS: dict[str, tuple[str, Decider]] = {
-    "ONNX Runtime": ("onnxruntime", run_ort),
-    "onnx reference evaluator": ("onnx", run_reference),
-    "OpenVINO": ("openvino", run_openvino),
-    "OpenCV classic engine": ("cv2", lambda path, x, dials: run_opencv(path, x, dials, "ENGINE_CLASSIC")),
-    "OpenCV new engine": ("cv2", run_opencv),
+
+def run_tvm(path: Path, x: np.ndarray, dials: Outputs) -> Outputs:
+    """Compile with TVM for this processor and run."""
+    if dials:
+        raise DoesNotRun(f"an input with an initializer is a constant: {', '.join(dials)}")
+    with quiet():
+        import tvm
+        from tvm.relax.frontend.onnx import from_onnx
+
+        try:
+            module = tvm.relax.build(from_onnx(onnx.load(path)), target=tvm.target.Target("llvm"))
+            found = tvm.relax.VirtualMachine(module, tvm.cpu())["main"](tvm.runtime.tensor(x))
+        # of operators that it does not know, each part of it raises what it likes
+        except Exception as error:
+            raise DoesNotRun(str(error)) from error
+    return {name: values.numpy() for name, values in zip(_names(path)[1], found, strict=True)}
+
+
+def run_onnx2torch(path: Path, x: np.ndarray, dials: Outputs) -> Outputs:
+    """Convert to a torch module and run that."""
+    import onnx2torch
+    import torch
+
+    if dials:
+        raise DoesNotRun(f"an input with an initializer is a constant: {', '.join(dials)}")
+    try:
+        module = onnx2torch.convert(str(path)).eval()
+        with torch.no_grad():
+            found = module(torch.from_numpy(x))
+    # likewise
+    except Exception as error:
+        raise DoesNotRun(str(error)) from error
+    return {name: values.numpy() for name, values in zip(_names(path)[1], found, strict=True)}
+
+
+def run_tract(path: Path, x: np.ndarray, dials: Outputs) -> Outputs:
+    """Run with tract."""
+    import tract
+
+    if dials:
+        raise DoesNotRun(f"an input with an initializer is a constant: {', '.join(dials)}")
+    try:
+        model = tract.onnx().load(str(path))
+        model.set_input_fact(0, ",".join([*map(str, x.shape), "f32"]))
+        found = model.into_model().into_runnable().run([x])
+    except tract.TractError as error:
+        raise DoesNotRun(str(error)) from error
+    return {name: values.to_numpy() for name, values in zip(_names(path)[1], found, strict=True)}
+
+
+@dataclass(frozen=True)
+class Decider:
+    """What runs a guarded file.
+
+    Attributes:
+        run: (path, samples, dials) gives all outputs.
+        needs: what Python imports; or a package of Node.js.
+        package: distribution that it comes from; empty for Node.js.
+    """
+
+    run: Callable[[Path, np.ndarray, Outputs], Outputs]
+    needs: str
+    package: str = ""
+
+
+DECIDERS: dict[str, Decider] = {
+    "ONNX Runtime": Decider(run_ort, "onnxruntime", "onnxruntime"),
+    "ONNX Runtime for Node.js": Decider(partial(run_node, package="onnxruntime-node"), "onnxruntime-node"),
+    "ONNX Runtime Web (WASM)": Decider(partial(run_node, package="onnxruntime-web"), "onnxruntime-web"),
+    "onnx reference evaluator": Decider(run_reference, "onnx", "onnx"),
+    "OpenVINO": Decider(run_openvino, "openvino", "openvino"),
+    "OpenCV classic engine": Decider(partial(run_opencv, engine="ENGINE_CLASSIC"), "cv2", "opencv-python-headless"),
+    "OpenCV new engine": Decider(run_opencv, "cv2", "opencv-python-headless"),
+    "TVM": Decider(run_tvm, "tvm", "apache-tvm"),
+    "tract": Decider(run_tract, "tract", "tract"),
+    "onnx2torch": Decider(run_onnx2torch, "onnx2torch", "onnx2torch"),
 }
 
 
 def missing(runtime: str) -> str | None:
     """Say what is not installed."""
-    return missing_module(DECIDERS[runtime][0])
+    decider = DECIDERS[runtime]
+    return missing_module(decider.needs) if decider.package else missing_node_package(decider.needs)
+
+
+def version(runtime: str) -> str:
+    """Return the version of the package."""
+    decider = DECIDERS[runtime]
+    if decider.package:
+        return metadata.version(decider.package)
+    return str(json.loads((node_modules() / decider.needs / "package.json").read_text(encoding="utf-8"))["version"])

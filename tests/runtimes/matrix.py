@@ -379,13 +379,20 @@ def run_node(path: Path, batches: list[np.ndarray], package: str) -> list[np.nda
         "output": result,
         "batches": [{"shape": x.shape, "data": x.ravel().tolist()} for x in batches],
     }
+    found = run_in_node(package, job)
+    return [np.array(y, np.float32).reshape(len(x), -1) for x, y in zip(batches, found, strict=True)]
+
+
+def run_in_node(package: str, job: dict[str, Any]) -> list[Any]:
+    """Run a job in Node.js; `web/run.mjs` says what it holds."""
     done = subprocess.run(
         ["node", HERE / "web/run.mjs", package, node_modules()],
         input=json.dumps(job), capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
     if done.returncode:
         raise DoesNotRun(done.stderr)
-    return [np.array(y, np.float32).reshape(len(x), -1) for x, y in zip(batches, json.loads(done.stdout), strict=True)]
+    results: list[Any] = json.loads(done.stdout)
+    return results
 
 
 def run_tvm(path: Path, batches: list[np.ndarray]) -> list[np.ndarray]:

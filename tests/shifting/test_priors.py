@@ -28,6 +28,8 @@ def read(given: Any, names: Any = NAMES) -> list[float]:
         ("a.json", '{"2": 0.2, "0": 0.5, "1": 0.3}'),
         ("a.txt", "0.5\n0.3\n\n0.2\n"),
         ("a.csv", "dog,0.2\ncat,0.5\ncow,0.3\n"),
+        ("a.csv", "class,prior\ndog,0.2\ncat,0.5\ncow,0.3\n"),
+        ("a.csv", "prior\n0.5\n0.3\n0.2\n"),
     ],
 )
 def test_files(name: str, text: str, tmp_path: Path) -> None:
@@ -90,3 +92,20 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 
 def test_a_class_that_is_called_by_a_number_is_meant_by_its_name() -> None:
     assert read({"0": 0.2, "1": 0.3, "2": 0.5}, ("0", "2", "1")) == pytest.approx([0.2, 0.5, 0.3])
+
+
+def test_a_key_that_occurs_twice(tmp_path: Path) -> None:
+    (tmp_path / "p.json").write_text('{"cat": 0.5, "dog": 0.3, "cow": 0.1, "dog": 0.2}')
+    with pytest.raises(DataError, match="the key 'dog' occurs twice in one object; write it once"):
+        read(tmp_path / "p.json")
+
+
+def test_a_line_that_is_no_header(tmp_path: Path) -> None:
+    (tmp_path / "p.csv").write_text("cat,0.5\ncow,much\ndog,0.2\n")
+    with pytest.raises(DataError, match="expected a number, found 'much'"):
+        read(tmp_path / "p.csv")
+
+
+def test_other_breaks_stay_in_a_name(tmp_path: Path) -> None:
+    (tmp_path / "p.csv").write_text("a\u2028b,0.5\r\nc\x85d,0.3\r\ne,0.2\r\n", encoding="utf-8", newline="")
+    assert read(tmp_path / "p.csv", ("a\u2028b", "c\x85d", "e")) == pytest.approx([0.5, 0.3, 0.2])

@@ -20,7 +20,10 @@ from tna_onnx.api.compared_samples import ComparedSamples
 from tna_onnx.api.named_models import GivenModel, named_models, position_of
 from tna_onnx.api.shown import ProgressWord, check_targets, kept, shown, write_text
 from tna_onnx.api.words import DataModelWords, Unpack
+from tna_onnx.calibration.decided import decided_on
+from tna_onnx.calibration.leaks import Told
 from tna_onnx.calibration.provenance import versions
+from tna_onnx.data.digest import sample_form
 from tna_onnx.data.images.notes import preprocessing_notes
 from tna_onnx.data.options import Data
 from tna_onnx.data.suspicion import warnings_of
@@ -211,7 +214,7 @@ def _run(
     session = in_rows(open_model(model, settings.device), output, model.name)
     inputs = input_specs(session)
     source = samples.open(model, inputs, output, names)
-    unknown = None if settings.unknown is None else open_unknown(settings.unknown, inputs)
+    unknown = None if settings.unknown is None else open_unknown(settings.unknown, inputs, source)
 
     # each model has a bar of its own
     def advance(_: str, done: int, total: int) -> None:
@@ -223,7 +226,8 @@ def _run(
     _log.info("data: %s", source.describe())
     scores, classes, decisions = score_guarded(session, model, output, source, size, advance, settings.level, unknown)
     suspicion = data.check(classes, source.labels, names, output.n_classes)
-    about_images = preprocessing_notes(source, inputs, data.preprocessing)
+    more = preprocessing_notes(source, inputs, data.preprocessing)
+    more += decided_on(model, Told(source, sample_form(source)), data.limits)
     return _Run(
         name=given.name,
         model=model.name,
@@ -234,7 +238,7 @@ def _run(
         labels=source.labels,
         preprocessing=source.recipe(),
         provider=session.provider,
-        notes=(*batch_size_notes(settings.batch_size, size), *warnings_of(suspicion, names), *about_images),
+        notes=(*batch_size_notes(settings.batch_size, size), *warnings_of(suspicion, names), *more),
         decisions=decisions,
     )
 

@@ -9,6 +9,9 @@ from typing import Any
 from tna_onnx.api.arguments import data_of, held_out_of, limits_of, model_options_of, refuse_unknown
 from tna_onnx.api.shown import ProgressWord, check_targets, kept, shown
 from tna_onnx.api.words import EvaluateWords, Unpack
+from tna_onnx.calibration.decided import decided_on, decided_thresholds
+from tna_onnx.calibration.leaks import Told
+from tna_onnx.data.digest import sample_form
 from tna_onnx.data.images.notes import preprocessing_notes
 from tna_onnx.data.source import require_samples
 from tna_onnx.data.suspicion import warnings_of
@@ -89,12 +92,17 @@ def evaluate(
     unknown = None
     if apart is not None:
         require_outlier_score([loaded])
-        unknown = open_unknown(apart, inputs)
+        unknown = open_unknown(apart, inputs, source)
     _log.info("open: %s, provider %s", loaded.name, session.provider)
     _log.debug("open: output %s (%s), samples per run: %d", output.name, output.kind, size)
     _log.info("data: %s", source.describe())
+    told = Told(source, sample_form(source))
+    gave_thresholds = decided_thresholds(loaded, told, labelled.limits)
+    fresh = None if gave_thresholds is None else not gave_thresholds
     with shown(progress) as advance:
-        scores, predicted, decisions = score_guarded(session, loaded, output, source, size, advance, unknown=unknown)
+        scores, predicted, decisions = score_guarded(
+            session, loaded, output, source, size, advance, unknown=unknown, fresh=fresh
+        )
     suspicion = labelled.check(predicted, source.labels, names, output.n_classes)
     metrics = Metrics.of(scores, bins)
     together = scores.pooled()
@@ -113,6 +121,7 @@ def evaluate(
             *batch_size_notes(batch_size, size),
             *warnings_of(suspicion, names),
             *preprocessing_notes(source, inputs, labelled.preprocessing),
+            *decided_on(loaded, told, labelled.limits),
         ),
         missed=gates.limits_missed(metrics, ""),
         decisions=decisions,

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tna_onnx.api.arguments import data_of, guard_settings_of, held_out_of, model_options_of, refuse_unknown
-from tna_onnx.api.shown import ProgressWord, shown, with_json
+from tna_onnx.api.shown import ProgressWord, run_shown
 from tna_onnx.api.words import GuardWords, Unpack
 from tna_onnx.extraction.batch_size import BatchSize
 from tna_onnx.graph.load import ModelSource
@@ -82,5 +82,4 @@ def guard(
         device=device,
         batch_size=batch_size,
     )
-    with shown(progress) as advance:
-        return with_json(json, lambda: run(job, advance))
+    return run_shown(run, job, progress, json)

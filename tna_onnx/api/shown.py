@@ -13,11 +13,12 @@ from tna_onnx.progress import Progress, silent
 from tna_onnx.results.as_json import to_json
 from tna_onnx.results.gates import GateMissed
 
-__all__ = ["ProgressWord", "check_targets", "kept", "shown", "with_json", "write_text"]
+__all__ = ["ProgressWord", "check_targets", "kept", "run_shown", "shown", "with_json", "write_text"]
 
 ProgressWord = Progress | bool | None
 """A callback that gets (stage, done, total); True for bars on standard error; None and False for nothing."""
 
+J = TypeVar("J")
 R = TypeVar("R")
 
 
@@ -70,6 +71,16 @@ def kept(path: str | Path | None, result: R) -> R:
     if path is not None:
         write_text(path, to_json(result, details=getattr(result, "details", None) is not None))
     return result
+
+
+def run_shown(run: Callable[[J, Progress], R], job: J, progress: ProgressWord, json: str | Path | None) -> R:
+    """Run a job with its progress shown, and write its result as JSON if that is asked for.
+
+    Raises:
+        TnaError: of the job; or `json` cannot be written.
+    """
+    with shown(progress) as advance:
+        return with_json(json, lambda: run(job, advance))
 
 
 def with_json(path: str | Path | None, run: Callable[[], R], write: Callable[[Any], None] | None = None) -> R:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tna_onnx.api.arguments import data_of, held_out_of, model_options_of, refuse_unknown
-from tna_onnx.api.shown import ProgressWord, shown, with_json
+from tna_onnx.api.shown import ProgressWord, run_shown
 from tna_onnx.api.words import StudyWords, Unpack
 from tna_onnx.errors import UsageError
 from tna_onnx.extraction.batch_size import BatchSize
@@ -92,5 +92,4 @@ def study(
         batch_size=batch_size,
         cache=cache,
     )
-    with shown(progress) as advance:
-        return with_json(json, lambda: run_studies(job, advance))
+    return run_shown(run_studies, job, progress, json)

@@ -9,6 +9,7 @@ from typing import Any
 from tna_onnx.api.arguments import data_of, model_options_of, refuse_unknown
 from tna_onnx.api.shown import ProgressWord, check_targets, kept, shown
 from tna_onnx.api.words import DataModelWords, Unpack
+from tna_onnx.calibration.decided import sources_between
 from tna_onnx.data import Source
 from tna_onnx.data.images.notes import preprocessing_notes
 from tna_onnx.data.options import Data
@@ -235,6 +236,6 @@ def _notes(files: _Files) -> tuple[str, ...]:
     named = files.known.get("source_sha256", "")
     if not files.known:
         return (f"{files.new.name} does not say that tna-onnx wrote it",)
-    if named and named != files.old.sha256:
+    if named and files.old.sha256 not in (named, *sources_between(files.new)):
         return (f"{files.new.name} names another source: sha256 {named}, but {files.old.name} has {files.old.sha256}",)
     return ()

@@ -18,11 +18,13 @@ from tna_onnx.errors import DataError
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.own_names import calibrated_heads, head_provenance
 
-__all__ = ["Told", "check_leaks"]
+__all__ = ["MIN_TOLD", "SKETCH_MARGIN", "Told", "check_leaks"]
 
-# A sketch tells a small share only roughly: by this much, or by fewer samples, an estimate may be above by chance.
-_SKETCH_MARGIN = 0.05
-_MIN_TOLD = 3
+SKETCH_MARGIN = 0.05
+"""A sketch tells a small share only roughly: an estimate may be above it by this much by chance."""
+
+MIN_TOLD = 3
+"""Or by fewer samples than these."""
 
 # One equal sample is no leak, however few there are.
 _MIN_SHARED = 2
@@ -128,7 +130,7 @@ def _refuse_earlier(model: Model, entries: Mapping[str, str], each: Told, limits
             f"apart by {form}, and these by {each.form}"
         ]
     overlap = sketch_overlap(each.digests, read_sketch(entries.get("calibration_sketch", "")))
-    certain = 100 * overlap.share > limits.overlap + 100 * _SKETCH_MARGIN and overlap.shared >= _MIN_TOLD
+    certain = 100 * overlap.share > limits.overlap + 100 * SKETCH_MARGIN and overlap.shared >= MIN_TOLD
     # Files of earlier versions have no sketch.
     if (certain or each.source.digest() == own) and limits.overlap < 100:
         raise DataError(

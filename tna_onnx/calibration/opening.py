@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tna_onnx.calibration.crossfit import FOLDS
+from tna_onnx.calibration.earlier import refuse_finished, shift_notes
 from tna_onnx.calibration.job import Job
 from tna_onnx.calibration.leaks import Told, check_leaks
 from tna_onnx.calibration.network import Network, check_engine
@@ -29,7 +30,6 @@ from tna_onnx.graph.integers import left_closed
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.graph.outputs import output_of
-from tna_onnx.graph.own_names import provenance
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.requantize import requantized
 from tna_onnx.graph.save import check_output
@@ -53,12 +53,7 @@ def open_task(job: Job, progress: Progress) -> Task:
     _check_arguments(job)
     device = parse_device(job.device)
     model = open_source(job.model, job.options)
-    # thresholds are for the probabilities as they are
-    if "guard" in provenance(model):
-        raise UnsupportedModel(
-            f"{model.name}: has been guarded already, with thresholds for its probabilities as they are; calibrate the "
-            "model without these outputs, and guard the result"
-        )
+    refuse_finished(model)
     # before any data are opened: a path that cannot be used costs no run
     target = target_of(job, model)
     model, readout = _left_closed(job, model, _find_readout(job, model))
@@ -74,6 +69,7 @@ def open_task(job: Job, progress: Progress) -> Task:
     judging = None if held_out is None else Told(held_out.source, held_out.form)
     taught = None if training is None else Told(training.source, training.form)
     data_notes = check_leaks(model, told, judging, job.calib.limits, earlier=job.turn is None)
+    data_notes += shift_notes(model)
     data_notes += source_notes(samples.source)
     if not samples.given:
         data_notes += tuple(preprocessing_warnings(samples.source, opened.inputs, job.calib.preprocessing))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from tna_onnx.calibration.anchor import AnchoredStrategy
 from tna_onnx.calibration.comparing import compare_heads
 from tna_onnx.calibration.details import collect_details
+from tna_onnx.calibration.final import FinalFile, with_digest
 from tna_onnx.calibration.job import Job
 from tna_onnx.calibration.labels import check_labels
 from tna_onnx.calibration.made import Started
@@ -33,19 +34,20 @@ from tna_onnx.progress import Progress
 from tna_onnx.results.gates import GateMissed
 from tna_onnx.results.report import Report
 
-__all__ = ["recalibrate"]
+__all__ = ["Finish", "recalibrate"]
+
+Finish: TypeAlias = Callable[[Path, Report, FinalFile], Report]
 
 _log = logging.getLogger("tna_onnx")
 
 
-def recalibrate(job: Job, progress: Progress, finish: Callable[[Path, Report], Report] | None = None) -> Report:
+def recalibrate(job: Job, progress: Progress, finish: Finish | None = None) -> Report:
     """Recalibrate a model and write it, unless the result misses a gate.
 
     Args:
         job: what was asked for.
         progress: called with (stage, done, total).
-        finish: makes the final file of the one at a path, which is gone afterwards, and returns the report with what
-            it did.
+        finish: makes the final file of the one at a path, which is gone afterwards, and returns the report on it.
 
     Raises:
         UsageError, UnsupportedModel, DataError, DeviceError, CheckFailed, GateMissed: see `tna_onnx.calibrate`.
@@ -62,9 +64,7 @@ def recalibrate(job: Job, progress: Progress, finish: Callable[[Path, Report], R
     return _recalibrate(job, task, started, progress, finish)
 
 
-def _recalibrate(
-    job: Job, task: Task, started: Started, progress: Progress, finish: Callable[[Path, Report], Report] | None
-) -> Report:
+def _recalibrate(job: Job, task: Task, started: Started, progress: Progress, finish: Finish | None) -> Report:
     # wrong labels would make every later number meaningless: before the search
     labels = check_labels(job, task)
     writing = Writing(task, job.settings.fold, job.turn.block if job.turn else PREFIX)
@@ -109,8 +109,9 @@ def _recalibrate(
         report = report_of(job, finished)
         if report.missed:
             raise GateMissed(report, "; no file was written")
+        report = with_digest(report, path)
         if finish is not None:
-            report = finish(path, report)
+            report = finish(path, report, FinalFile(task, checked, shipped))
     _log.info("done: %s", report.verdict)
     return report
 

@@ -34,7 +34,7 @@ from tna_onnx.graph.rewrite import Rewritten
 from tna_onnx.maps.base import apply_map
 from tna_onnx.results.verification import Verification
 
-__all__ = ["check_file", "check_probabilities", "check_written", "checked_samples"]
+__all__ = ["check_file", "check_probabilities", "check_runs", "check_written", "checked_samples"]
 
 # Samples run through the written file.
 _SAMPLES = 512
@@ -65,6 +65,22 @@ def check_written(
     """
     # checks 1 and 2 need no session
     checker = check_file(task.model, rewritten, path)
+    return check_runs(task, checked, shipped, path, checker=checker)
+
+
+def check_runs(task: Task, checked: Collected, shipped: Shipped, path: Path, *, checker: bool) -> Verification:
+    """Run checks 3 and 4 on a file.
+
+    Args:
+        task: what was opened.
+        checked: `checked_samples(task)`.
+        shipped: what the file should compute for these samples.
+        path: the file.
+        checker: what `check_file` returned.
+
+    Raises:
+        CheckFailed: one of the checks.
+    """
     rows = _rows(task, checked)
     runner = checked.samples.open_written(path, task.class_output.name, task.device)
     verification = check_probabilities(runner, task, checked, rows, shipped, checker=checker)

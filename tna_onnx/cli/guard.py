@@ -9,6 +9,7 @@ import click
 from tna_onnx.cli.command import Command
 from tna_onnx.cli.config import config_options
 from tna_onnx.cli.decision_options import add_option, level_options, ood_data_option
+from tna_onnx.cli.new_model import write_model
 from tna_onnx.cli.options import (
     calibration_data_options,
     confidence_option,
@@ -18,10 +19,8 @@ from tna_onnx.cli.options import (
     run_options,
     together,
 )
-from tna_onnx.cli.paths import check_result_file, default_output
 from tna_onnx.cli.positional import data_argument
-from tna_onnx.cli.preprocessing import preprocessing_options, take_recipe
-from tna_onnx.cli.written import watch
+from tna_onnx.cli.preprocessing import preprocessing_options
 from tna_onnx.guarding.settings import GuardSettings
 
 __all__ = ["guard"]
@@ -69,16 +68,7 @@ def guard(preset: str | None, json_file: str | None, quiet: bool, **arguments: A
       tna-onnx guard model.tna.onnx --calib fresh/ --add accept,set --risk 1 --coverage 95
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
     from tna_onnx.api.guard import guard as run  # noqa: PLC0415 - NumPy loads only when a command runs
-    from tna_onnx.cli.show import finish, json_step, ready  # noqa: PLC0415
     from tna_onnx.render.guard_text import guard_text  # noqa: PLC0415
-    from tna_onnx.render.progress import progress_shown  # noqa: PLC0415
 
-    # before the work: a mistyped path must not cost a run
-    check_result_file(json_file, *(arguments[name] for name in ("model", "calib", "eval", "ood_data", "output")))
-    recipe = take_recipe(preset, arguments)
-    ready()
-    output = arguments["output"] or default_output(arguments["model"], ".guard.onnx")
-    watch([output, json_file])
-    with progress_shown(not quiet) as progress:
-        result = run(preprocessing=recipe, progress=progress, **arguments)
-    finish(guard_text(result), [json_step(json_file, result)], quiet or json_file == "-", result.output)
+    data = ("calib", "eval", "ood_data")
+    write_model(run, guard_text, ".guard.onnx", data, arguments, preset=preset, json_file=json_file, quiet=quiet)

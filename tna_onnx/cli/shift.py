@@ -8,12 +8,11 @@ import click
 
 from tna_onnx.cli.command import Command
 from tna_onnx.cli.config import config_options
+from tna_onnx.cli.new_model import write_model
 from tna_onnx.cli.options import confidence_option, data_options, model_argument, model_options, run_options, together
-from tna_onnx.cli.paths import check_result_file, default_output
 from tna_onnx.cli.positional import DataOption, data_argument
-from tna_onnx.cli.preprocessing import preprocessing_options, take_recipe
+from tna_onnx.cli.preprocessing import preprocessing_options
 from tna_onnx.cli.types import choice
-from tna_onnx.cli.written import watch
 from tna_onnx.shifting.settings import ESTIMATORS, ShiftSettings
 
 __all__ = ["shift"]
@@ -99,16 +98,7 @@ def shift(preset: str | None, json_file: str | None, quiet: bool, **arguments: A
       tna-onnx shift model.tna.onnx --calib calib/ --target-data unlabelled/
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
     from tna_onnx.api.shift import shift as run  # noqa: PLC0415 - NumPy loads only when a command runs
-    from tna_onnx.cli.show import finish, json_step, ready  # noqa: PLC0415
-    from tna_onnx.render.progress import progress_shown  # noqa: PLC0415
     from tna_onnx.render.shift_text import shift_text  # noqa: PLC0415
 
-    # before the work: a mistyped path must not cost a run
-    check_result_file(json_file, *(arguments[name] for name in ("model", "calib", "target", "eval", "output")))
-    recipe = take_recipe(preset, arguments)
-    ready()
-    output = arguments["output"] or default_output(arguments["model"], ".shift.onnx")
-    watch([output, json_file])
-    with progress_shown(not quiet) as progress:
-        result = run(preprocessing=recipe, progress=progress, **arguments)
-    finish(shift_text(result), [json_step(json_file, result)], quiet or json_file == "-", result.output)
+    data = ("calib", "target", "eval")
+    write_model(run, shift_text, ".shift.onnx", data, arguments, preset=preset, json_file=json_file, quiet=quiet)

@@ -16,6 +16,7 @@ Columns and keys are found by name, in any case: `label` or `labels`, else the o
 from __future__ import annotations
 
 import csv
+import io
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,7 @@ import numpy as np
 from tna_onnx.data.files import read_text
 from tna_onnx.data.labels import listed
 from tna_onnx.data.limits import DEFAULT_LIMITS
-from tna_onnx.data.parsing import parse_json, parsing
+from tna_onnx.data.parsing import parse_json, parsing, text_lines
 from tna_onnx.data.sources.npfiles import map_npy
 from tna_onnx.errors import DataError, UsageError
 
@@ -177,7 +178,7 @@ def _named(names: Sequence[str], groups: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _from_lines(path: Path, text: str, is_path: Callable[[str], bool]) -> LabelFile:
-    lines = text.rstrip().splitlines()
+    lines = text_lines(text.rstrip())
     # Labels without paths belong to samples by their place, so an empty line cannot be skipped.
     empty = next((number for number, line in enumerate(lines, 1) if not line.strip()), None)
     if empty is not None:
@@ -191,7 +192,7 @@ def _from_lines(path: Path, text: str, is_path: Callable[[str], bool]) -> LabelF
 def _from_rows(path: Path, text: str, delimiter: str, label_column: str | None) -> LabelFile:
     with parsing(str(path), "cannot be read as a table", "write it again"):
         # strict: a quote that is left open would take the rows below it into its cell.
-        rows = [row for row in csv.reader(text.splitlines(), delimiter=delimiter, strict=True) if row]
+        rows = [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True) if row]
     if not rows:
         raise DataError(f"{path}: is empty; write one row per sample, path and label")
     header = [cell.strip() for cell in rows[0]]

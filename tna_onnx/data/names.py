@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tna_onnx.data.files import read_text
 from tna_onnx.data.limits import DEFAULT_LIMITS
-from tna_onnx.data.parsing import parse_json
+from tna_onnx.data.parsing import parse_json, text_lines
 from tna_onnx.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def _parsed(text: str) -> Any:
 
 
 def _lines(text: str, where: str) -> tuple[str, ...]:
-    lines = [line.strip() for line in text.rstrip().splitlines()]
+    lines = [line.strip() for line in text_lines(text.rstrip())]
     if "" in lines:  # left out, it would shift every name below it by one class
         raise DataError(
             f"{where}: line {lines.index('') + 1} is empty, so the names below it have no certain index; write one "

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.errors import DataError, TnaError
 
-__all__ = ["parse_json", "parsing", "reason", "whole_numbers"]
+__all__ = ["parse_json", "parsing", "reason", "text_lines", "whole_numbers"]
 
 _MAX_REASON = 200  # characters of a foreign message: some quote the whole file
 
@@ -44,10 +44,30 @@ def parse_json(text: str, where: str, advice: str = "write it again") -> Any:
     """Return the value of a JSON text.
 
     Raises:
-        DataError: it is not JSON, is nested too deeply, or holds a number of more digits than Python converts.
+        DataError: it is not JSON, is nested too deeply, holds a number of more digits than Python converts, or a key
+            twice in one object.
     """
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            names = [name for name, _ in pairs]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise DataError(f"{where}: the key {twice[:80]!r} occurs twice in one object; write it once")
+        return found
+
     with parsing(where, "is not JSON", advice):
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=once)
+
+
+def text_lines(text: str) -> list[str]:
+    r"""Return the lines of a text as files have them: other signs at which Unicode breaks lines stay in their line.
+
+    >>> text_lines("a\u2028b\r\nc\n")
+    ['a\u2028b', 'c']
+    """
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    return lines if lines[-1] else lines[:-1]
 
 
 def whole_numbers(values: Sequence[int]) -> NDArray[Any]:

@@ -1,8 +1,7 @@
-"""The words that decisions need besides those of maps, as ONNX nodes; and dials, from which callers take thresholds."""
+"""The words that decisions need besides those of maps, as ONNX nodes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,24 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tna_onnx.graph.nodes import PREFIX, NodeOps
 
-__all__ = ["DecisionOps", "Dial"]
-
-
-@dataclass(frozen=True, eq=False)
-class Dial:
-    """A level that whoever runs the file may choose: a graph input with a default.
-
-    Attributes:
-        name: of the graph input, a float32 scalar.
-        default: its value where the caller gives none.
-        levels: (L,) float32, rising.
-        thresholds: (L + 1,) float32; number k holds for dials above `levels[k - 1]`, up to `levels[k]`.
-    """
-
-    name: str
-    default: float
-    levels: NDArray[np.float32]
-    thresholds: NDArray[np.float32]
+__all__ = ["DecisionOps"]
 
 
 class DecisionOps(NodeOps):
@@ -63,21 +45,16 @@ class DecisionOps(NodeOps):
         classes = len(penalty)
         name = f"{PREFIX}/topk_{len(self.nodes)}"
         values, places = f"{name}_values", f"{name}_places"
-        count = self._integers([classes])
+        count = self.integers([classes])
         self.nodes.append(helper.make_node("TopK", [p, count], [values, places], name=name, axis=1))
-        sums = self._node("CumSum", [values, self._integers(1)])
+        sums = self._node("CumSum", [values, self.integers(1)])
         if penalty.any():
             sums = self.add(sums, self.const(penalty))
         # back to the order of the classes; every place of p is replaced
         return self._node("ScatterElements", [p, places, sums], axis=1)
 
-    def dialled(self, dial: Dial) -> str:
-        """Write the threshold that a dial stands at: the first whose level is not below it, []."""
-        below = self._node("Cast", [self.compared("Less", self.const(dial.levels), dial.name)], to=TensorProto.FLOAT)
-        count = self._node("Cast", [self._node("ReduceSum", [below], keepdims=0)], to=TensorProto.INT64)
-        return self._node("Gather", [self.const(dial.thresholds), count])
-
-    def _integers(self, value: int | list[int]) -> str:
+    def integers(self, value: Any) -> str:
+        """Write whole numbers."""
         name = f"{PREFIX}/integers_{len(self.initializers)}"
         self.initializers.append(numpy_helper.from_array(np.array(value, np.int64), name))
         return name

@@ -10,7 +10,6 @@ Constants are Constant nodes: initializers would have to be inputs in models of 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import onnx
@@ -18,79 +17,22 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from tna_onnx.errors import UnsupportedModel
-from tna_onnx.graph.decision_ops import DecisionOps, Dial
+from tna_onnx.graph.decision_ops import DecisionOps
+from tna_onnx.graph.dials import ClassSetDial, DialOps, Dials, SetDial, below
+from tna_onnx.graph.guarded import Guarded, SetScore
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.nodes import PREFIX
+from tna_onnx.graph.nodes import MIN_IR_OF_INITIALIZERS, PREFIX
 from tna_onnx.graph.outputs import ClassOutput
 from tna_onnx.graph.own_names import METADATA_PREFIX
-from tna_onnx.numerics.outliers import OutlierScore
 
-__all__ = ["GUARD", "Guarded", "OutlierInput", "SetScore", "add_decisions", "add_scores"]
+__all__ = ["GUARD", "add_decisions", "add_scores"]
 
 GUARD = f"{PREFIX}/guard"
 """How the names of the nodes begin."""
 
 _MIN_OPSET = 9  # Less and Greater
 _MIN_SORTING_OPSET = 11  # CumSum and ScatterElements
-
-
-@dataclass(frozen=True)
-class SetScore:
-    """How unlikely a class is: it is in the set where its score is at most the threshold.
-
-    `lac` is 1 - p. `aps` is the sum of the probabilities down to the class, itself included; `raps` adds `weight` for
-    each class behind the first `free` ones.
-
-    Source: M. Sadinle, J. Lei, L. Wasserman, JASA 114 (2019), section 3; Y. Romano, M. Sesia, E. Candes, NeurIPS 2020,
-    equation 5, without its random part; A. Angelopoulos et al., ICLR 2021, equation 4.
-
-    Attributes:
-        name: `lac`, `aps` or `raps`.
-        free: classes without a penalty.
-        weight: penalty for each class behind them.
-        temperature: of the probabilities p^(1/T) that it is computed from; 1 for those of the output.
-    """
-
-    name: str = "lac"
-    free: int = 0
-    weight: float = 0.0
-    temperature: float = 1.0
-
-    def penalty(self, classes: int) -> NDArray[np.float64]:
-        """Return what is added to the sum at each rank, (C,)."""
-        return np.asarray(self.weight * np.maximum(np.arange(1, classes + 1) - self.free, 0))
-
-
-@dataclass(frozen=True, eq=False)
-class OutlierInput:
-    """An outlier score and the tensors that it reads.
-
-    Attributes:
-        formula: of the score.
-        logits: tensor of (N, C) logits, or empty.
-        features: tensor of (N, n) features, or empty.
-        width: n.
-    """
-
-    formula: OutlierScore
-    logits: str
-    features: str
-    width: int
-
-
-@dataclass(frozen=True, eq=False)
-class Guarded:
-    """What is to be added to a model.
-
-    Attributes:
-        output: the output that classifies.
-        set_score: of the prediction sets; None without sets.
-        outlier: the outlier score; None without one.
-    """
-
-    output: ClassOutput
-    set_score: SetScore | None
-    outlier: OutlierInput | None
+_MIN_INTEGER_OPSET = 12  # Max and Min of whole numbers
 
 
 def add_scores(model: Model, guarded: Guarded) -> tuple[onnx.ModelProto, dict[str, str]]:
@@ -99,7 +41,7 @@ def add_scores(model: Model, guarded: Guarded) -> tuple[onnx.ModelProto, dict[st
     Raises:
         UnsupportedModel: the opset is too old, or the model has such nodes already.
     """
-    ops, scores = _block(model, guarded)
+    ops, scores = _block(model, guarded, Dials())
     renamed = {role: _ours(name) for role, name in scores.items()}
     outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in renamed.values()]
     return _extended(model, ops, outputs), renamed
@@ -111,7 +53,7 @@ def add_decisions(
     thresholds: Mapping[str, NDArray[np.float32]],
     names: Mapping[str, str],
     metadata: Mapping[str, str],
-    dials: Mapping[str, Dial] | None = None,
+    dials: Dials | None = None,
 ) -> onnx.ModelProto:
     """Return a model that has the decisions as outputs too.
 
@@ -120,65 +62,75 @@ def add_decisions(
         guarded: what is to be added.
         thresholds: `accept` of the confidence, [] ; `set` of the set score, [] or
             [C]; `ood` of the outlier score, [].
-        names: what each output is called, of `confidence`, `accept`, `set`, `ood` and `ood_alarm`; those without a
-            name are left out.
+        names: what each output is called, of `confidence`, `posterior` (with a dial of the class frequencies),
+            `accept`, `set`, `ood` and `ood_alarm`; those without a name are left out.
         metadata: written into metadata_props under `tna_onnx.`, beside what is there.
-        dials: in place of the thresholds `accept` and `set`; none by default.
+        dials: in place of the thresholds `accept` and `set`, and of the class frequencies; none by default.
 
     Raises:
         UnsupportedModel: as `add_scores`; or an output has such a name already.
     """
-    ops, scores = _block(model, guarded)
-    dials = dials or {}
-    _refuse_names(model, [*names.values(), *(dial.name for dial in dials.values())])
-
-    def limit(role: str) -> str:
-        return ops.dialled(dials[role]) if role in dials else ops.const(thresholds[role])
-
-    made = {"confidence": scores["confidence"], "ood": scores.get("ood", "")}
+    dials = dials or Dials()
+    _refuse_names(model, [*names.values(), *(dial.name for dial in dials)])
+    ops, made = _block(model, guarded, dials)
     if "accept" in names:
-        made["accept"] = ops.negated("Less", scores["confidence"], limit("accept"))
+        limit = ops.const(below(thresholds["accept"])) if dials.accept is None else ops.accepted_above(dials.accept)
+        # what is no number is not accepted; in a set it is, and it raises the alarm
+        made["accept"] = ops.compared("Greater", made["confidence"], limit)
     if "set" in names:
-        made["set"] = ops.negated("Greater", scores["set"], limit("set"))
+        made["set"] = ops.negated("Greater", made["set"], _set_limit(ops, dials, thresholds["set"], made))
     if "ood_alarm" in names:
-        made["ood_alarm"] = ops.compared("Greater", scores["ood"], limit("ood"))
+        made["ood_alarm"] = ops.negated(
+            "Less", made["ood"], ops.const(np.nextafter(thresholds["ood"], np.float32(np.inf)))
+        )
     batch = _batch_axis(model, guarded.output.name)
     outputs = []
     for role, name in names.items():
         ops.nodes.append(helper.make_node("Identity", [made[role]], [name], name=f"{PREFIX}/{role}"))
-        shape = [batch, guarded.output.n_classes] if role == "set" else [batch]
-        kind = TensorProto.FLOAT if role in ("confidence", "ood") else TensorProto.BOOL
+        shape = [batch, guarded.output.n_classes] if role in ("set", "posterior") else [batch]
+        kind = TensorProto.FLOAT if role in ("confidence", "posterior", "ood") else TensorProto.BOOL
         outputs.append(helper.make_tensor_value_info(name, kind, shape))
     proto = _extended(model, ops, outputs)
-    for dial in dials.values():
+    for dial in dials:
+        default = np.asarray(dial.default, np.float32)
         # an input with an initializer is one that callers may leave out
-        proto.graph.input.append(helper.make_tensor_value_info(dial.name, TensorProto.FLOAT, []))
-        proto.graph.initializer.append(numpy_helper.from_array(np.asarray(dial.default, np.float32), dial.name))
+        proto.graph.input.append(helper.make_tensor_value_info(dial.name, TensorProto.FLOAT, default.shape))
+        proto.graph.initializer.append(numpy_helper.from_array(default, dial.name))
     for key, value in metadata.items():
         proto.metadata_props.add(key=f"{METADATA_PREFIX}{key}", value=value)
     return proto
 
 
-def _block(model: Model, guarded: Guarded) -> tuple[DecisionOps, dict[str, str]]:
+def _set_limit(ops: DialOps, dials: Dials, threshold: NDArray[np.float32], made: Mapping[str, str]) -> str:
+    """Write what the score of a class in the set is not above."""
+    if isinstance(dials.set, ClassSetDial):
+        return ops.class_limits(dials.set)
+    if isinstance(dials.set, SetDial):
+        return ops.set_limit(dials.set, made["ratio"])
+    return ops.const(threshold)
+
+
+def _block(model: Model, guarded: Guarded, dials: Dials) -> tuple[DialOps, dict[str, str]]:
     """Write the nodes of the scores.
 
     Raises:
         UnsupportedModel: the opset is too old, or the model has such nodes already.
     """
-    needed = _MIN_OPSET
-    if guarded.set_score is not None and guarded.set_score.name != "lac":
-        needed = _MIN_SORTING_OPSET
-    if model.opset < needed:
-        raise UnsupportedModel(
-            f"{model.name}: has opset {model.opset}, too old for these outputs; convert it to opset {needed} or newer"
-        )
+    _require_opset(model, guarded, dials)
     if any(node.name.startswith(f"{GUARD}/") for node in model.proto.graph.node):
         raise UnsupportedModel(f"{model.name}: has been guarded already; guard the model without these outputs")
-    ops = DecisionOps("float32", model.opset)
+    ops = DialOps("float32", model.opset)
     values = _values(ops, model, guarded.output)
     p = _probabilities(ops, values, guarded.output.kind)
-    scores = {"confidence": ops.largest(p)}
+    scores = {}
+    moved = p
+    if dials.prior is not None:
+        scores["ratio"] = ops.ratio(dials.prior)
+        moved = ops.posterior(p, scores["ratio"], guarded.output.n_classes)
+        scores["posterior"] = moved
+    scores["confidence"] = ops.largest(moved)
     if guarded.set_score is not None:
+        # of the probabilities as they are: thresholds are weighted instead, which keeps the promise
         q = _tempered(ops, values, p, guarded)
         scores["set"] = _set_score(ops, q, guarded.set_score, guarded.output.n_classes)
     if guarded.outlier is not None:
@@ -187,6 +139,29 @@ def _block(model: Model, guarded: Guarded) -> tuple[DecisionOps, dict[str, str]]
         features = _matrix(ops, outlier.features, outlier.width)
         scores["ood"] = ops.reshape(outlier.formula.score(ops, logits, features), [-1])
     return ops, scores
+
+
+def _require_opset(model: Model, guarded: Guarded, dials: Dials) -> None:
+    """Refuse a model that is too old for the nodes or for inputs with a default.
+
+    Raises:
+        UnsupportedModel: such a model.
+    """
+    needed = _MIN_OPSET
+    sorts = guarded.set_score is not None and guarded.set_score.name != "lac"
+    if sorts or isinstance(dials.set, SetDial):
+        needed = _MIN_SORTING_OPSET
+    if isinstance(dials.set, ClassSetDial):
+        needed = max(needed, _MIN_INTEGER_OPSET)
+    if model.opset < needed:
+        raise UnsupportedModel(
+            f"{model.name}: has opset {model.opset}, too old for these outputs; convert it to opset {needed} or newer"
+        )
+    if [*dials] and model.proto.ir_version < MIN_IR_OF_INITIALIZERS:
+        raise UnsupportedModel(
+            f"{model.name}: has IR version {model.proto.ir_version}, in which an input with a default is a constant, "
+            f"so that a dial could not be turned; convert it to IR version {MIN_IR_OF_INITIALIZERS} or newer"
+        )
 
 
 def _matrix(ops: DecisionOps, name: str, columns: int) -> str:

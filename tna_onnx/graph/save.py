@@ -18,7 +18,7 @@ from tna_onnx.graph.commit import commit
 from tna_onnx.graph.external import write_external
 from tna_onnx.graph.load import Model
 
-__all__ = ["check_output", "pending"]
+__all__ = ["check_output", "file_beside", "pending"]
 
 
 def check_output(model: Model, output: Path, *, overwrite: bool = False) -> None:
@@ -47,6 +47,34 @@ def check_output(model: Model, output: Path, *, overwrite: bool = False) -> None
     # Renaming over a file needs no right to write it; a file that is read-only is meant to stay.
     if not os.access(folder, os.W_OK) or (output.exists() and not os.access(output, os.W_OK)):
         raise UsageError(f"{output}: not writable")
+
+
+def file_beside(
+    model: Model, output: str | Path | None, ending: str, *, overwrite: bool = False, dry_run: bool = False
+) -> Path | None:
+    """Return the path to write: `output`, else one beside the model; None in a dry run of a model that is no file.
+
+    Args:
+        model: the source.
+        output: path that was asked for.
+        ending: of the name by default, such as `.guard.onnx`.
+        overwrite: allow the output to be the input.
+        dry_run: whether nothing is written.
+
+    Raises:
+        UsageError: no such path, or one that would harm a file of the run.
+    """
+    if output is not None:
+        target = Path(output)
+    elif model.path is not None:
+        target = model.path.with_suffix(ending)
+    elif dry_run:
+        return None
+    else:
+        raise UsageError("a model that is no file needs an output: the path of the file to write")
+    if output is not None or not dry_run:
+        check_output(model, target, overwrite=overwrite)
+    return target
 
 
 def _special(path: Path) -> bool:

@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.data import Source
+from tna_onnx.data import Batch, Source
 from tna_onnx.engine.outputs import Runs
 from tna_onnx.errors import CheckFailed
+from tna_onnx.graph.outputs import ClassOutput
 from tna_onnx.guarding.samples import Values
 from tna_onnx.guarding.thresholds import Thresholds
 
-__all__ = ["check_decisions", "largest_change"]
+__all__ = ["check_decisions", "check_posterior", "largest_change"]
 
 _MAX_CHANGE = 1e-5
 """Further readers of a tensor may keep ONNX Runtime from fusing nodes, which rounds in another way."""
@@ -49,6 +50,18 @@ def check_decisions(decided: Values, scores: Values, thresholds: Thresholds, whe
                 f"verification: output {role} of the written file is not what its scores say for {len(different):,} of "
                 f"{len(found):,} samples of {where}"
             )
+
+
+def check_posterior(written: Runs, output: ClassOutput, name: str, batch: Batch) -> None:
+    """Compare the probabilities under the default class frequencies with those of the output.
+
+    Raises:
+        CheckFailed: they are others.
+    """
+    found, values = written.run([name, output.name], batch)
+    change = float(np.max(np.abs(found - output.probabilities(values))))
+    if not change <= _MAX_CHANGE:
+        raise CheckFailed(f"verification: output '{name}' is {change:.3g} off the probabilities of '{output.name}'")
 
 
 def largest_change(

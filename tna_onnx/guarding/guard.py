@@ -5,26 +5,29 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from tna_onnx.calibration.decided import told_in_file
 from tna_onnx.data import Source
 from tna_onnx.errors import CheckFailed
 from tna_onnx.extraction.sessions import open_model, open_part
 from tna_onnx.graph.checker import checker_complaint
-from tna_onnx.graph.decisions import Guarded, add_decisions, add_scores
+from tna_onnx.graph.decisions import add_decisions, add_scores
+from tna_onnx.graph.guarded import Guarded
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.outputs import tensor_outputs
 from tna_onnx.graph.own_names import provenance
-from tna_onnx.graph.save import pending
-from tna_onnx.guarding.decide import check_decisions, largest_change
+from tna_onnx.graph.save import file_beside, pending
+from tna_onnx.guarding.decide import check_decisions, check_posterior, largest_change
 from tna_onnx.guarding.dials import dial_inputs
 from tna_onnx.guarding.job import GuardJob
 from tna_onnx.guarding.measure import measure, measure_detection
-from tna_onnx.guarding.opening import Opened, open_guard, target_of
+from tna_onnx.guarding.opening import Opened, open_guard
 from tna_onnx.guarding.outliers import outlier_of
 from tna_onnx.guarding.promises import new_outputs
 from tna_onnx.guarding.samples import Values, collect_values
@@ -52,8 +55,13 @@ class _Chosen:
     fresh: npt.NDArray[np.bool_]
 
 
-def guard(job: GuardJob, progress: Progress) -> Guard:
+def guard(job: GuardJob, progress: Progress, check: Callable[[Path], object] | None = None) -> Guard:
     """Add decisions to a model and write it.
+
+    Args:
+        job: what was asked for.
+        progress: called with (stage, done, total).
+        check: called with the path of the new file before it gets its name, to refuse it.
 
     Raises:
         UsageError, UnsupportedModel, DataError, DeviceError, CheckFailed: see `tna_onnx.guard`.
@@ -61,7 +69,7 @@ def guard(job: GuardJob, progress: Progress) -> Guard:
     settings = job.settings
     opened = open_guard(job)
     model = opened.model
-    target = target_of(job, model)
+    target = file_beside(model, job.output, ".guard.onnx", overwrite=job.overwrite, dry_run=job.dry_run)
     chosen = _choose(job, opened, progress)
     metadata = _metadata(job, opened, chosen)
     thresholds = chosen.thresholds
@@ -70,6 +78,8 @@ def guard(job: GuardJob, progress: Progress) -> Guard:
         _check_file(model, path)
         written = open_session(path, path.name, opened.device)
         change = _checked(opened, chosen, written, settings.outputs, progress)
+        if check is not None:
+            check(path)
         decisions = _measured(job, opened, written, progress)
         size = path.stat().st_size
     temperature = _temperature(chosen.guarded)
@@ -121,15 +131,18 @@ def _checked(opened: Opened, chosen: _Chosen, written: Session, names: dict[str,
     size = opened.batch_size
     # whole batches, the same as the scores were computed in
     first = np.arange(len(opened.source))[: max(size, _CHECKED // size * size)]
-    decided = collect_values(written, opened.output, names, opened.source, size, progress, rows=first, stage="check")
+    kept = _columns(names)
+    decided = collect_values(written, opened.output, kept, opened.source, size, progress, rows=first, stage="check")
     check_decisions(decided, chosen.scores.first(len(first)), chosen.thresholds, opened.source.describe())
+    if "posterior" in names:
+        check_posterior(written, opened.output, names["posterior"], next(iter(opened.source.batches(size, first))))
     source_session = open_model(opened.model, opened.device)
     return largest_change(source_session, written, tensor_outputs(opened.model), opened.source, first, size)
 
 
 def _measured(job: GuardJob, opened: Opened, written: Session, progress: Progress) -> Decisions:
     """Measure what the written file decides."""
-    names = job.settings.outputs
+    names = _columns(job.settings.outputs)
     level = job.settings.confidence_level
     shown = opened.shown
 
@@ -145,6 +158,11 @@ def _measured(job: GuardJob, opened: Opened, written: Session, progress: Progres
         )
     fresh = opened.held_out is not None
     return measure(known, opened.output.n_classes, level, shown.describe(), fresh=fresh, detection=detection)
+
+
+def _columns(names: dict[str, str]) -> dict[str, str]:
+    """Return the outputs that say one thing of a sample and its class."""
+    return {role: name for role, name in names.items() if role != "posterior"}
 
 
 def _temperature(guarded: Guarded) -> float:
@@ -164,6 +182,8 @@ def _metadata(job: GuardJob, opened: Opened, chosen: _Chosen) -> dict[str, str]:
         "guard": json.dumps(dataclasses.asdict(job.settings)),
         "guard_data_sha256": opened.source.digest(),
         "guard_samples": str(len(opened.source)),
+        "guard_source_sha256": opened.model.sha256,
+        **told_in_file(opened.source, "guard"),
         **found,
     }
 

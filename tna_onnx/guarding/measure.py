@@ -11,7 +11,8 @@ from scipy import stats
 from tna_onnx.guarding.samples import Values
 from tna_onnx.numerics.checks import check_level
 from tna_onnx.numerics.detection import area_under, roc_points
-from tna_onnx.results.guarding import ConfidenceGroup, Decisions, Detection
+from tna_onnx.numerics.top_label import top_label_errors
+from tna_onnx.results.guarding import ConfidenceCalibration, ConfidenceGroup, Decisions, Detection
 from tna_onnx.results.risk_coverage import RiskCoverage
 
 __all__ = ["exact_interval", "measure", "measure_detection"]
@@ -40,6 +41,8 @@ def measure(
     """
     level = check_level(confidence_level)
     figures: dict[str, Any] = {}
+    if "confidence" in decided.values:
+        figures["calibration"] = _calibrated(decided, level)
     if "accept" in decided.values:
         figures |= _accepted(decided, level)
     if "set" in decided.values:
@@ -49,6 +52,12 @@ def measure(
     n = len(decided)
     accuracy = float(decided.hit.mean())
     return Decisions(data=data, fresh=fresh, n=n, accuracy=accuracy, detection=detection, **figures)
+
+
+def _calibrated(decided: Values, level: float) -> ConfidenceCalibration:
+    found = top_label_errors(decided.values["confidence"], decided.hit, level)
+    ece, nll = found["ece"], found["nll"]
+    return ConfidenceCalibration(ece.difference, (ece.low, ece.high), nll.difference, (nll.low, nll.high), level)
 
 
 def _accepted(decided: Values, level: float) -> dict[str, Any]:

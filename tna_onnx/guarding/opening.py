@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tna_onnx.calibration.decided import decided_on
 from tna_onnx.calibration.leaks import Told, check_leaks
 from tna_onnx.data import InputSpec, Source
 from tna_onnx.data.digest import sample_form
@@ -19,14 +19,13 @@ from tna_onnx.extraction.isolated import open_source
 from tna_onnx.extraction.sessions import input_specs, open_model
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.outputs import ClassOutput, class_output, require_one_prediction
-from tna_onnx.graph.save import check_output
 from tna_onnx.guarding.job import GuardJob
 from tna_onnx.guarding.settings import GuardSettings
 from tna_onnx.guarding.thresholds import require_enough
 from tna_onnx.guarding.unknown import open_unknown
 from tna_onnx.runtime import Device, Session, parse_device
 
-__all__ = ["PROMISES", "Opened", "open_guard", "target_of"]
+__all__ = ["PROMISES", "Opened", "open_guard"]
 
 PROMISES = "thresholds are promises on new samples of one prediction each"
 """Why a model with several predictions a sample is refused."""
@@ -121,7 +120,7 @@ def open_guard(job: GuardJob) -> Opened:
         fit=fit or source,
         fit_rows=rows,
         held_out=held_out,
-        unknown=_unknown(job, inputs),
+        unknown=_unknown(job, inputs, source),
         device=device,
         batch_size=size,
         provider=session.provider,
@@ -129,29 +128,13 @@ def open_guard(job: GuardJob) -> Opened:
     )
 
 
-def target_of(job: GuardJob, model: Model) -> Path | None:
-    """Return the path to write.
-
-    Raises:
-        UsageError: no such path, or one that would harm a file of the run.
-    """
-    if job.output is not None:
-        target = Path(job.output)
-    elif model.path is not None:
-        target = model.path.with_suffix(".guard.onnx")
-    elif job.dry_run:
-        return None
-    else:
-        raise UsageError("a model that is no file needs an output: the path of the file to write")
-    if job.output is not None or not job.dry_run:
-        check_output(model, target, overwrite=job.overwrite)
-    return target
-
-
 def _leaks(job: GuardJob, model: Model, source: Source, held_out: Source | None) -> tuple[str, ...]:
     judging = None if held_out is None else Told(held_out, sample_form(held_out))
     told = Told(source, sample_form(source))
-    return check_leaks(model, told, judging, job.calib.limits, cross_fits=False)
+    notes = check_leaks(model, told, judging, job.calib.limits, cross_fits=False)
+    for each in (told, judging):
+        notes += () if each is None else decided_on(model, each, job.calib.limits)
+    return notes
 
 
 def _label_warnings(
@@ -180,6 +163,8 @@ def _unseen_notes(source: Source, n_classes: int, settings: GuardSettings) -> tu
     note = f"no sample of the classes {listed}: no promise is about samples of these"
     if "ood" in settings.add:
         note += ", and the outlier score may take them for unknown"
+    if "class_prior" in settings.inputs:
+        note += ", and a class_prior in which they are frequent gives sets of all classes"
     return (note,)
 
 
@@ -201,9 +186,9 @@ def _to_fit(fit: Source | None, source: Source, settings: GuardSettings) -> NDAr
     return np.sort(shuffled[: len(source) // 2])
 
 
-def _unknown(job: GuardJob, inputs: tuple[InputSpec, ...]) -> Source | None:
+def _unknown(job: GuardJob, inputs: tuple[InputSpec, ...], known: Source) -> Source | None:
     if job.unknown is None:
         return None
     if "ood" not in job.settings.add:
         raise UsageError("--ood-data are for the output ood; add it with --add ood, or leave them out")
-    return open_unknown(job.unknown, inputs)
+    return open_unknown(job.unknown, inputs, known)

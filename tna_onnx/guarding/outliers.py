@@ -9,7 +9,7 @@ from tna_onnx.errors import DataError, UnsupportedModel
 from tna_onnx.extraction.sessions import open_part
 from tna_onnx.graph.before_map import before_map
 from tna_onnx.graph.cut import cut_at
-from tna_onnx.graph.decisions import OutlierInput
+from tna_onnx.graph.guarded import OutlierInput
 from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.graph.readout import Head

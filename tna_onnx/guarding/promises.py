@@ -30,10 +30,11 @@ def new_outputs(
         temperature: at which sets are made.
     """
     words = {
-        "confidence": f"largest of the {classes} probabilities; as well calibrated as the model is",
+        "confidence": f"largest of the {classes} probabilities; how far it is off is measured below",
         "accept": f"with a certainty of {100 - settings.delta:g} %, at most {settings.risk:g} % of accepted samples "
         f"are classified wrong, {_EXCHANGEABLE}",
         "set": _set_promise(settings, n) + _made_at(temperature),
+        "posterior": "the probabilities under the class frequencies of the dial, which confidence and accept are about",
         "ood": f"{settings.ood_score}: the larger, the less a sample is like these",
         "ood_alarm": f"raised by at most {settings.false_alarm:g} % of the samples that come as these did, on average "
         "over calibration sets",

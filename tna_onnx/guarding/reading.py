@@ -61,6 +61,7 @@ def score_guarded(
     progress: Progress,
     level: float = 95.0,
     unknown: Source | None = None,
+    fresh: bool | None = None,
 ) -> tuple[SampleScores, NDArray[np.int64], Decisions | None]:
     """Do what `score_model` does, and measure in the same run what a guarded model decides.
 
@@ -73,6 +74,7 @@ def score_guarded(
         progress: called with (stage, done, total).
         level: of intervals, in per cent.
         unknown: samples that the model should not know, if there are any.
+        fresh: whether no threshold comes from the samples; None where nobody knows.
 
     Returns:
         (scores, predicted classes (N,), decisions; None where the model decides nothing).
@@ -96,5 +98,5 @@ def score_guarded(
             decided.values["ood"], found["ood"], found["ood_alarm"], level, unknown.describe()
         )
     described = source.describe()
-    decisions = measure(decided, output.n_classes, level, described, fresh=None, detection=detection)
+    decisions = measure(decided, output.n_classes, level, described, fresh=fresh, detection=detection)
     return scores, predicted, decisions

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tna_onnx.calibration.earlier import refuse_finished
+from tna_onnx.calibration.final import FinalFile
 from tna_onnx.calibration.job import Job
 from tna_onnx.calibration.opening import target_of
 from tna_onnx.calibration.recalibrate import recalibrate
@@ -62,6 +64,7 @@ def _split(job: Job, settings: GuardSettings) -> tuple[Path, Part, Part]:
     if job.engine != "local":
         raise UsageError(f"--add splits the samples in this process; leave --engine {job.engine} out")
     model = open_source(job.model, job.options)
+    refuse_finished(model)
     target = target_of(job, model)
     if target is None:
         raise UsageError("a model that is no file needs an output where decisions are added: the path of a file")
@@ -99,7 +102,7 @@ class _Guarding:
     target: Path
     progress: Progress
 
-    def finish(self, path: Path, report: Report) -> Report:
+    def finish(self, path: Path, report: Report, final: FinalFile) -> Report:
         """Add the decisions to the file at `path`, and write the result.
 
         Raises:
@@ -121,8 +124,9 @@ class _Guarding:
             device=job.device,
             batch_size=job.batch_size,
         )
+        reports: list[Report] = []
         try:
-            result = guard(asked, self.progress)
+            result = guard(asked, self.progress, lambda written: reports.append(final.report(report, written)))
         except TnaError as error:
             raise type(error)(str(error).replace(str(path), str(self.target))) from error
         note = (
@@ -130,4 +134,5 @@ class _Guarding:
             f"{len(self.decide):,} give the thresholds"
         )
         result = replace(result, model=report.model, model_sha256=report.model_sha256)
+        (report,) = reports
         return replace(report, guard=result, notes=(*report.notes, note, *result.notes))

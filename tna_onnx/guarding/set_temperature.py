@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tna_onnx.graph.decisions import SetScore
+from tna_onnx.graph.guarded import SetScore
 from tna_onnx.guarding.opening import Opened
 from tna_onnx.guarding.settings import GuardSettings
 from tna_onnx.numerics.set_scores import small_set_temperature

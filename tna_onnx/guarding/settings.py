@@ -38,7 +38,8 @@ class GuardSettings:
         delta: probability with which that error may be larger, in per cent.
         ood_score: what is measured: `mahalanobis`, `energy` or `residual`.
         false_alarm: how often a sample like the calibration data raises the alarm, at most, in per cent.
-        dials: whether coverage and risk are graph inputs too, with these levels as defaults.
+        dials: whether coverage, risk and class frequencies are graph inputs too, with these levels and the
+            frequencies of the samples as defaults.
         prefix: what the names of the new outputs and inputs begin with.
         seed: of the split where the data must serve two purposes.
         confidence_level: of the intervals of the report, in per cent.
@@ -80,8 +81,6 @@ class GuardSettings:
                     f"set_temperature must lie between {MIN_TEMPERATURE:g} and {MAX_TEMPERATURE:g}, or be auto; got "
                     f"{self.set_temperature!r}"
                 )
-        if self.dials and self.per_class:
-            raise UsageError("dials need one threshold for all classes; leave dials out, or per_class")
         check_numbers("a whole number", seed=self.seed)
         if self.seed < 0:
             raise UsageError(f"seed must be at least 0, got {self.seed}")
@@ -95,16 +94,27 @@ class GuardSettings:
 
     @property
     def inputs(self) -> dict[str, str]:
-        """Role -> name of each dial: `coverage` of the sets, `risk` of what is accepted."""
+        """Role -> name of each dial: `coverage` of the sets, `risk` of what is accepted, `class_prior` of both."""
         if not self.dials:
             return {}
         levels = {"set": "coverage", "accept": "risk"}
-        return {level: f"{self.prefix}{level}" for role, level in levels.items() if role in self.add}
+        found = [level for role, level in levels.items() if role in self.add]
+        # sets with a coverage by class keep it whatever the frequencies are
+        if self._moves or ("set" in self.add and not self.per_class):
+            found.append("class_prior")
+        return {level: f"{self.prefix}{level}" for level in found}
 
     @property
     def outputs(self) -> dict[str, str]:
-        """Role -> name of each new output; an outlier score comes with its alarm."""
+        """Role -> name of each new output; an outlier score comes with its alarm, moved probabilities with a dial."""
         roles: list[str] = [name for name in ADDITIONS if name in self.add]
+        if self.dials and self._moves:
+            roles.append("posterior")
         if "ood" in roles:
             roles.append("ood_alarm")
         return {role: f"{self.prefix}{role}" for role in roles}
+
+    @property
+    def _moves(self) -> bool:
+        """Whether an output is of probabilities that a dial of the class frequencies moves."""
+        return bool({"confidence", "accept"} & {*self.add})

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.errors import DataError
-from tna_onnx.graph.decision_ops import Dial
-from tna_onnx.guarding.dials import accept_dial, dial_threshold, set_dial
+from tna_onnx.graph.dials import Dials
+from tna_onnx.guarding.dials import default_thresholds, prior_dial, risk_dial, set_dial
 from tna_onnx.guarding.samples import Values
 from tna_onnx.guarding.settings import GuardSettings
 from tna_onnx.numerics.conformal import quantile, samples_needed
@@ -29,13 +29,13 @@ class Thresholds:
 
     Attributes:
         values: `accept` of the confidence, `set` of the set score, [] or [C], `ood` of the outlier score; float32.
-        dials: levels that callers may choose in place of `accept` and `set`.
+        dials: levels that callers may choose in place of `accept` and `set`, and class frequencies.
         vacuous: classes that every set holds, because they have too few samples.
         notes: what the user should know, in sentences.
     """
 
     values: dict[str, NDArray[np.float32]] = field(default_factory=dict)
-    dials: dict[str, Dial] = field(default_factory=dict)
+    dials: Dials = field(default_factory=Dials)
     vacuous: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -56,26 +56,28 @@ def choose_thresholds(
         DataError: too few samples for a level, or none of the thresholds reaches it.
     """
     found: dict[str, NDArray[np.float32]] = {}
-    dials: dict[str, Dial] = {}
+    dials = Dials()
     vacuous: tuple[int, ...] = ()
     notes: list[str] = []
     if "accept" in settings.add:
         found["accept"] = _accept(values, settings, n_classes, where)
         if settings.dials:
-            dials["accept"] = accept_dial(values, settings, n_classes)
+            dials = replace(dials, accept=risk_dial(values, settings, n_classes))
     if "set" in settings.add:
         # a temperature that was chosen on samples says nothing of sets of others
         kept = fresh if settings.set_temperature == "auto" else np.ones_like(fresh)
         own = values.values["set"][kept]
         found["set"], vacuous = _of_sets(own, values.labels[kept], settings, n_classes, where)
-        notes = _set_notes(own, found["set"], vacuous, settings)
+        notes = _set_notes(own, found["set"], vacuous, settings, n_classes)
         if settings.dials:
-            dials["set"] = set_dial(own, settings)
+            dials = replace(dials, set=set_dial(own, values.labels[kept], settings, n_classes))
     if "ood" in settings.add:
         known = _varied(values.values["ood"][fresh], settings, where)
         found["ood"] = _rate(known, 1 - settings.false_alarm / 100, _alarm_words(settings), where)
     # what the file compares with where nobody turns a dial
-    found |= {role: dial_threshold(dial) for role, dial in dials.items()}
+    found |= default_thresholds(dials)
+    if "class_prior" in settings.inputs:
+        dials = replace(dials, prior=prior_dial(values.labels, settings, n_classes))
     return Thresholds(found, dials, vacuous, tuple(notes))
 
 
@@ -113,25 +115,38 @@ def _alarm_words(settings: GuardSettings) -> str:
 
 
 def _set_notes(
-    own: NDArray[np.float32], threshold: NDArray[np.float32], vacuous: tuple[int, ...], settings: GuardSettings
+    own: NDArray[np.float32],
+    threshold: NDArray[np.float32],
+    vacuous: tuple[int, ...],
+    settings: GuardSettings,
+    n_classes: int,
 ) -> list[str]:
     notes = [_vacuous_note(vacuous, settings)] if vacuous else []
     if not settings.per_class:
-        notes += _tie_notes(own, threshold, settings)
+        notes += _tie_notes(own, threshold, settings, n_classes)
     return notes
 
 
-def _tie_notes(scores: NDArray[np.float32], threshold: NDArray[np.float32], settings: GuardSettings) -> list[str]:
-    """Say that many scores are equal to the threshold, so that sets hold more than they need to."""
+def _tie_notes(
+    scores: NDArray[np.float32], threshold: NDArray[np.float32], settings: GuardSettings, n_classes: int
+) -> list[str]:
+    """Say that many scores are equal to the threshold, so that sets hold more than they need to, and why."""
     share = float(np.mean(scores <= threshold))
     if share < settings.coverage / 100 + _TIED:
         return []
-    advice = "recalibrate the model first"
-    if settings.set_score != "lac":
-        advice += ", or use --set-score lac"
+    sums = settings.set_score != "lac"
+    at_end = min(abs(float(threshold)), abs(1 - float(threshold))) <= _ROUNDING
+    why, advice = "the model gives few different probabilities", "leave it, or use a model that gives more"
+    if sums and n_classes == 2:
+        why, advice = "the less likely of two classes always has the sum 1", "use --set-score lac"
+    elif sums and at_end:
+        why = "probabilities round to 0 and 1, and the least likely class always has the sum 1"
+        advice = "recalibrate the model first, or use --set-score lac"
+    elif at_end:
+        why, advice = "probabilities round to 0 and 1", "recalibrate the model first"
     return [
-        f"{share:.1%} of the samples are within the threshold, as many share one score: probabilities round "
-        f"to 0 and 1, and sets are larger than they need to be; {advice}"
+        f"{share:.1%} of the samples are within the threshold, as many share one score: {why}, and sets are larger "
+        f"than they need to be; {advice}"
     ]
 
 

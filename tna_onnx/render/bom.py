@@ -56,7 +56,7 @@ def model_bom(report: StoredReport) -> str:
     path = Path(report.output)
     model = load_model(path, NO_MODEL_LIMITS) if report.output and path.is_file() else None
     # another run may have written a file of that name since
-    if model is not None and provenance(model).get("source_sha256", model.sha256) != report.model_sha256:
+    if model is not None and not _is_written(report, model):
         model = None
     bom = Bom()
     bom.metadata.component = _component(report, model)
@@ -68,6 +68,14 @@ def model_bom(report: StoredReport) -> str:
     if wrong is not None:
         raise CheckFailed(f"the bill of materials is not valid CycloneDX 1.6: {str(wrong).splitlines()[0]}")
     return text
+
+
+def _is_written(report: StoredReport, model: Model) -> bool:
+    """Whether a file is the one that the report is about."""
+    if report.output_sha256:
+        return model.sha256 == report.output_sha256
+    # reports of earlier versions tell no more than what it was made of
+    return provenance(model).get("source_sha256", model.sha256) == report.model_sha256
 
 
 def _component(report: StoredReport, model: Model | None) -> Any:

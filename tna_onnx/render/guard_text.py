@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tna_onnx.results.guarding import Decisions, Guard
+from tna_onnx.results.guarding import ConfidenceCalibration, Decisions, Guard, GuardInput
 
-__all__ = ["between", "decision_lines", "guard_lines", "guard_text", "per_cent"]
+__all__ = ["between", "decision_lines", "guard_lines", "guard_text", "off", "per_cent"]
 
 _FEW_CLASSES = 5  # with the lowest coverage, that are listed
 
@@ -44,12 +44,17 @@ def guard_lines(result: Guard) -> list[str]:
         if len(each.threshold) == 1 and each.threshold[0] is not None:
             limit = f" (threshold {each.threshold[0]:.6g})"
         lines.append(f"added    {each.name}: {each.promise}{limit}")
-    lines += [
-        f"dial     {dial.name}: an input that may be left out; {dial.default:g} by default, tells levels from "
-        f"{dial.lowest:.3g} to {dial.highest:.4g} apart"
-        for dial in result.inputs
-    ]
+    lines += [f"dial     {dial.name}: {_range(dial)}" for dial in result.inputs]
     return [*lines, *decision_lines(result.decisions)]
+
+
+def _range(dial: GuardInput) -> str:
+    if dial.lowest is None:
+        return "an input that may be left out; a positive number for each class, by default how frequent it is here"
+    return (
+        f"an input that may be left out; {dial.default:g} by default, tells levels from {dial.lowest:.3g} to "
+        f"{dial.highest:.4g} apart"
+    )
 
 
 def decision_lines(found: Decisions) -> list[str]:
@@ -59,6 +64,8 @@ def decision_lines(found: Decisions) -> list[str]:
 
 def _measured(found: Decisions) -> Iterator[str]:
     yield f"on {found.data}{_FRESH[found.fresh]}"
+    if found.calibration is not None:
+        yield f"confidence: {off(found.calibration)}"
     if found.accepted is not None:
         text = f"accepted {per_cent(found.accepted)} of samples"
         if found.risk is not None and found.risk_interval is not None:
@@ -90,6 +97,15 @@ def _measured(found: Decisions) -> Iterator[str]:
             f"unknown samples, {each.data}: alarm in {per_cent(each.detected)} {between(each.detected_interval)}; "
             f"AUROC {each.auroc:.4f}"
         )
+
+
+def off(found: ConfidenceCalibration) -> str:
+    """Say how far the confidence is off."""
+    low, high = found.nll_interval
+    return (
+        f"ECE {per_cent(found.ece)} {between(found.ece_interval)}, NLL of being right {found.nll:.4f} "
+        f"({low:.4f} to {high:.4f})"
+    )
 
 
 def per_cent(share: float | None) -> str:

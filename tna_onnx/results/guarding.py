@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tna_onnx.results.risk_coverage import RiskCoverage
 
-__all__ = ["ConfidenceGroup", "Decisions", "Detection", "Guard", "GuardInput", "GuardOutput"]
+__all__ = ["ConfidenceCalibration", "ConfidenceGroup", "Decisions", "Detection", "Guard", "GuardInput", "GuardOutput"]
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,7 @@ class GuardOutput:
 
     Attributes:
         name: of the graph output.
-        role: what it is: `confidence`, `accept`, `set`, `ood` or `ood_alarm`.
+        role: what it is: `confidence`, `accept`, `set`, `posterior`, `ood` or `ood_alarm`.
         promise: what it promises, and of which samples, in a sentence.
         threshold: what its score is compared with, no unit; one for each class where the promise is by class, null for
             a class that every set holds; none for a score.
@@ -29,21 +29,21 @@ class GuardOutput:
 
 @dataclass(frozen=True)
 class GuardInput:
-    """A level that whoever runs the file may choose: a graph input that callers may leave out.
+    """What whoever runs the file may choose: a graph input that callers may leave out.
 
     Attributes:
-        name: of the graph input, a float32 scalar.
-        role: which level: `coverage` or `risk`.
-        default: its value where the caller gives none, a fraction.
-        lowest: smallest level that it tells apart, a fraction.
-        highest: largest of them, a fraction; above, every set holds all classes.
+        name: of the graph input: a float32 scalar, or (C,) of `class_prior`.
+        role: `coverage`, `risk` or `class_prior`.
+        default: its value where the caller gives none, fractions; one for each class of `class_prior`.
+        lowest: smallest level that it tells apart, a fraction; null of `class_prior`.
+        highest: largest of them, a fraction; above, every set holds all classes; null of `class_prior`.
     """
 
     name: str
     role: str
-    default: float
-    lowest: float
-    highest: float
+    default: float | tuple[float, ...]
+    lowest: float | None
+    highest: float | None
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,25 @@ class ConfidenceGroup:
     n: int
     coverage: float
     mean_set_size: float
+
+
+@dataclass(frozen=True)
+class ConfidenceCalibration:
+    """How far the confidence is off, on samples that it was not fitted on.
+
+    Attributes:
+        ece: expected calibration error of the top label over 15 bins, a fraction; noise makes it larger than it is.
+        ece_interval: confidence interval of the error without that noise, fractions.
+        nll: negative log-likelihood of whether samples are classified right, nats.
+        nll_interval: its confidence interval, nats.
+        level: of the intervals, a fraction.
+    """
+
+    ece: float
+    ece_interval: tuple[float, float]
+    nll: float
+    nll_interval: tuple[float, float]
+    level: float
 
 
 @dataclass(frozen=True)
@@ -97,6 +116,7 @@ class Decisions:
         fresh: whether no threshold was chosen on them; null where this is not known.
         n: number of samples, at least 1.
         accuracy: as a fraction.
+        calibration: how far the confidence is off.
         accepted: samples that are accepted, as a fraction.
         risk: accepted samples that are classified wrong, as a fraction of the accepted; None without any.
         risk_interval: its exact confidence interval, fractions.
@@ -118,6 +138,7 @@ class Decisions:
     fresh: bool | None
     n: int
     accuracy: float
+    calibration: ConfidenceCalibration | None = None
     accepted: float | None = None
     risk: float | None = None
     risk_interval: tuple[float, float] | None = None

@@ -178,6 +178,7 @@ class Report(Shown):
         missed: gates that the result missed, a line each; no file was written then.
         guard: the decisions that were added to the file, if any.
         labels: each label of a model with several a sample, on the samples of `comparison`; empty for others.
+        output_sha256: SHA-256 of the written file, its external data apart; empty if none was written.
     """
 
     model: str
@@ -220,6 +221,7 @@ class Report(Shown):
     missed: tuple[str, ...] = ()
     guard: Guard | None = None
     labels: tuple[LabelMetrics, ...] = ()
+    output_sha256: str = ""
 
     def __repr__(self) -> str:
         """Say in one line what was done, and what it changed."""

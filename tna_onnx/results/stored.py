@@ -62,6 +62,7 @@ class StoredReport:
         notes: what the user should know, in sentences.
         seed: of all random draws.
         decisions: names of the outputs that decide; empty without.
+        output_sha256: SHA-256 of the written file; empty in reports of earlier versions.
     """
 
     model: str
@@ -82,6 +83,7 @@ class StoredReport:
     notes: tuple[str, ...]
     seed: int
     decisions: tuple[str, ...] = ()
+    output_sha256: str = ""
 
 
 def stored_report(result: Report | str | Path) -> StoredReport:
@@ -139,6 +141,7 @@ def _report(values: dict[str, Any]) -> StoredReport:
         notes=tuple(_text(note) for note in values["notes"]),
         seed=int(values["settings"]["seed"]),
         decisions=tuple(_text(output["name"]) for output in (values.get("guard") or {}).get("outputs", ())),
+        output_sha256=_text(values.get("output_sha256", "")),
     )
 
 

@@ -21,6 +21,7 @@ from tna_onnx.numerics.shift_evidence import (
     p_of_normal,
     redraw,
     surprise,
+    unexplained,
 )
 from tna_onnx.results.shifting import ShiftEvidence
 from tna_onnx.shifting.settings import ShiftSettings
@@ -128,9 +129,9 @@ def _evidence(
     other = box if settings.estimator == "em" else em
     apart = None
     apart_p = None
-    if box is not None and drawn.black_box is not None:
+    if box is not None and drawn.unexplained is not None:
         apart = disagreement(em, box)
-        apart_p = p_of_distance(em - box, drawn.em - drawn.black_box)
+        apart_p = p_of_distance(unexplained(observed, em), drawn.unexplained)
     found = surprise(observed, em)
     return ShiftEvidence(
         # twice the log-likelihood ratio has a chi-squared distribution

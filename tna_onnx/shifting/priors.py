@@ -1,7 +1,8 @@
 """Class frequencies as a user states them: `uniform`, numbers, or a file.
 
 A file is JSON, a list of C numbers in the model's order or an object {class: number}; or text, one number a line in
-that order, or `class,number` a line. A class is called by its name, where the model's are known, or by its index.
+that order, or `class,number` a line; a first line that names the columns is passed over. A class is called by its name,
+where the model's are known, or by its index.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from tna_onnx.data.files import read_text
 from tna_onnx.data.labels import listed
 from tna_onnx.data.limits import Limits
-from tna_onnx.data.parsing import parse_json
+from tna_onnx.data.parsing import parse_json, text_lines
 from tna_onnx.errors import DataError, UsageError
 
 __all__ = ["UNIFORM", "read_prior"]
@@ -62,14 +63,30 @@ def _from_file(path: Path, what: str, limits: Limits) -> Any:
     text = read_text(path, limits)
     if path.suffix.lower() == ".json":
         return parse_json(text, str(path), "write a list of numbers")
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    cells = [[cell.strip() for cell in line.rsplit(",", 1)] for line in lines]
+    lines = [line.strip() for line in text_lines(text) if line.strip()]
+    cells = _below_header([[cell.strip() for cell in line.rsplit(",", 1)] for line in lines])
     if cells and all(len(row) == 2 for row in cells):
         twice = [name for name, _ in cells if sum(name == other for other, _ in cells) > 1]
         if twice:
             raise DataError(f"{path}: class {twice[0]!r} has several lines; {_ADVICE}")
         return {name: _number(value, str(path)) for name, value in cells}
-    return [_number(line, str(path)) for line in lines]
+    return [_number(",".join(row), str(path)) for row in cells]
+
+
+def _below_header(cells: list[list[str]]) -> list[list[str]]:
+    """Return the rows without one that names the columns: its last cell is no number, and all others' are."""
+    numbers = [_is_number(row[-1]) for row in cells]
+    if len(cells) > 1 and not numbers[0] and all(numbers[1:]):
+        return cells[1:]
+    return cells
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _number(text: str, where: str) -> float:

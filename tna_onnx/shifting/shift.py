@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 import logging
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tna_onnx.calibration.decided import told_in_file
 from tna_onnx.data.suspicion import warnings_of
 from tna_onnx.engine.outputs import score_model
-from tna_onnx.errors import CheckFailed, DataError, UsageError
-from tna_onnx.graph.load import Model
+from tna_onnx.errors import CheckFailed, DataError
 from tna_onnx.graph.own_names import provenance
-from tna_onnx.graph.save import check_output, pending
+from tna_onnx.graph.save import file_beside, pending
 from tna_onnx.numerics.checks import check_level
 from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.metrics import Metrics
@@ -71,7 +70,7 @@ def shift(job: ShiftJob, progress: Progress) -> Shift:
     """
     opened = open_shift(job)
     model = opened.model
-    target = _target(job, model)
+    target = file_beside(model, job.output, ".shift.onnx", overwrite=job.overwrite, dry_run=job.dry_run)
     found = _frequencies(job, opened, progress)
     change = log_ratio(found.source, found.target)
     rewritten, placed = write(model, opened.probed, change, _metadata(job, opened, found))
@@ -106,25 +105,6 @@ def shift(job: ShiftJob, progress: Progress) -> Shift:
 
 def _method(job: ShiftJob) -> str:
     return "given" if job.target is None else job.settings.estimator
-
-
-def _target(job: ShiftJob, model: Model) -> Path | None:
-    """Return the path to write.
-
-    Raises:
-        UsageError: no such path, or one that would harm a file of the run.
-    """
-    if job.output is not None:
-        target = Path(job.output)
-    elif model.path is not None:
-        target = model.path.with_suffix(".shift.onnx")
-    elif job.dry_run:
-        return None
-    else:
-        raise UsageError("a model that is no file needs an output: the path of the file to write")
-    if job.output is not None or not job.dry_run:
-        check_output(model, target, overwrite=job.overwrite)
-    return target
 
 
 def _frequencies(job: ShiftJob, opened: Opened, progress: Progress) -> _Found:
@@ -207,10 +187,13 @@ def _metadata(job: ShiftJob, opened: Opened, found: _Found) -> dict[str, str]:
         "target": found.target.tolist(),
         "samples": len(opened.source),
         "calib_sha256": opened.source.digest(),
+        **told_in_file(opened.source, "calib"),
+        "source_sha256": opened.model.sha256,
     }
     if found.estimated is not None and opened.unlabelled is not None:
         told["interval"] = found.estimated.interval.tolist()
         told["target_samples"] = len(opened.unlabelled)
         told["target_sha256"] = opened.unlabelled.digest()
+        told |= told_in_file(opened.unlabelled, "target")
     output = {**opened.output.provenance, "output_kind": opened.output.kind}
     return {**provenance(opened.model), **output, "shift": json.dumps(told)}

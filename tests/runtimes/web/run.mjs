@@ -1,7 +1,8 @@
 // Runs an ONNX file with ONNX Runtime for Node.js or for browsers (WebAssembly, one thread).
 //     node run.mjs PACKAGE NODE_MODULES < job.json
 // where the job is {"model": path, "input": name, "output": name, "batches": [{"shape": [...], "data": [...]}]}.
-// Prints [[...], ...], one list of numbers a batch.
+// Prints [[...], ...], one list of numbers a batch. With "outputs", names, in place of "output" each of these is a list
+// of one list an output; "dials" are further inputs, name -> {"shape", "data"}.
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 
@@ -17,6 +18,13 @@ const session = await ort.InferenceSession.create(readFileSync(job.model), { exe
 const results = [];
 for (const { shape, data } of job.batches) {
   const feeds = { [job.input]: new ort.Tensor("float32", Float32Array.from(data), shape) };
-  results.push(Array.from((await session.run(feeds))[job.output].data));
+  for (const [name, dial] of Object.entries(job.dials ?? {})) {
+    // what a session does not list as an input may be passed over without a word
+    if (!session.inputNames.includes(name)) throw new Error(`no input of this session: ${name}`);
+    feeds[name] = new ort.Tensor("float32", Float32Array.from(dial.data), dial.shape);
+  }
+  const found = await session.run(feeds);
+  const one = (output) => Array.from(found[output].data, Number);
+  results.push(job.outputs ? job.outputs.map(one) : one(job.output));
 }
 process.stdout.write(JSON.stringify(results));

@@ -59,7 +59,6 @@ def _verdict(differences: Sequence[Difference], report: Report) -> str:
     if unexplained:
         return f"{unexplained} differences are not of the head or its map."
     if report.guard is not None:
-        # compared before the decisions were added, which leave all that was there as it is
         names = ", ".join(output.name for output in report.guard.outputs)
         return f"The head, the map and the provenance, as below; and {report.guard.nodes} nodes that decide: {names}."
     return "Only the head, the appended block and the provenance differ; every other byte is the input's."

@@ -5,15 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tna_onnx.render.guard_text import between, per_cent
+from tna_onnx.render.guard_text import between, off, per_cent
 from tna_onnx.render.html.blocks import Column, Figure, Key, Table, line_key, table
 from tna_onnx.render.html.charts import Series, line_chart
-from tna_onnx.results.guarding import Decisions, Detection, Guard
+from tna_onnx.results.guarding import Decisions, Detection, Guard, GuardInput
 
 __all__ = ["Decided", "decided", "promised"]
 
 # Classes in the table without a click; models may have thousands.
 _MAX_CLASSES = 1000
+
+
+_INPUTS = {
+    "risk": "the risk asked for",
+    "coverage": "the coverage asked for",
+    "class_prior": "how frequent each class is",
+}
 
 
 @dataclass(frozen=True)
@@ -44,11 +51,13 @@ class Decided:
 def promised(guard: Guard) -> Decided:
     """Return the values of a section on decisions that were added."""
     rows = [(each.name, each.promise, _limit(each.threshold)) for each in guard.outputs]
-    rows += [
-        (dial.name, f"input: the {dial.role} asked for; may be left out", f"{dial.default:g}") for dial in guard.inputs
-    ]
+    rows += [(dial.name, f"input: {_INPUTS[dial.role]}; may be left out", _default(dial)) for dial in guard.inputs]
     heads = ("name", Column("what it is", wraps=True), "threshold")
     return decided(guard.decisions, "", (table(heads, rows, "Outputs and inputs that were added"),))
+
+
+def _default(dial: GuardInput) -> str:
+    return "as in the samples" if isinstance(dial.default, tuple) else f"{dial.default:g}"
 
 
 def decided(found: Decisions, title: str, promises: tuple[Table, ...] = ()) -> Decided:
@@ -72,6 +81,8 @@ def decided(found: Decisions, title: str, promises: tuple[Table, ...] = ()) -> D
 
 
 def _figures(found: Decisions) -> Iterator[tuple[str, str]]:
+    if found.calibration is not None:
+        yield "calibration of the confidence", off(found.calibration)
     if found.accepted is not None:
         yield "accepted", per_cent(found.accepted)
     if found.risk is not None and found.risk_interval is not None:

@@ -1,0 +1,184 @@
+"""Dials: levels and class frequencies as graph inputs with a default, and the nodes that make thresholds of them.
+
+With r_y = q_y / p_y, where q is the dial of the class frequencies and p its default:
+
+    posterior    p'(y | x) = p(y | x) r_y sum_k p(k | x) / sum_k p(k | x) r_k
+    coverage     of n calibration scores s_1 <= ... <= s_n with labels y_i, the threshold is the first s_k at which
+                 (r_{y_1} + ... + r_{y_k}) / (r_{y_1} + ... + r_{y_n} + max r) is at least the level; else infinity
+
+At the default r is 1, to the last bit, the posterior is p(y | x), and s_k is that of split conformal prediction. Where
+only the class frequencies have changed, from p to q, sets hold the true class at the level: these are weighted
+quantiles, of the one weight that all candidates may have at most.
+
+A dial that is no number, or a frequency that is not positive, gives sets of all classes and accepts nothing.
+
+Source: A. Podkopaev, A. Ramdas, Distribution-free uncertainty quantification for classification under label shift, UAI
+2021, section 2.2; R. Tibshirani et al., Conformal prediction under covariate shift, NeurIPS 2019, lemma 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import TensorProto
+
+from tna_onnx.graph.decision_ops import DecisionOps
+
+__all__ = ["ClassSetDial", "DialOps", "Dials", "PriorDial", "RiskDial", "SetDial", "below"]
+
+Floats = NDArray[np.float32]
+
+_ROUNDING = 2.0**-22
+"""Of a level and its product with a count, in float32: a level of k / (n + 1) must not become rank k + 1."""
+
+
+@dataclass(frozen=True, eq=False)
+class RiskDial:
+    """The risk as a float32 scalar, from which the threshold of the confidence is taken.
+
+    Attributes:
+        name: of the graph input.
+        default: its value where the caller gives none.
+        levels: (L,) rising.
+        thresholds: (L + 1,) number k holds for dials above `levels[k - 1]`, up to `levels[k]`.
+    """
+
+    name: str
+    default: float
+    levels: Floats
+    thresholds: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class SetDial:
+    """The coverage as a float32 scalar, from which the threshold of the sets is taken.
+
+    Attributes:
+        name: of the graph input.
+        default: its value where the caller gives none.
+        scores: (n + 1,) of the calibration samples, rising, and infinity.
+        labels: (n,) their classes.
+    """
+
+    name: str
+    default: float
+    scores: Floats
+    labels: NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class ClassSetDial:
+    """The coverage as a float32 scalar, from which a threshold for each class is taken.
+
+    Attributes:
+        name: of the graph input.
+        default: its value where the caller gives none.
+        scores: (n + C,) of the calibration samples of each class, rising and with infinity behind them, one class
+            behind the other.
+        counts: (C,) samples of each class.
+    """
+
+    name: str
+    default: float
+    scores: Floats
+    counts: NDArray[np.int64]
+
+    @property
+    def starts(self) -> NDArray[np.int64]:
+        """(C,) where the scores of each class begin."""
+        return np.concatenate([[0], np.cumsum(self.counts[:-1] + 1)])
+
+    @property
+    def factors(self) -> Floats:
+        """(C,) what a level is multiplied by and rounded up to get a rank."""
+        return ((self.counts + 1) * (1 - _ROUNDING)).astype(np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class PriorDial:
+    """Class frequencies as a float32 vector.
+
+    Attributes:
+        name: of the graph input.
+        default: (C,) its value where the caller gives none, all positive.
+    """
+
+    name: str
+    default: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Dials:
+    """All dials of a file.
+
+    Attributes:
+        accept: of the risk; None without.
+        set: of the coverage; None without.
+        prior: of the class frequencies; None without.
+    """
+
+    accept: RiskDial | None = None
+    set: SetDial | ClassSetDial | None = None
+    prior: PriorDial | None = None
+
+    def __iter__(self) -> Iterator[RiskDial | SetDial | ClassSetDial | PriorDial]:
+        """Go through those that there are."""
+        return (dial for dial in (self.accept, self.set, self.prior) if dial is not None)
+
+
+def below(thresholds: NDArray[np.float32]) -> Floats:
+    """Return the numbers t' for which c > t' says the same as c >= t, and is false where c is no number."""
+    return np.nextafter(thresholds, np.float32(-np.inf))
+
+
+class DialOps(DecisionOps):
+    """The words of decisions, and those of dials."""
+
+    def ratio(self, dial: PriorDial) -> str:
+        """Write r, (C,): not a number for each frequency that is not positive and finite."""
+        r = self.div(dial.name, self.const(dial.default))
+        # 0 log r is 0, or no number
+        return self.add(r, self.mul(self.log(r), self.const(0.0)))
+
+    def posterior(self, p: str, ratio: str, classes: int) -> str:
+        """Write the probabilities (N, C) under other class frequencies."""
+        ones = self.const(np.ones((classes, 1)))
+        moved = self.mul(p, ratio)
+        # both sums in the same way: their ratio is 1 where r is
+        return self.mul(moved, self.div(self.matmul(p, ones), self.matmul(moved, ones)))
+
+    def accepted_above(self, dial: RiskDial) -> str:
+        """Write what an accepted confidence is above: that of the first level that is not below the dial, []."""
+        count = self._count(self.compared("Less", self.const(dial.levels), dial.name))
+        return self._node("Gather", [self.const(below(dial.thresholds)), count])
+
+    def set_limit(self, dial: SetDial, ratio: str) -> str:
+        """Write the threshold of all sets, []."""
+        weights = self._node("Gather", [ratio, self.integers(dial.labels)])
+        total = self.add(self._whole("ReduceSum", weights), self._whole("ReduceMax", ratio))
+        share = self.div(self._node("CumSum", [weights, self.integers(0)]), total)
+        count = self._count(self.compared("Less", share, dial.name))
+        limit = self._node("Gather", [self.const(dial.scores), count])
+        # what is no number stays none; and nothing is above it, so that sets hold all classes
+        return self.add(limit, self.mul(self.add(total, dial.name), self.const(0.0)))
+
+    def class_limits(self, dial: ClassSetDial) -> str:
+        """Write the threshold of each class, (C,)."""
+        rank = self._node("Ceil", [self.mul(dial.name, self.const(dial.factors))])
+        place = self._node("Cast", [self.add(rank, self.const(-1.0))], to=TensorProto.INT64)
+        # as whole numbers: what is no number becomes any of them
+        place = self._node("Max", [place, self.integers([0])])
+        place = self._node("Min", [place, self.integers(dial.counts)])
+        limits = self._node("Gather", [self.const(dial.scores), self.add(place, self.integers(dial.starts))])
+        return self.add(limits, self.mul(dial.name, self.const(0.0)))
+
+    def _count(self, holds: str) -> str:
+        ones = self._node("Cast", [holds], to=TensorProto.FLOAT)
+        return self._node("Cast", [self._whole("ReduceSum", ones)], to=TensorProto.INT64)
+
+    def _whole(self, op_type: str, a: str) -> str:
+        """Write a reduction over all axes, []."""
+        return self._node(op_type, [a], keepdims=0)
