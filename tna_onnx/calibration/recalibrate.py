@@ -86,6 +86,7 @@ def _recalibrate(
     target = None if job.dry_run else task.output
     keep = finish is None
     with pending(task.model, rewritten.proto, target, verbatim=outcome.unchanged, keep=keep) as path:
+        rewritten.forget()
         checked = checked_samples(task)
         shipped = writing.shipped(outcome, checked)
         verification = check_written(task, rewritten, path, checked, shipped)

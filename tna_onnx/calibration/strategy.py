@@ -70,7 +70,7 @@ class Strategy:
             ValueError: the weight cannot be tilted.
             DataError: the map cannot be fitted; or every sample is classified right, which says nothing on confidences.
         """
-        before = self.logits_of(self.weight).scores()
+        before = self._original.scores()
         if bool(before.hit.all()):
             raise DataError(
                 f"every calibration sample is classified right, all {len(before):,}: the surer the better, as far as "
@@ -94,10 +94,10 @@ class Strategy:
         # what may not change a prediction is not tilted: there is nothing to search then
         if any(method.tilted for method in self._methods):
             candidates = self._search(None, progress)
-            self._original.forget()
         found = candidates[choose(candidates, self.settings)]
         failed: dict[Method, str] = {}
         scores = self._compared(found, before, failed)
+        self._original.forget()
         method = self._only or self.rule.choose(scores, before)
         chosen = found if method.tilted else candidates[0]
         weight = self._weight_of(chosen)
@@ -118,9 +118,11 @@ class Strategy:
         seed = self.settings.seed
         if outcome.scores:
             return nested(outcome.scores, outcome.before, self.rule, seed)
-        fits = functools.partial(self._fits, (outcome.method,), self._fold_weights())
+        fits = functools.partial(self._fits, (outcome.method,), self._per_fold(self._fold_weights()))
         clusters = outcome.before.clusters
-        return cross_scores(len(outcome.before), seed, fits, clusters=clusters)[outcome.method]
+        scores = cross_scores(len(outcome.before), seed, fits, clusters=clusters)[outcome.method]
+        self._original.forget()
+        return scores
 
     @property
     def rule(self) -> Rule:
@@ -178,9 +180,9 @@ class Strategy:
         if found.angle == 0 and False in self._tilts:
             methods = tuple(method for method in methods if not method.tilted)
         if all(method.tilted for method in methods):
-            fits = functools.partial(self._fits, methods, self._fold_weights())
+            fits = functools.partial(self._fits, methods, self._per_fold(self._fold_weights()))
             return cross_scores(n, seed, fits, self.rule.losses, failed, before.clusters)
-        fits = functools.partial(self._fits, methods, [self._weight_of(found)] * FOLDS)
+        fits = functools.partial(self._fits, methods, self._per_fold([self._weight_of(found)] * FOLDS))
         scores = cross_scores(n, seed, fits, self.rule.losses, failed, before.clusters)
         chosen = [self.rule.choose(scores, before), *chosen_per_fold(scores, before, self.rule, seed)]
         # none of the flattered ones stays: they would be shown as cross-fitted
@@ -188,7 +190,7 @@ class Strategy:
         if not any(method.tilted for method in chosen):
             return honest
         tilted = tuple(method for method in methods if method.tilted)
-        fits = functools.partial(self._fits, tilted, self._fold_weights())
+        fits = functools.partial(self._fits, tilted, self._per_fold(self._fold_weights()))
         return honest | cross_scores(n, seed, fits, self.rule.losses, failed, before.clusters)
 
     # ---- weights
@@ -228,7 +230,7 @@ class Strategy:
         weights: list[NDArray[Any] | None] = []
         # folds often choose the same
         made: dict[tuple[float, int], NDArray[Any] | None] = {}
-        logits = self.logits_of(self.weight)
+        logits = self._original
         fold = folds(len(logits), self.settings.seed, logits.clusters)
         for k in range(FOLDS):
             candidates = self._search(fold != k, lambda done, total: None)  # noqa: ARG005 - has no bar of its own
@@ -237,7 +239,6 @@ class Strategy:
             if key not in made:
                 made[key] = self._weight_of(chosen)
             weights.append(made[key])
-        self._original.forget()
         return weights
 
     def _weight_of(self, candidate: Candidate) -> NDArray[Any] | None:
@@ -258,15 +259,21 @@ class Strategy:
     # ---- maps
 
     def _fits(
-        self, methods: Sequence[Method], weights: Sequence[NDArray[Any] | None], k: int, train: Mask
+        self, methods: Sequence[Method], logits: Sequence[Logits], k: int, train: Mask
     ) -> Iterator[tuple[Method, Iterator[Fit]]]:
         """Fits of each method on the samples outside of fold k, with the tilted weight for that fold."""
-        original = self.logits_of(self.weight)
-        tilted = self.logits_of(weights[k])
+        original = self._original
+        tilted = logits[k]
         for method in methods:
             yield method, self._path(method, tilted if method.tilted else original, train)
-        # the logits of two folds need not be in memory together
-        tilted.forget()
+        # the logits of two weights need not be in memory together
+        if tilted is not logits[min(k + 1, FOLDS - 1)] or k == FOLDS - 1:
+            tilted.forget()
+
+    def _per_fold(self, weights: Sequence[NDArray[Any] | None]) -> list[Logits]:
+        """Return the logits under the weight for each fold; folds with one weight share them."""
+        made = {id(weight): self.logits_of(weight) for weight in weights}
+        return [made[id(weight)] for weight in weights]
 
     def _path(self, method: Method, logits: Logits, train: Mask) -> Iterator[Fit]:
         """One fit, or those along the map's path."""

@@ -85,6 +85,7 @@ class Task:
     tilt_bias: bool = False
     anchor: Folding | None = None
     data_notes: tuple[str, ...] = ()
+    _originals: dict[int, Logits] = field(default_factory=dict, repr=False)
 
     @property
     def model(self) -> Model:
@@ -164,7 +165,7 @@ class Task:
         """Return the task with search and fits on the host, and a note that says why."""
         first_line = reason.strip().partition("\n")[0]
         note = f"search and fits ran in {Host.name} instead of {self.placement.name}: {first_line}"
-        return replace(self, placement=Host(), data_notes=(*self.data_notes, note))
+        return replace(self, placement=Host(), data_notes=(*self.data_notes, note), _originals={})
 
     def folded_logits(self, weight: NDArray[Any], folding: Folding, on: Collected | None = None) -> Logits:
         """Logits under a (C, n) weight with a map in weight and bias, both rounded as the file will have them.
@@ -197,13 +198,22 @@ class Task:
         return head.new_bias_as_written(bias) if head.holds_bias else bias
 
     def logits(self, weight: NDArray[Any] | None, on: Collected | None = None) -> Logits:
-        """Logits under a (C, n) weight, rounded as the file will have it.
+        """Logits under a (C, n) weight, rounded as the file will have it; those of the source are one value each time.
+
+        Many stages ask for the latter: logits that one of them keeps serve the others until they are forgotten.
 
         Args:
             weight: None for a model without a head.
             on: samples; the calibration data by default.
         """
         collected = on or self.calibration
+        if self.anchor is not None or self.head is None or weight is not self.head.weight:
+            return self._logits(weight, collected)
+        if id(collected) not in self._originals:
+            self._originals[id(collected)] = self._logits(weight, collected)
+        return self._originals[id(collected)]
+
+    def _logits(self, weight: NDArray[Any] | None, collected: Collected) -> Logits:
         table = collected.table
         head = self.head
         if head is None or weight is None:

@@ -41,6 +41,9 @@ _SAMPLES = 512
 # Rounding averages out: on average it moves probabilities by a tenth of the bound at most, or by this much.
 _MIN_MEAN = 1e-5
 
+# Probabilities that are compared at a time: 32 MB each of those of the file and those that were scored.
+_TOGETHER = 2**22
+
 FloatArray = NDArray[np.float64]
 
 
@@ -128,18 +131,28 @@ def check_probabilities(
     """
     output = task.class_output
     batches = checked.source.batches(task.batch_size, rows)
-    actual = output.probabilities(np.concatenate([runner.run([output.name], batch)[0] for batch in batches]))
+    written = np.concatenate([runner.run([output.name], batch)[0] for batch in batches])
+    # some samples at a time: probabilities of thousands of classes are large in float64
+    count = max(1, _TOGETHER // task.readout.n_classes)
+    blocks = [slice(start, start + count) for start in range(0, len(rows), count)]
+    parts = [_differences(task, checked, rows[block], output.probabilities(written[block]), shipped) for block in blocks]
+    difference, bound = (np.concatenate(values) for values in zip(*parts, strict=True))
+    _check_each(task, checked, rows, difference, bound)
+    _check_mean(difference, bound, task.readout.output_step / 2 + task.readout.slack)
+    largest = int(np.argmax(difference))
+    return Verification(len(rows), float(difference[largest]), float(bound[largest]), checker)
 
+
+def _differences(
+    task: Task, checked: Collected, rows: NDArray[np.int64], actual: FloatArray, shipped: Shipped
+) -> tuple[FloatArray, FloatArray]:
+    """Return the largest |p - p'| of each of R samples, (R,), and what rounding explains of it."""
     # float64: the rounding that is left is the runtime's
     z = np.asarray(checked.table.features[rows], np.float64)
     s = np.asarray(shipped.logits.at(rows), np.float64)
     expected = softmax(apply_map(shipped.fitted, s, z))
     bound = probability_bounds(task, z, s, shipped.fitted, shipped.logits)
-    difference = np.max(np.abs(actual - expected), axis=1, initial=0)
-    _check_each(task, checked, rows, difference, bound)
-    _check_mean(difference, bound, task.readout.output_step / 2 + task.readout.slack)
-    largest = int(np.argmax(difference))
-    return Verification(len(rows), float(difference[largest]), float(bound[largest]), checker)
+    return np.max(np.abs(actual - expected), axis=1, initial=0), bound
 
 
 def _check_each(

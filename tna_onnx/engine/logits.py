@@ -110,9 +110,10 @@ class Logits(ABC):
         return self._clustered(scores, rows)
 
     def scores(self) -> SampleScores:
-        """Scores of all samples; logits are not kept."""
+        """Scores of all samples; logits that are not there already are not kept."""
         # a candidate of a search is scored once: there is no second pass to keep its logits for
-        chunks = ((logits, labels) for logits, labels, _ in self._compute())
+        passed = self._compute() if self._kept is None else self._all()
+        chunks = ((logits, labels) for logits, labels, _ in passed)
         scores: SampleScores = self.engine.sum_chunks(Blocked(SampleScores.of_logits), chunks)
         return self._clustered(scores)
 
@@ -194,6 +195,13 @@ class HeadLogits(Logits):
         shift = None if with_bias else (1 - scale) * self.head.bias
         scores: SampleScores = self.reduce()(Blocked(functools.partial(sent.of_scaled, scale, shift)))
         return self._clustered(scores)
+
+    def at(self, rows: NDArray[np.int64]) -> NDArray[Any]:
+        """Return the logits of some samples, (R, C): the product with their features alone."""
+        features = self._store.features[rows]
+        # as in `FeatureTable.chunks`: float16 is widened
+        wide = np.asarray(features, np.float64 if features.dtype == np.float64 else np.float32)
+        return to_host(self.head(self._placement.put(wide)))
 
     def _size(self) -> int:
         return len(self._store) * int(self.head.weight.shape[0]) * int(self.head.weight.itemsize)

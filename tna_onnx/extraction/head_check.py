@@ -27,6 +27,7 @@ from tna_onnx.graph.load import Model
 from tna_onnx.graph.outputs import output_of
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.several import Layout
+from tna_onnx.numerics.class_blocks import class_blocks
 from tna_onnx.numerics.ops import softmax
 from tna_onnx.runtime import Session
 
@@ -195,10 +196,12 @@ def _check_linear(model: Model, head: Head, features: NDArray[Any], logits: NDAr
             "one vector a sample"
         )
     z = matrix.reshape(len(logits), -1).astype(np.float64)
-    w = head.weight.astype(np.float64)
     # what `_ROUNDINGS` counts in: sum |z||w| + |b|
-    size = np.abs(z) @ np.abs(w).T + np.abs(head.bias)
-    expected = z @ w.T + head.bias
+    size = np.empty(logits.shape)
+    expected = np.empty(logits.shape)
+    for block, w in class_blocks(head.weight):
+        expected[:, block] = z @ w.T + head.bias[block]
+        size[:, block] = np.abs(z) @ np.abs(w, out=w).T + np.abs(head.bias[block])
     # the coarsest of the three types decides how far rounding reaches
     types = (head.stored_weight.value.dtype, features.dtype, logits.dtype)
     moved = _ROUNDINGS * max(epsilon(each.name) for each in types) * size + head.step

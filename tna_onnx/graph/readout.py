@@ -238,9 +238,11 @@ class Head(Readout):
             return bias
         return self._flat_bias(oriented(stored.as_written(self.bias_as_read(bias)), self.bias_orient))
 
-    def as_read(self, weight: NDArray[Any]) -> NDArray[np.float64]:
-        """Return a (C, n) weight, in the scale of `weight`, as the node reads it."""
+    def as_read(self, weight: NDArray[Any]) -> NDArray[Any]:
+        """Return a (C, n) weight, in the scale of `weight`, as the node reads it; float64 where that is another one."""
         own = weight[1:] if self._single else weight  # the first class's zeros are not stored
+        if self.stored_weight.quantized is None and np.all(self.weight_scale == 1):
+            return self._unoriented(own)
         # In float64: a division in float32 would round a second time.
         return self._unoriented(own.astype(np.float64) / _column(self.weight_scale))
 
@@ -278,6 +280,9 @@ class Head(Readout):
         return replace(self, stored_weight=stored)
 
     def _scaled(self, vectors: NDArray[Any]) -> NDArray[Any]:
+        # most heads: a copy of a large weight would be all that is gained
+        if vectors.dtype == self.working_type and not self._single and np.all(self.weight_scale == 1):
+            return np.ascontiguousarray(vectors)
         value = vectors.astype(np.float64) * _column(self.weight_scale)
         if self._single:
             value = np.concatenate([np.zeros_like(value), value])

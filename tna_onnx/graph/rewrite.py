@@ -61,6 +61,10 @@ class Rewritten:
     constants: list[onnx.NodeProto] = field(default_factory=list)
     opset: int = 0
 
+    def forget(self) -> None:
+        """Give back the new model, once it is written; what was done stays known."""
+        self.proto = onnx.ModelProto()
+
     def touch(self, node: int, part: str) -> onnx.NodeProto:
         """Note that a field of a node is edited, and return the node."""
         self.edited.setdefault(node, set()).add(part)

@@ -174,11 +174,14 @@ def _load(
     try:
         # It prints when it falls back to the CPU; `open_session` checks that itself.
         with contextlib.redirect_stdout(printed):
-            return ort.InferenceSession(content, options, providers=providers), printed.getvalue()
+            session = ort.InferenceSession(content, options, providers=providers)
     except Exception as error:
         if not is_onnxruntime_error(error) and not isinstance(error, (RuntimeError, ValueError)):
             raise
         raise UnsupportedModel(f"{name}: ONNX Runtime {ort.__version__} cannot load the model: {error}") from error
+    # It keeps the bytes to open the model on other providers, which `disable_fallback` rules out.
+    session._model_bytes = None
+    return session, printed.getvalue()
 
 
 def _session_options(ort: ModuleType, folder: Path | None) -> Any:
