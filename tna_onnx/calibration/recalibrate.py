@@ -77,6 +77,7 @@ def _recalibrate(
 
     strategy = _strategy(job, task, [name for name in writing.choices if labels.covers(name)])
     outcome = _search(task, strategy, progress)
+    outcome.logits.forget()  # they are asked for when the file is there, and writing takes memory of its own
     folding = writing.folding(outcome)
     rewritten = writing.write(outcome, provenance_entries(task, job.settings, outcome))
     if outcome.unchanged:

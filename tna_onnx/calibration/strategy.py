@@ -24,6 +24,7 @@ from tna_onnx.engine.logits import HeadLogits, Logits, score_all
 from tna_onnx.errors import DataError
 from tna_onnx.maps import MAPS
 from tna_onnx.maps.base import CalibrationMap, Reduce
+from tna_onnx.numerics.averages import TurnedWeight
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.search.candidates import Candidate, candidate_weights, choose
 from tna_onnx.search.complete import search_complete
@@ -208,7 +209,7 @@ class Strategy:
         scaled = None
         if isinstance(self._original, HeadLogits):
             scaled = functools.partial(self._original.scaled_scores, with_bias=self.settings.tilt_bias)
-        return Scored(self.settings.ensemble(self.weight), self._score_all, scaled)
+        return Scored(self.settings.ensemble(self.weight), self._score_all, scaled, turned=True)
 
     @functools.cached_property
     def _original(self) -> Logits:
@@ -247,7 +248,7 @@ class Strategy:
         ((_, weight),) = candidate_weights(self._scored.ensemble, [candidate])
         return weight
 
-    def _score_all(self, weights: Sequence[NDArray[Any]]) -> list[SampleScores]:
+    def _score_all(self, weights: Sequence[NDArray[Any] | TurnedWeight]) -> list[SampleScores]:
         return score_all([self.logits_of(weight) for weight in weights])
 
     def _pair(self, rows: Mask | None, weight: NDArray[Any], start: Any) -> tuple[SampleScores, Any]:

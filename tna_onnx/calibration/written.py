@@ -135,7 +135,9 @@ def check_probabilities(
     # some samples at a time: probabilities of thousands of classes are large in float64
     count = max(1, _TOGETHER // task.readout.n_classes)
     blocks = [slice(start, start + count) for start in range(0, len(rows), count)]
-    parts = [_differences(task, checked, rows[block], output.probabilities(written[block]), shipped) for block in blocks]
+    parts = [
+        _differences(task, checked, rows[block], output.probabilities(written[block]), shipped) for block in blocks
+    ]
     difference, bound = (np.concatenate(values) for values in zip(*parts, strict=True))
     _check_each(task, checked, rows, difference, bound)
     _check_mean(difference, bound, task.readout.output_step / 2 + task.readout.slack)

@@ -7,6 +7,7 @@ pickled.
 
 from __future__ import annotations
 
+import copy
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -183,6 +184,18 @@ class HeadLogits(Logits):
         self._placement = placement or Host()
         # moved once: every chunk is multiplied with them
         self.head = LinearHead(self._placement.put(weight), self._placement.put(bias))
+
+    def turned(self, matrix: NDArray[Any], bias: NDArray[Any]) -> HeadLogits:
+        """Return the logits under this weight times a (n, n) matrix, which the features are multiplied with instead.
+
+        Args:
+            matrix: (n, n).
+            bias: (C,) new bias.
+        """
+        turned = copy.copy(self)
+        turned._kept = None
+        turned.head = replace(self.head, bias=self._placement.put(bias), matrix=self._placement.put(matrix))
+        return turned
 
     def scaled_scores(self, scale: float, *, with_bias: bool = False) -> SampleScores:
         """Scores of all samples under `scale * weight`, from the logits that are there already.

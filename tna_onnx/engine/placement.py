@@ -131,15 +131,22 @@ def placement_of(provider: str, device: Device) -> Placement:
 
 @dataclass(frozen=True, eq=False)
 class LinearHead:
-    """A linear head: weight (C, n), bias (C,), where the products are computed."""
+    """A linear head: weight (C, n), bias (C,), and a matrix (n, n) that the weight is multiplied with, or None.
+
+    They lie where the products are computed.
+    """
 
     weight: Any
     bias: Any
+    matrix: Any = None
 
     def __call__(self, features: Any) -> Any:
         """Return the logits (B, C) of features (B, n)."""
         # TF32 would move a logit by a thousandth of its terms
         with float32_products(features):
+            # z (W M)' = (z M') W': a product of n x n for each sample in place of one for each class
+            if self.matrix is not None:
+                features = _widened(features, self.matrix.dtype) @ _widened(self.matrix, features.dtype).T
             logits = _widened(features, self.weight.dtype) @ _widened(self.weight, features.dtype).T
         logits += self.bias
         return logits

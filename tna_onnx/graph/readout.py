@@ -256,12 +256,20 @@ class Head(Readout):
             value = step.undo(value)
         return value
 
+    @property
+    def written_as_is(self) -> bool:
+        """Whether a (C, n) weight is in the file what it was before, as in most heads."""
+        stored = self.stored_weight
+        return bool(
+            stored.quantized is None and stored.float_type == self.working_type and np.all(self.weight_scale == 1)
+        )
+
     def as_written(self, weight: NDArray[Any]) -> NDArray[Any]:
         """Return what becomes of a (C, n) weight in the file, with its rounding or quantisation: what ships."""
-        stored = self.stored_weight
-        # Most heads: nothing is rounded on the way, so nothing needs to be computed.
-        if stored.quantized is None and stored.float_type == self.working_type and np.all(self.weight_scale == 1):
+        # nothing is rounded on the way, so nothing needs to be computed
+        if self.written_as_is:
             return weight
+        stored = self.stored_weight
         read = stored.as_written(self.as_read(weight))
         return self._scaled(oriented(read, self.orient))
 
