@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.calibration.task import Task
 from tna_onnx.engine.logits import HeadLogits, Logits
-from tna_onnx.graph.floats import epsilon, numpy_type
+from tna_onnx.graph.floats import TF32_EPSILON, epsilon, numpy_type
 from tna_onnx.graph.readout import Head
 from tna_onnx.graph.requantize import features_step
 from tna_onnx.maps.base import CalibrationMap, apply_map
@@ -85,6 +85,9 @@ def _features_moved(task: Task, head: Head) -> float:
 def _unit(task: Task) -> float:
     """Unit of rounding of the logits: of their dtype or the weight's, whichever is coarser."""
     eps = epsilon(task.readout.logits_type)
+    # the factors of a product are rounded, whatever its sum is in
+    if task.tf32 and task.readout.logits_type == "float32":
+        eps = max(eps, TF32_EPSILON)
     if task.head is None:
         return eps
     return max(eps, epsilon(task.head.stored_weight.value.dtype.name))

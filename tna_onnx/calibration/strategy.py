@@ -213,10 +213,7 @@ class Strategy:
 
     @functools.cached_property
     def _original(self) -> Logits:
-        """Logits under the original weight, from which a search has those of the limit of many members.
-
-        They are kept for that, up to 1 GiB, and given back when the search is over: fits keep others.
-        """
+        """Logits under the original weight; kept, up to 1 GiB, for the limit of many members and the fits."""
         return self.logits_of(self.weight)
 
     @property
@@ -265,9 +262,10 @@ class Strategy:
         """Fits of each method on the samples outside of fold k, with the tilted weight for that fold."""
         original = self._original
         tilted = logits[k]
+        if all(method.tilted for method in methods):
+            original.forget()  # it has served the search
         for method in methods:
             yield method, self._path(method, tilted if method.tilted else original, train)
-        # the logits of two weights need not be in memory together
         if tilted is not logits[min(k + 1, FOLDS - 1)] or k == FOLDS - 1:
             tilted.forget()
 

@@ -27,6 +27,7 @@ from tna_onnx.maps.base import CalibrationMap, Folding
 from tna_onnx.numerics.averages import TurnedWeight, kept_part
 from tna_onnx.numerics.ops import softmax
 from tna_onnx.runtime import Device
+from tna_onnx.runtime.session import CUDA
 
 __all__ = ["Collected", "Task"]
 
@@ -97,6 +98,11 @@ class Task:
     def device(self) -> Device:
         """The device that was asked for."""
         return self.opened.device
+
+    @property
+    def tf32(self) -> bool:
+        """Whether ONNX Runtime may round products of float32 to TF32 in this run."""
+        return self.provider == CUDA and self.device.tf32
 
     @property
     def source(self) -> Source:

@@ -33,6 +33,7 @@ from tna_onnx.graph.rewrite import Rewritten
 from tna_onnx.maps.base import apply_map
 from tna_onnx.numerics.ops import softmax
 from tna_onnx.results.verification import Verification
+from tna_onnx.runtime.session import CUDA
 
 __all__ = ["check_file", "check_probabilities", "check_written", "checked_samples"]
 
@@ -69,6 +70,8 @@ def check_written(
     # checks 1 and 2 need no session
     checker = check_file(task.model, rewritten, path)
     rows = _rows(task, checked)
+    # features on the device are moved there again; the session has its memory until then
+    task.placement.forget()
     runner = checked.samples.open_written(path, task.class_output.name, task.device)
     verification = check_probabilities(runner, task, checked, rows, shipped, checker=checker)
     # check 4, within the bound of check 3
@@ -138,23 +141,24 @@ def check_probabilities(
     parts = [
         _differences(task, checked, rows[block], output.probabilities(written[block]), shipped) for block in blocks
     ]
-    difference, bound = (np.concatenate(values) for values in zip(*parts, strict=True))
+    difference, bound, other = (np.concatenate(values) for values in zip(*parts, strict=True))
     _check_each(task, checked, rows, difference, bound)
     _check_mean(difference, bound, task.readout.output_step / 2 + task.readout.slack)
     largest = int(np.argmax(difference))
-    return Verification(len(rows), float(difference[largest]), float(bound[largest]), checker)
+    return Verification(len(rows), float(difference[largest]), float(bound[largest]), checker, int(np.sum(other)))
 
 
 def _differences(
     task: Task, checked: Collected, rows: NDArray[np.int64], actual: FloatArray, shipped: Shipped
-) -> tuple[FloatArray, FloatArray]:
-    """Return the largest |p - p'| of each of R samples, (R,), and what rounding explains of it."""
+) -> tuple[FloatArray, FloatArray, NDArray[np.bool_]]:
+    """Return the largest |p - p'| of each of R samples, (R,), what rounding explains of it, and which class differs."""
     # float64: the rounding that is left is the runtime's
     z = np.asarray(checked.table.features[rows], np.float64)
     s = np.asarray(shipped.logits.at(rows), np.float64)
     expected = softmax(apply_map(shipped.fitted, s, z))
     bound = probability_bounds(task, z, s, shipped.fitted, shipped.logits)
-    return np.max(np.abs(actual - expected), axis=1, initial=0), bound
+    other = np.argmax(actual, axis=1) != np.argmax(expected, axis=1)
+    return np.max(np.abs(actual - expected), axis=1, initial=0), bound, other
 
 
 def _check_each(
@@ -187,13 +191,26 @@ def _check_mean(difference: FloatArray, bound: FloatArray, constant: float) -> N
 
 
 def _rows(task: Task, checked: Collected) -> NDArray[np.int64]:
-    """Choose samples all over the data; the first ones, in the same batches, where results may depend on the batch.
+    """Choose samples all over the data; in the batches they were collected in, where results may depend on those.
 
-    Without a float head the model may quantise each batch in its own way; dynamic quantisation does.
+    Without a float head the model may quantise each batch in its own way; dynamic quantisation does: the first batches.
+    On CUDA the algorithm of a product or a convolution may depend on the size of the batch.
     """
     n = len(checked.source)
     if task.head is None or quantizes_batches(task.model):
         whole_batches = _SAMPLES // task.batch_size * task.batch_size
         return np.arange(min(whole_batches or task.batch_size, n), dtype=np.int64)
+    if task.provider == CUDA:
+        return _whole_batches(n, task.batch_size)
     # spread, because files often come sorted by class
     return np.unique(np.linspace(0, n - 1, min(_SAMPLES, n)).astype(np.int64))
+
+
+def _whole_batches(n: int, size: int) -> NDArray[np.int64]:
+    """Return the samples of some batches of `size`, all over n samples.
+
+    The last batch may be a shorter one: it comes last here too, so that none is cut in another way.
+    """
+    batches = -(-n // size)
+    chosen = np.unique(np.linspace(0, batches - 1, min(max(1, _SAMPLES // size), batches)).astype(np.int64))
+    return np.concatenate([np.arange(k * size, min((k + 1) * size, n), dtype=np.int64) for k in chosen.tolist()])

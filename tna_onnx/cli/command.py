@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from tna_onnx.cli.channels import complain, drop
+from tna_onnx.cli.device import join_device
 from tna_onnx.cli.help import help_all_option, write_options
 from tna_onnx.cli.shortage import shortage
 from tna_onnx.cli.signals import Stopped
@@ -55,6 +56,7 @@ class Command(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
+        join_device(ctx.params)
         try:
             return super().invoke(ctx)
         except (EOFError, ImportError, MemoryError, OSError, RuntimeError) as error:

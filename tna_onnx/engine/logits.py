@@ -25,6 +25,7 @@ from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.maps.base import CalibrationMap, Reduce
 from tna_onnx.numerics.ops import Blocked, to_host
 from tna_onnx.numerics.stats import SampleScores
+from tna_onnx.runtime import trim_memory
 
 __all__ = ["HeadLogits", "Logits", "StoredLogits", "TailLogits", "score_all"]
 
@@ -66,7 +67,9 @@ class Logits(ABC):
 
     def forget(self) -> None:
         """Give back the memory of logits that are kept; they are computed again if they are asked for."""
-        self._kept = None
+        if self._kept is not None:
+            self._kept = None
+            trim_memory()
 
     def at(self, rows: NDArray[np.int64]) -> NDArray[Any]:
         """Return the logits of some samples, in ascending order, (R, C)."""
@@ -92,7 +95,7 @@ class Logits(ABC):
     ) -> Iterator[tuple[NDArray[Any], NDArray[np.int64], NDArray[Any] | None]]:
         """Yield (logits, labels, features or None) of all samples, or of those where the (N,) mask is true."""
         start = 0
-        for logits, labels, z in self._all():
+        for logits, labels, z in self._all(features=features):
             stop = start + len(labels)
             if rows is None:
                 yield logits, labels, z if features else None
@@ -126,22 +129,23 @@ class Logits(ABC):
         for logits, labels, z in self.chunks(rows, features=features):
             stop = start + len(labels)
             slices = (array[start:stop] for array in aligned)
-            if z is None:
-                yield (logits, labels, None, *slices)
-            else:  # a map that reads features is fitted on the host
-                yield (to_host(logits), labels, to_host(z), *slices)
+            yield (logits, labels, z, *slices)
             start = stop
 
-    def _all(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64], NDArray[Any]]]:
-        # features are not kept: they are mapped from a file
-        # a map's fit takes many passes over the same logits
+    def _all(self, *, features: bool = False) -> Iterator[tuple[NDArray[Any], NDArray[np.int64], NDArray[Any]]]:
+        # features are mapped from a file; a map's fit takes many passes over the same logits
         if self._kept is None and self._size() <= _KEPT_BYTES:
             self._kept = [logits for logits, _, _ in self._compute()]
         if self._kept is None:
             yield from self._compute()
         else:
-            for logits, (features, labels) in zip(self._kept, self._blocks(), strict=True):
-                yield logits, labels, features
+            blocks = self._read_blocks() if features else self._blocks()
+            for logits, (z, labels) in zip(self._kept, blocks, strict=True):
+                yield logits, labels, z
+
+    def _read_blocks(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
+        """Yield the same with the features where the logits are."""
+        return self._blocks()
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,12 +190,7 @@ class HeadLogits(Logits):
         self.head = LinearHead(self._placement.put(weight), self._placement.put(bias))
 
     def turned(self, matrix: NDArray[Any], bias: NDArray[Any]) -> HeadLogits:
-        """Return the logits under this weight times a (n, n) matrix, which the features are multiplied with instead.
-
-        Args:
-            matrix: (n, n).
-            bias: (C,) new bias.
-        """
+        """Return the logits under this weight times a (n, n) matrix, beside a (C,) new bias."""
         turned = copy.copy(self)
         turned._kept = None
         turned.head = replace(self.head, bias=self._placement.put(bias), matrix=self._placement.put(matrix))
@@ -228,8 +227,11 @@ class HeadLogits(Logits):
         return self._placement.chunks(self._store, self.head.weight.shape[0])
 
     def _blocks(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
-        # with the logits kept, features are read by fits alone, and those run on the host
+        # with the logits kept, most passes ask for labels alone: nothing is moved for those
         return self._store.chunks(self.head.weight.shape[0])
+
+    def _read_blocks(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
+        return self.placed()
 
 
 class TailLogits(Logits):

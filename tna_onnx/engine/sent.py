@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import array_api_compat
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,8 +19,8 @@ __all__ = ["of_mapped", "of_scaled", "on_host", "predicted", "scores_of_heads"]
 
 def predicted(fitted: CalibrationMap | None, logits: Any, _labels: Any, features: Any) -> NDArray[np.int64]:
     """Return the predicted classes (B,) after a map."""
-    classes: NDArray[np.int64] = np.argmax(to_host(apply_map(fitted, logits, features)), axis=1)
-    return classes
+    mapped = apply_map(fitted, logits, features)
+    return to_host(array_api_compat.array_namespace(mapped).argmax(mapped, axis=1))
 
 
 def on_host(logits: Any, *_: Any) -> NDArray[Any]:

@@ -30,11 +30,7 @@ from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.several import Layout
 from tna_onnx.graph.stored import Stored
 
-__all__ = [
-    "Rewritten",
-    "rewrite",
-    "unchanged",
-]
+__all__ = ["Rewritten", "rewrite", "unchanged"]
 
 
 @dataclass(eq=False)
