@@ -45,7 +45,7 @@ class Strategy:
     """A search, a map and their settings, on the calibration data.
 
     Attributes:
-        logits_of: logits of the calibration data under a weight; of None for a model without a head.
+        logits_of: logits of the calibration data under a weight or `TurnedWeight`; of None for a model without a head.
         weight: (C, n) original class vectors; None for a model without a head, which cannot be searched.
         search: `auto`, `none`, `sparse` or `complete`.
         map: `auto`, `none` or a name in `MAPS`.
@@ -233,8 +233,7 @@ class Strategy:
         for k in range(FOLDS):
             candidates = self._search(fold != k, lambda done, total: None)  # noqa: ARG005 - has no bar of its own
             chosen = candidates[choose(candidates, self.settings)]
-            key = chosen.angle, chosen.ensemble_size
-            if key not in made:
+            if (key := (chosen.angle, chosen.ensemble_size)) not in made:
                 made[key] = self._weight_of(chosen)
             weights.append(made[key])
         return weights

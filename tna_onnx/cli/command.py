@@ -45,9 +45,11 @@ class Command(click.Command):
         """Parse what is meant, and say what could be."""
         lists = [opt for param in self.params if param.callback in (numbers, size) for opt in param.opts]
         try:
-            return super().parse_args(ctx, joined_lists(args, lists))
+            rest = super().parse_args(ctx, joined_lists(args, lists))
         except click.NoSuchOption as error:
             raise meant_flag(self, error, ctx.info_name or "") from error
+        join_device(ctx.params)
+        return rest
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
         """Parse."""
@@ -56,7 +58,6 @@ class Command(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
-        join_device(ctx.params)
         try:
             return super().invoke(ctx)
         except (EOFError, ImportError, MemoryError, OSError, RuntimeError) as error:

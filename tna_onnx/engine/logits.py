@@ -210,8 +210,7 @@ class HeadLogits(Logits):
 
     def at(self, rows: NDArray[np.int64]) -> NDArray[Any]:
         """Return the logits of some samples, (R, C): the product with their features alone."""
-        features = self._store.features[rows]
-        # as in `FeatureTable.chunks`: float16 is widened
+        features = self._store.features[rows]  # float16 is widened, as in `FeatureTable.chunks`
         wide = np.asarray(features, np.float64 if features.dtype == np.float64 else np.float32)
         return to_host(self.head(self._placement.put(wide)))
 
