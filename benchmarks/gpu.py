@@ -1,7 +1,9 @@
 """What is written for CUDA, checked and timed on a machine that has it; one JSON file, whatever fails.
 
 - session: the demo model on CUDA, its outputs against those of the CPU, and which nodes run elsewhere;
-- tf32: how far ONNX Runtime's default (TF32 on) moves outputs, and the setting of this tool (off);
+- tf32: how far ONNX Runtime's default (TF32 on, as deployed) moves outputs, and `--tf32 off`;
+- spread: how far outputs of a sample move with the batch that it is in;
+- limits: free memory of the device around a session, with `--gpu-memory` and without;
 - bfloat16, float16: heads of these types, collected on CUDA;
 - calibrate: the demo from end to end, on CUDA and on the CPU: angle, members, held-out figures, files;
 - memory: features that do not fit, and a torch that is out of memory: the same result, with a note;
@@ -41,7 +43,8 @@ from tna_onnx.calibration.strategy import Strategy
 from tna_onnx.engine.logits import HeadLogits
 from tna_onnx.engine.placement import Host, OnDevice, Placement
 from tna_onnx.extraction.table import FeatureTable
-from tna_onnx.runtime import Device, open_session
+from tna_onnx.numerics.averages import TurnedWeight
+from tna_onnx.runtime import Device, Session, free_device_memory, open_session, parse_device
 from tna_onnx.search.settings import SearchSettings
 
 DEMO = Path(__file__).parent.parent / "models" / "digits"
@@ -94,6 +97,43 @@ def tf32(a: argparse.Namespace) -> dict[str, Any]:
             providers = [("CUDAExecutionProvider", {"use_tf32": switch}), *providers]
         got = onnxruntime.InferenceSession(model, providers=providers).run(None, {"x": x})[0]
         found[f"use_tf32={switch}"] = float(np.max(np.abs(got - expected)))
+    return found
+
+
+def spread(a: argparse.Namespace) -> dict[str, Any]:
+    """Largest change of an output, over the largest output, between batches of 64 and of other sizes."""
+    x = np.load(DEMO / "test.npz")
+    found = {}
+    for tf32 in ("as-deployed", "off"):
+        opened = open_session(DEMO / "model.onnx", "demo", parse_device(f"{a.device},tf32={tf32}"))
+        feeds = {info.name: x[info.name][:512] for info in opened.inputs}
+        whole = _in_batches(opened, feeds, 64)
+        for size in (1, 37, 63, 65, 512):
+            moved = np.max(np.abs(_in_batches(opened, feeds, size) - whole))
+            found[f"tf32 {tf32}, batches of {size}"] = float(moved / np.max(np.abs(whole)))
+    return found
+
+
+def _in_batches(opened: Session, feeds: dict[str, Any], size: int) -> Any:
+    count = len(next(iter(feeds.values())))
+    parts = [
+        opened.run(opened.outputs[:1], {name: array[start : start + size] for name, array in feeds.items()})[0]
+        for start in range(0, count, size)
+    ]
+    return np.concatenate(parts).astype(np.float64)
+
+
+def limits(a: argparse.Namespace) -> dict[str, Any]:
+    """Free bytes of the device before, beside and after a session that has run, with 1 GiB and with all of it."""
+    x = np.load(DEMO / "test.npz")
+    found: dict[str, Any] = {}
+    for device in (a.device, f"{a.device},memory=1"):
+        before = free_device_memory(0)
+        opened = open_session(DEMO / "model.onnx", "demo", parse_device(device))
+        opened.run(opened.outputs[:1], {info.name: x[info.name] for info in opened.inputs})
+        beside = free_device_memory(0)
+        del opened
+        found[device] = {"before": before, "beside": beside, "after": free_device_memory(0)}
     return found
 
 
@@ -196,7 +236,9 @@ def batch(a: argparse.Namespace) -> dict[str, Any]:
     return {"notes": list(report.notes)}
 
 
-def _logits(table: FeatureTable, bias: np.ndarray, placement: Placement, weight: np.ndarray) -> HeadLogits:
+def _logits(table: FeatureTable, bias: np.ndarray, placement: Placement, weight: Any) -> HeadLogits:
+    if isinstance(weight, TurnedWeight):
+        weight = weight.product()
     return HeadLogits(table, weight, bias, placement)
 
 
@@ -232,6 +274,8 @@ CHECKS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "calibrate": calibrate,
     "memory": memory,
     "batch": batch,
+    "spread": spread,
+    "limits": limits,
     "search": search,
 }
 

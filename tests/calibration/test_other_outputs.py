@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -14,6 +15,7 @@ from tests.conftest import Small
 from tna_onnx.calibration.other_outputs import check_other_outputs, relation
 from tna_onnx.calibration.task import Task
 from tna_onnx.errors import CheckFailed
+from tna_onnx.extraction.given import Runner
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.runtime import open_session
 
@@ -88,7 +90,7 @@ def classifier(small: Small, path: Path, sharper: float = 1.0, around: float = 1
 
 def check(task: Task, path: Path) -> None:
     rows = np.arange(len(task.source))
-    runner = open_session(path, path.name, task.device)
+    runner = Runner(open_session(path, path.name, task.device))
     check_other_outputs(task, task.calibration, rows, runner, path, 1e-4)
 
 
@@ -126,7 +128,8 @@ def test_a_label_may_go_either_way_where_two_classes_are_nearly_tied(
     source: Task, tmp_path: Path, gap: float, *, follows: bool
 ) -> None:
     p = np.tile([0.5 - gap / 2, 0.5 + gap / 2, 0, 0, 0], (300, 1)).clip(1e-12)
-    runner = Gives({"p": p, "raw": np.log(p), "label": np.zeros(300, np.int64)})
+    gives: Any = Gives({"p": p, "raw": np.log(p), "label": np.zeros(300, np.int64)})
+    runner = Runner(gives)
     rows = np.arange(300)
     if follows:
         check_other_outputs(source, source.calibration, rows, runner, tmp_path / "o.onnx", 1e-4)
@@ -143,3 +146,11 @@ class Gives:
 
     def run(self, names: list[str], batch: dict[str, np.ndarray]) -> list[np.ndarray]:
         return [self._values[name][: len(batch["x"])] for name in names]
+
+
+def test_a_closed_runner_runs_nothing() -> None:
+    gives: Any = Gives({"p": P})
+    runner = Runner(gives)
+    runner.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        runner.run(["p"], {"x": P})

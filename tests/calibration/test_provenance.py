@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,8 @@ from tna_onnx.calibration.task import Task
 from tna_onnx.data.options import Data
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.progress import silent
+from tna_onnx.runtime import Device
+from tna_onnx.runtime.session import CUDA
 
 
 def test_entries_are_texts_that_give_the_numbers_back(task: Task, small: Small) -> None:
@@ -84,3 +87,12 @@ def test_a_map_of_features_says_not_to_quantise_behind_it(small: Small, tmp_path
         tna_onnx.calibrate(small.model, small.calib, search="none", map=name, output=target, fail_if_worse=False)
         keys = {entry.key for entry in onnx.load(target).metadata_props}
         assert ("tna_onnx.quantization" in keys) == told
+
+
+@pytest.mark.parametrize(("tf32", "word"), [(True, "as-deployed"), (False, "off")])
+def test_tf32_is_recorded_where_there_is_such_a_choice(task: Task, tf32: bool, word: str) -> None:
+    outcome = outcome_of(task)
+    assert "tf32" not in provenance_entries(task, Settings(), outcome)
+    opened_on = replace(task.opened, device=Device("cuda", tf32=tf32))
+    on_cuda = replace(task, provider=CUDA, opened=opened_on)
+    assert provenance_entries(on_cuda, Settings(), outcome)["tf32"] == word

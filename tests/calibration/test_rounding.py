@@ -20,6 +20,8 @@ from tna_onnx.graph.nodes import NodeOps
 from tna_onnx.maps.isotonic import IsotonicOneVsAll
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.ops import ArrayOps
+from tna_onnx.runtime import Device
+from tna_onnx.runtime.session import CUDA
 
 EPS = 2.0**-23  # of float32
 
@@ -135,3 +137,13 @@ def test_a_map_rounds_in_its_own_steps(small: Small, width: float) -> None:
     assert np.all(np.abs(written - exact).max(axis=1) <= bound)
     # the runtime's rounding stays visible beside it: a fault of ten times the bound cannot hide
     assert np.max(bound) <= 100 * np.max(np.abs(written - exact))
+
+
+def test_tf32_is_bounded_as_a_coarse_type_is(task: Task) -> None:
+    z = task.calibration.table.features[:50].astype(np.float64)
+    s = task.logits(task.weight).at(np.arange(50)).astype(np.float64)
+    plain = probability_bounds(task, z, s, None)
+    on_cuda = replace(task, provider=CUDA)
+    off = replace(on_cuda, opened=replace(task.opened, device=Device("cuda", tf32=False)))
+    assert (probability_bounds(on_cuda, z, s, None) > 20 * plain).all()
+    np.testing.assert_array_equal(probability_bounds(off, z, s, None), plain)

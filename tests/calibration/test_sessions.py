@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 import tna_onnx
@@ -73,3 +76,29 @@ def test_few_held_out_samples_are_checked_on_calibration_data(small: Small, tmp_
     report = tna_onnx.calibrate(small.model, small.calib, eval=few, output=tmp_path / "o.onnx", **TILTED)
     assert report.comparison.before.n == 100
     assert report.verification.samples == 512
+
+
+def test_one_session_is_open_at_a_time(small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a device two may not fit beside each other; a second output has both files run."""
+    alive: weakref.WeakSet[Session] = weakref.WeakSet()
+    most = 0
+    for module in (sessions, given):
+        real = module.open_session
+
+        def opened(*words: Any, real: Any = real, **named: Any) -> Session:
+            nonlocal most
+            gc.collect()
+            assert not alive
+            session: Session = real(*words, **named)
+            alive.add(session)
+            most += 1
+            return session
+
+        monkeypatch.setattr(module, "open_session", opened)
+    proto = onnx.load(small.model)
+    proto.graph.node.append(onnx.helper.make_node("ArgMax", [proto.graph.output[0].name], ["label"], axis=1))
+    proto.graph.output.append(onnx.helper.make_tensor_value_info("label", onnx.TensorProto.INT64, None))
+    onnx.save(proto, tmp_path / "two.onnx")
+    words = {**TILTED, "output_name": proto.graph.output[0].name}
+    tna_onnx.calibrate(tmp_path / "two.onnx", small.calib, eval=small.test, output=tmp_path / "o.onnx", **words)
+    assert most == 3  # to collect, the written file, and the source with all its outputs

@@ -13,14 +13,23 @@ from onnx import helper, numpy_helper
 
 from tests.calibration.samples import few, opened, outcome_of
 from tests.conftest import Small
+from tna_onnx.calibration import written
 from tna_onnx.calibration.rounding import probability_bounds
 from tna_onnx.calibration.task import Task
 from tna_onnx.calibration.writing import Shipped, Writing
-from tna_onnx.calibration.written import check_file, check_probabilities, check_written, checked_samples
+from tna_onnx.calibration.written import (
+    _rows,
+    _whole_batches,
+    check_file,
+    check_probabilities,
+    check_written,
+    checked_samples,
+)
 from tna_onnx.errors import CheckFailed
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.rewrite import Rewritten
 from tna_onnx.maps.temperature import Temperature
+from tna_onnx.runtime.session import CUDA
 
 ROWS = np.arange(512)
 
@@ -151,3 +160,49 @@ def test_held_out_samples_are_checked_where_there_are_enough(small: Small, task:
     for samples, enough in ((511, False), (512, True)):
         both = opened(small, calib=calib, held_out=few(small.test, samples))
         assert checked_samples(both) is (both.held_out if enough else both.calibration)
+
+
+@pytest.mark.parametrize(("n", "size"), [(2000, 64), (1500, 64), (600, 512), (1500, 1024), (40, 64), (513, 1)])
+def test_whole_batches_are_those_of_the_collection(n: int, size: int) -> None:
+    rows = _whole_batches(n, size)
+    assert (np.diff(rows) > 0).all()
+    assert len(rows) <= max(512, size)
+    assert len(rows) >= min(n, 512) - size
+    collected = [np.arange(start, min(start + size, n)).tolist() for start in range(0, n, size)]
+    # a source cuts the rows that it is given into batches
+    for start in range(0, len(rows), size):
+        assert rows[start : start + size].tolist() in collected
+
+
+def test_on_cuda_batches_are_those_of_the_collection(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_cuda = replace(task, provider=CUDA)
+    np.testing.assert_array_equal(_rows(on_cuda, task.calibration), _whole_batches(1500, 64))
+    assert not np.array_equal(_rows(task, task.calibration), _whole_batches(1500, 64))
+
+
+def test_another_first_class_within_the_bound_is_counted(
+    task: Task, exact: tuple[np.ndarray, np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    p, _ = exact
+    assert check(task, p).other_class == 0
+    top = np.sort(p, axis=1)
+    close = np.flatnonzero(top[:, -1] - top[:, -2] < 0.04)[:3]
+    assert len(close) == 3
+    swapped = p.copy()
+    for row in close:
+        second, first = np.argsort(p[row])[-2:]
+        swapped[row, [first, second]] = p[row, [second, first]]
+    monkeypatch.setattr(written, "probability_bounds", lambda task, z, *_: np.full(len(z), 0.05))
+    assert check(task, swapped).other_class == 3
+
+
+def test_many_classes_are_compared_some_samples_at_a_time(
+    task: Task, exact: tuple[np.ndarray, np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    p, _ = exact
+    whole = check(task, moved(p, 1e-7))
+    monkeypatch.setattr(written, "_TOGETHER", 5 * 100)  # 100 samples of 5 classes
+    parts = check(task, moved(p, 1e-7))
+    assert (parts.samples, parts.checker) == (whole.samples, whole.checker)
+    # products of fewer rows may add up in another order: float32 logits below 20
+    assert parts.max_difference == pytest.approx(whole.max_difference, abs=5e-6)

@@ -121,7 +121,8 @@ def test_every_kind_of_logits_takes_an_engine(problem: tuple[FeatureTable, Array
         np.testing.assert_array_equal(there.predictions(), here.predictions(), strict=True)
         np.testing.assert_array_equal(there.at(np.arange(0, N, 50)), here.at(np.arange(0, N, 50)), strict=True)
         assert bits(there.scores()) == bits(here.scores())
-        assert pickling.calls == before + 3
+        # of a head, some samples are one product
+        assert pickling.calls == before + 3 - isinstance(here, HeadLogits)
 
 
 def test_a_closure_is_noticed() -> None:

@@ -12,10 +12,12 @@ import tna_onnx
 from tests.conftest import Small
 from tna_onnx.calibration import opening
 from tna_onnx.calibration.strategy import Strategy
+from tna_onnx.engine import sent
 from tna_onnx.engine.logits import HeadLogits, score_all
 from tna_onnx.engine.placement import Host, OnDevice, float32_products, placement_of
 from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.maps import MAPS
+from tna_onnx.numerics.ops import to_host
 from tna_onnx.runtime import Device
 from tna_onnx.search.settings import SearchSettings
 
@@ -223,3 +225,40 @@ def test_other_errors_are_no_device_that_gives_up(torch: Any) -> None:
     assert not device.gave_up(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
     assert not device.gave_up(ValueError("CUDA"))
     assert not Host().gave_up(RuntimeError("CUDA out of memory"))
+
+
+@pytest.mark.parametrize("name", ["none", "ts", "ets", "aar", "refit"])
+def test_logits_and_features_stay_on_the_device(
+    torch: Any, problem: tuple[FeatureTable, Any, Any], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No pass brings a chunk of logits or features to the host to apply a map, or to tell the classes."""
+    store, weight, bias = problem
+    logits = HeadLogits(store, weight, bias, OnDevice(torch, "cpu"))
+    needs = name != "none" and MAPS[name].needs_features
+    fitted = None if name == "none" else MAPS[name].fit(logits.reduce(features=needs))
+    chunks = list(logits.pieces(None, needs, ()))
+    assert all(isinstance(s, torch.Tensor) and (z is None or isinstance(z, torch.Tensor)) for s, _, z in chunks)
+    moved = []
+    monkeypatch.setattr(sent, "to_host", lambda array: (moved.append(tuple(array.shape)), to_host(array))[1])
+    classes = logits.predictions(fitted)
+    assert all(len(shape) == 1 for shape in moved)  # classes, not scores
+    np.testing.assert_array_equal(classes, HeadLogits(store, weight, bias).predictions(fitted))
+
+
+def test_a_placement_gives_its_features_back(torch: Any, problem: tuple[FeatureTable, Any, Any]) -> None:
+    store, weight, bias = problem
+    device = OnDevice(torch, "cpu")
+    HeadLogits(store, weight, bias, device).scores()
+    assert device._kept is not None
+    device.forget()
+    assert device._kept is None
+    Host().forget()
+
+
+@pytest.mark.parametrize(("memory", "free"), [(None, 700), (500, 400), (50, 0)])
+def test_a_limit_on_the_device_is_kept(memory: int | None, free: int) -> None:
+    fake = _FakeCuda(1)
+    fake.device = lambda name: types.SimpleNamespace(type="cuda")  # type: ignore[assignment]
+    fake.cuda.mem_get_info = lambda device: (700, 1000)
+    fake.cuda.memory_allocated = lambda device: 100
+    assert OnDevice(fake, "cuda:0", memory)._free() == free

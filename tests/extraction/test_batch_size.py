@@ -262,3 +262,25 @@ def test_the_command_line_refuses(text: str, task: SimpleNamespace) -> None:
     result = CliRunner().invoke(group, words)
     assert result.exit_code == 2
     assert f"expected a positive number or auto, got '{text}'" in result.output
+
+
+@pytest.mark.parametrize(("limit", "largest"), [(None, 64), (2**27, 8)])
+def test_memory_of_the_device_bounds_the_size(limit: int | None, largest: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches of a network on a device are there: 1 GiB is free, and a sample takes 4 MiB of it."""
+    taken = [0]
+
+    def free(index: int, limit: int | None = None) -> int:
+        assert index == 1
+        return min(2**30 - taken[0], 2**40 if limit is None else limit)
+
+    def run(outputs: Any, batch: Any) -> None:
+        taken[0] = max(taken[0], 2**22 * len(batch["x"]))
+
+    monkeypatch.setattr(batching, "free_device_memory", free)
+    # each sample costs less the more there are: only memory ends the probe
+    monkeypatch.setattr(batching, "_seconds", lambda go, batch, clock: (go(batch), 1e-3)[1])
+    session: Any = SimpleNamespace(run=run, fixed_batch=None, device=Device("cuda", 1, memory=limit))
+    source: Any = Samples(5000)
+    choose_batch_size("auto", session, ["y"], source)
+    # rule 2: a quarter of what is free is 2^28 or 2^25 bytes, and the next size would take twice that
+    assert taken[0] // 2**22 == largest

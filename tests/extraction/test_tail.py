@@ -10,6 +10,7 @@ from onnx import helper, numpy_helper
 from tests.builders import tensor_info
 from tests.extraction.samples import BIAS, CPU, WEIGHT, divided, inputs, opened, tokens
 from tna_onnx.data import Batch
+from tna_onnx.extraction import tail as tails
 from tna_onnx.extraction.tail import Tail
 from tna_onnx.graph.readout import Head
 
@@ -82,3 +83,28 @@ def test_a_candidate_is_a_copy_of_the_head_alone() -> None:
     assert "trunk" not in tail._model.initializers
     assert head.stored_weight.name in tail._model.initializers
     np.testing.assert_allclose(tail.logits(head.weight)({"z": z}), (z @ WEIGHT.T + BIAS).max(axis=1), atol=ATOL)
+
+
+def test_one_session_serves_all_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on CUDA: the weight is an input, and logits are those of a session of its own for each."""
+    z = np.maximum(inputs(7, 4, 6), 0)
+    each, head = tail_of(tokens(), {"z": z})
+    opens: list[object] = []
+    real = tails.open_part
+    monkeypatch.setattr(tails, "open_part", lambda *words: (opens.append(1), real(*words))[1])
+    shared = Tail(opened(tokens()).model, head, CPU, {"z": z}, None, one_session=True)
+    found = [shared.logits(head.weight * np.float32(factor)) for factor in (1, 2, -3)]
+    assert len(opens) == 1
+    for factor, run in zip((1, 2, -3), found, strict=True):  # all at once, each with its own weight
+        own = each.logits(head.weight * np.float32(factor))({"z": z})
+        np.testing.assert_allclose(run({"z": z}), own, rtol=0, atol=ATOL)
+    np.testing.assert_allclose(shared.logits(None)({"z": z}), each.logits(None)({"z": z}), rtol=0, atol=ATOL)
+
+
+def test_a_fixed_batch_keeps_the_weight_in_the_session() -> None:
+    z = np.maximum(inputs(4, 4, 6), 0)
+    _, head = tail_of(tokens(), {"z": z})
+    tail = Tail(opened(tokens()).model, head, CPU, {"z": z}, 4, one_session=True)
+    np.testing.assert_allclose(
+        tail.logits(head.weight * 2)({"z": z}), (z @ (2 * WEIGHT).T + BIAS).max(axis=1), atol=ATOL
+    )

@@ -29,7 +29,7 @@ from tests.graph.samples import (
     softmax,
 )
 from tna_onnx.errors import UnsupportedModel
-from tna_onnx.graph.difference import unexpected_differences
+from tna_onnx.graph.difference import parts, unexpected_differences
 from tna_onnx.graph.head import Head, choose_head
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.outputs import ClassOutput, class_output
@@ -531,6 +531,18 @@ def test_tampering_is_seen(tamper: Callable[[onnx.ModelProto], None], with_map: 
     tamper(written)
     found = unexpected_differences(model, rewritten, written)
     assert any(TAMPERED[tamper] in text for text in found), f"{tamper.__name__} gave {found}"
+
+
+def test_a_byte_of_a_large_field_is_seen_by_its_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "_LARGE", 0)
+    model = CASES["Softmax opset 17 axis 1"]().write(tmp_path)
+    head = choose_head(model)
+    rewritten = rewrite(model, head, None, bias_factor=FACTOR, metadata={})
+    written = onnx.load_model(write(model, rewritten))
+    assert unexpected_differences(model, rewritten, written) == []
+    stored = next(t for t in written.graph.initializer if t.name == head.stored_weight.name)
+    stored.raw_data = stored.raw_data[:-1] + bytes([stored.raw_data[-1] ^ 1])
+    assert unexpected_differences(model, rewritten, written) == [f"initializer '{stored.name}'"]
 
 
 def test_new_names_are_expected_only_where_a_map_was_written(tmp_path: Path) -> None:

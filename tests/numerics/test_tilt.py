@@ -17,7 +17,7 @@ from tna_onnx.numerics import averages as averages_module
 from tna_onnx.numerics import stops as stops_module
 from tna_onnx.numerics import tilt as tilt_module
 from tna_onnx.numerics.angles import angles_between, mean_rotation
-from tna_onnx.numerics.averages import Draws, Ensemble, averages
+from tna_onnx.numerics.averages import Draws, Ensemble, TurnedWeight, averages, kept_part
 from tna_onnx.numerics.class_vectors import ClassVectors
 from tna_onnx.numerics.rotations import Rotations, TiltParameters, levels
 from tna_onnx.numerics.stops import Stops, find_stops
@@ -573,3 +573,15 @@ def test_a_class_vector_that_is_nearly_zero_counts_as_zero() -> None:
         turned = tilted(dead, 0, int(found.rotations[0, 0]))
         live = np.delete(np.arange(10), 3)
         assert mean_rotation(dead[live], turned[live]) == pytest.approx(found.reached[0, 0], abs=1e-5)
+
+
+@pytest.mark.parametrize(("classes", "n"), [(40, 10), (39, 10), (100, 8)])
+def test_a_weight_of_many_classes_is_not_multiplied_before_it_is_asked_for(classes: int, n: int) -> None:
+    weight = gaussian(classes, n, dtype=np.float32)
+    (average,) = averages(weight, [30.0], 4, Draws(1))
+    assert isinstance(average.made, TurnedWeight) is (classes >= 4 * n)
+    if isinstance(average.made, TurnedWeight):
+        np.testing.assert_array_equal(average.weight, weight @ average.made.matrix, strict=True)
+        # sums of 40 to 1,000 float32 products: some units of 6e-8
+        expected = kept_part(weight.astype(np.float64), average.weight.astype(np.float64))
+        assert average.made.kept_part(weight.T @ weight) == pytest.approx(expected, rel=1e-5)

@@ -18,6 +18,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     def put(available: list[str], given: list[str], **options: Any) -> FakeRuntime:
         fake = FakeRuntime(tmp_path, available, given, **options)
         monkeypatch.setattr(opening, "_onnxruntime", lambda: fake)
+        monkeypatch.setattr(opening, "free_device_memory", lambda *_: None)  # no driver is asked
         return fake
 
     return put

@@ -91,7 +91,7 @@ def test_cuda_as_asked(kind: str, install: Any, capsys: pytest.CaptureFixture[st
     assert (name, last) == (CUDA, CPU)
     assert options == {
         "device_id": 2,
-        "use_tf32": 0,
+        "use_tf32": 1,
         "cudnn_conv_algo_search": "HEURISTIC",
         "arena_extend_strategy": "kSameAsRequested",
     }
@@ -279,3 +279,29 @@ def test_importing_the_module_does_not_import_onnxruntime(module: str, loaded: b
     script = f"import sys, {module}; print('onnxruntime' in sys.modules)"
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == str(loaded)
+
+
+def test_what_is_said_about_the_device_reaches_the_provider(install: Any) -> None:
+    fake = install([CUDA, CPU], [CUDA, CPU])
+    session = open_session(b"", "m", Device("cuda", 1, tf32=False, memory=2**30))
+    (_, options), _ = fake.providers[0]
+    assert (options["use_tf32"], options["gpu_mem_limit"]) == (0, 2**30)
+    assert not session.tf32
+    assert open_session(b"", "m", Device("cuda")).tf32
+    install([CPU], [CPU])
+    assert not open_session(b"", "m", Device("cpu")).tf32  # which has no such thing
+
+
+def test_memory_is_measured_before_a_session_is_opened(install: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = install([CUDA, CPU], [CUDA, CPU])
+    asked = []
+    monkeypatch.setattr(opening, "free_device_memory", lambda *words: (asked.append(words), 1000)[1])
+    open_session(bytes(1000), "m", Device("cuda", 1, memory=2**30))
+    assert asked == [(1, 2**30)]
+    with pytest.raises(DeviceError, match="its weights take 1,001 bytes, and cuda:1 has 1,000 bytes to give"):
+        open_session(bytes(1001), "m", Device("cuda", 1))
+    fake.providers.clear()
+    fake._given = [CPU]
+    session = open_session(bytes(1001), "m", Device("auto"))
+    assert fake.providers == [[CPU]]
+    assert "1,001 bytes" in session.fallback

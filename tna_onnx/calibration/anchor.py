@@ -32,7 +32,7 @@ from tna_onnx.engine.logits import Logits
 from tna_onnx.errors import DataError
 from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.maps.refit import Refit
-from tna_onnx.numerics.averages import averages
+from tna_onnx.numerics.averages import TurnedWeight, averages
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.progress import Progress, silent
 from tna_onnx.search.candidates import Candidate
@@ -147,8 +147,10 @@ def _pieces(task: Task, step: int, seed: int) -> list[Task]:
     return pieces
 
 
-def _joined(pieces: Sequence[Task], weights: NDArray[Any]) -> Logits:
+def _joined(pieces: Sequence[Task], weights: NDArray[Any] | TurnedWeight) -> Logits:
     """Return the logits of all pieces; their (C, n) weights are stacked in one of (pieces C, n)."""
+    if isinstance(weights, TurnedWeight):
+        weights = weights.product()
     return JoinedLogits([piece.logits(own) for piece, own in zip(pieces, np.split(weights, len(pieces)), strict=True)])
 
 

@@ -70,7 +70,9 @@ def check_labels(job: Job, task: Task) -> LabelCheck:
     warnings = [coverage.text("the calibration data", names)]
     if job.held_out is not None and task.held_out is not None:
         labels = task.held_out.source.labels
-        predicted = task.logits(task.weight, on=task.held_out).predictions()
+        logits = task.logits(task.weight, on=task.held_out)
+        predicted = logits.predictions()
+        logits.forget()  # the search comes first
         suspicion = job.held_out.check(predicted, labels, names, classes)
         warnings += _trust(suspicion, names, "--eval", trusted=trusted)
         warnings.append(Coverage.of(labels, classes).text("the held-out data", names))

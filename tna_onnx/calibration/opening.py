@@ -87,15 +87,20 @@ def open_task(job: Job, progress: Progress) -> Task:
     _log.info("open: %s, provider %s", model.name, provider)
     _log.debug("open: %s, samples per run: %d, inputs: %s", _described(readout), size, ", ".join(model.inputs))
     network = Network(opened, probed, names, size, progress, job)
+    calibration = network.collect(told, samples, "calibration data", job.calib, job.folder)
+    held_out_features = network.collect_beside(judging, held_out, "held-out data", job.held_out)
+    training_features = network.collect_beside(taught, training, "training data", job.training)
+    # the network has run: what it holds, on the device too, is free for the search
+    opened.close()
     return Task(
         opened=opened,
         probed=probed,
         class_output=output_of(readout),
         class_names=names,
         output=target,
-        calibration=network.collect(told, samples, "calibration data", job.calib, job.folder),
-        held_out=network.collect_beside(judging, held_out, "held-out data", job.held_out),
-        training=network.collect_beside(taught, training, "training data", job.training),
+        calibration=calibration,
+        held_out=held_out_features,
+        training=training_features,
         provider=provider,
         fallback=fallback,
         batch_size=size,

@@ -7,7 +7,7 @@ they were and contradict the new probabilities. Both files are run, and every su
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from tna_onnx.calibration.task import Collected, Task
 from tna_onnx.data import Batch
 from tna_onnx.engine.outputs import Runs
 from tna_onnx.errors import CheckFailed
+from tna_onnx.extraction.given import Runner
 from tna_onnx.extraction.sessions import in_rows, open_model
 from tna_onnx.graph.outputs import tensor_outputs
 from tna_onnx.numerics.ops import sigmoid, softmax
@@ -33,7 +34,7 @@ _MIN_AGREEMENT = 0.99
 
 
 def check_other_outputs(
-    task: Task, checked: Collected, rows: NDArray[np.int64], runner: Runs, path: Path, tolerance: float
+    task: Task, checked: Collected, rows: NDArray[np.int64], runner: Runner, path: Path, tolerance: float
 ) -> None:
     """Run both files with all outputs on some samples and compare what their outputs say of one another.
 
@@ -41,7 +42,7 @@ def check_other_outputs(
         task: with the source model.
         checked: the samples.
         rows: those of them that are run.
-        runner: on the written file.
+        runner: on the written file; closed here.
         path: of the written file; messages name the final one.
         tolerance: to which probabilities of the written file are known.
 
@@ -53,10 +54,12 @@ def check_other_outputs(
     if checked.samples.given or not others:
         return
     names = [task.class_output.name, *others]
-    batches = checked.source.batches(task.batch_size, rows)
-    # a session of its own: the one that collected leaves these outputs out
+    new = _outputs(runner, names, checked.source.batches(task.batch_size, rows))
+    # one session at a time: two may not fit on a device
+    runner.close()
+    # one of its own: the session that collected leaves these outputs out
     source = in_rows(open_model(task.model, task.device), task.readout, task.model.name)
-    old, new = _outputs((source, runner), names, batches)
+    old = _outputs(source, names, checked.source.batches(task.batch_size, rows))
     p = task.class_output.probabilities(old[names[0]])
     q = task.class_output.probabilities(new[names[0]])
     for name in others:
@@ -160,16 +163,15 @@ def _labels_of(values: NDArray[Any], p: NDArray[np.float64]) -> dict[int, Any] |
     return names if different and agreeing >= _MIN_AGREEMENT * len(p) else None
 
 
-def _outputs(runners: Sequence[Runs], names: list[str], batches: Iterable[Batch]) -> list[dict[str, NDArray[Any]]]:
-    """Run each batch through all runners; an output without one row a sample is left out of that runner's."""
-    kept: list[dict[str, list[NDArray[Any]]]] = [{name: [] for name in names} for _ in runners]
+def _outputs(runner: Runs, names: list[str], batches: Iterable[Batch]) -> dict[str, NDArray[Any]]:
+    """Run all batches; an output without one row a sample is left out."""
+    parts: dict[str, list[NDArray[Any]]] = {name: [] for name in names}
     for batch in batches:
         count = len(next(iter(batch.values())))
-        for runner, parts in zip(runners, kept, strict=True):
-            asked = list(parts)
-            for name, values in zip(asked, runner.run(asked, batch), strict=True):
-                if values.ndim and len(values) == count:
-                    parts[name].append(values)
-                else:
-                    del parts[name]
-    return [{name: np.concatenate(arrays) for name, arrays in parts.items()} for parts in kept]
+        asked = list(parts)
+        for name, values in zip(asked, runner.run(asked, batch), strict=True):
+            if values.ndim and len(values) == count:
+                parts[name].append(values)
+            else:
+                del parts[name]
+    return {name: np.concatenate(arrays) for name, arrays in parts.items()}

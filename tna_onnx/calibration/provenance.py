@@ -13,6 +13,7 @@ from tna_onnx.data.digest import sample_digests
 from tna_onnx.data.leaks import sketch_of
 from tna_onnx.data.positions import PositionSource
 from tna_onnx.runtime import runtime_version
+from tna_onnx.runtime.session import CUDA
 
 __all__ = ["provenance_entries", "versions"]
 
@@ -48,6 +49,8 @@ def provenance_entries(task: Task, settings: Settings, outcome: Outcome) -> dict
         "calibration_form": task.calibration.samples.form,
         **({"preprocessing": recipe} if recipe else {}),
         **_advice(outcome),
+        # on the CPU there is no such choice
+        **({"tf32": "as-deployed" if task.tf32 else "off"} if task.provider == CUDA else {}),
         **task.class_output.provenance,
         "output_kind": task.class_output.kind,
     }

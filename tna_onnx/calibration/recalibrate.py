@@ -77,6 +77,7 @@ def _recalibrate(job: Job, task: Task, started: Started, progress: Progress, fin
 
     strategy = _strategy(job, task, [name for name in writing.choices if labels.covers(name)])
     outcome = _search(task, strategy, progress)
+    outcome.logits.forget()  # they are asked for when the file is there, and writing takes memory of its own
     folding = writing.folding(outcome)
     entries = provenance_entries(task, job.settings, outcome)
     if job.turn is not None:
@@ -89,6 +90,7 @@ def _recalibrate(job: Job, task: Task, started: Started, progress: Progress, fin
     target = None if job.dry_run else task.output
     keep = finish is None
     with pending(task.model, rewritten.proto, target, verbatim=outcome.unchanged, keep=keep) as path:
+        rewritten.forget()
         checked = checked_samples(task)
         shipped = writing.shipped(outcome, checked)
         verification = check_written(task, rewritten, path, checked, shipped)

@@ -22,10 +22,11 @@ from numpy.typing import NDArray
 
 from tna_onnx.calibration.task import Task
 from tna_onnx.engine.logits import HeadLogits, Logits
-from tna_onnx.graph.floats import epsilon, numpy_type
+from tna_onnx.graph.floats import TF32_EPSILON, epsilon, numpy_type
 from tna_onnx.graph.readout import Head
 from tna_onnx.graph.requantize import features_step
 from tna_onnx.maps.base import CalibrationMap, apply_map
+from tna_onnx.numerics.class_blocks import class_blocks
 from tna_onnx.numerics.ops import to_host
 
 __all__ = ["probability_bounds"]
@@ -62,7 +63,7 @@ def probability_bounds(
     """
     # the formula of the module docstring from here on; rules where they apply
     eps = _unit(task)
-    moved = _ROUNDINGS * eps * np.max(_sizes(task, features, logits, source, eps), axis=1, keepdims=True)
+    moved = _ROUNDINGS * eps * _sizes(task, features, logits, source, eps)[:, None]
     if task.head:
         moved += task.head.step  # rule 3
         moved += _features_moved(task, task.head)  # rule 4
@@ -76,28 +77,42 @@ def probability_bounds(
 
 def _features_moved(task: Task, head: Head) -> float:
     step = features_step(task.model, head)
-    return step * float(np.max(np.linalg.norm(head.weight.astype(np.float64), axis=1)))
+    if step == 0:
+        return 0.0
+    return step * max(float(np.max(np.linalg.norm(w, axis=1))) for _, w in class_blocks(head.weight))
 
 
 def _unit(task: Task) -> float:
     """Unit of rounding of the logits: of their dtype or the weight's, whichever is coarser."""
     eps = epsilon(task.readout.logits_type)
+    # the factors of a product are rounded, whatever its sum is in
+    if task.tf32 and task.readout.logits_type == "float32":
+        eps = max(eps, TF32_EPSILON)
     if task.head is None:
         return eps
     return max(eps, epsilon(task.head.stored_weight.value.dtype.name))
 
 
 def _sizes(task: Task, features: FloatArray, logits: FloatArray, source: Logits | None, eps: float) -> FloatArray:
-    """Return a_i per sample and class, (R, C)."""
+    """Return the largest a_i of any class, per sample, (R,)."""
     head = task.head
     if head is None:
-        return np.abs(logits)
-    weight = head.weight.astype(np.float64)
+        return np.asarray(np.max(np.abs(logits), axis=1))
+    weight = head.weight
     bias = head.bias.astype(np.float64)
     # a folded map may have made them larger
     if isinstance(source, HeadLogits):
-        weight = np.asarray(to_host(source.head.weight), np.float64)
+        weight = to_host(source.head.weight)
         bias = np.asarray(to_host(source.head.bias), np.float64)
+    largest = np.zeros(len(features))
+    for block, w in class_blocks(weight):
+        size = _sizes_of(task, features, w, bias[block], eps)
+        np.maximum(largest, np.max(size, axis=1), out=largest)
+    return largest
+
+
+def _sizes_of(task: Task, features: FloatArray, weight: FloatArray, bias: FloatArray, eps: float) -> FloatArray:
+    """Return a_i per sample and class, (R, c), of some classes."""
     if task.probed.tail is not None:  # rule 2
         length = np.linalg.norm(features.reshape(len(features), -1), axis=1, keepdims=True)
         return np.asarray(length * np.linalg.norm(weight, axis=1) + np.abs(bias))

@@ -24,6 +24,7 @@ from tna_onnx.engine.logits import HeadLogits, Logits, score_all
 from tna_onnx.errors import DataError
 from tna_onnx.maps import MAPS, maps_of
 from tna_onnx.maps.base import CalibrationMap, Reduce
+from tna_onnx.numerics.averages import TurnedWeight
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.progress import Progress, silent
 from tna_onnx.search.candidates import Candidate, candidate_weights, choose
@@ -45,7 +46,7 @@ class Strategy:
     """A search, a map and their settings, on the calibration data.
 
     Attributes:
-        logits_of: logits of the calibration data under a weight; of None for a model without a head.
+        logits_of: logits of the calibration data under a weight or `TurnedWeight`; of None for a model without a head.
         weight: (C, n) original class vectors; None for a model without a head, which cannot be searched.
         search: `auto`, `none`, `sparse` or `complete`.
         map: `auto`, `none` or a name in `MAPS`.
@@ -71,7 +72,7 @@ class Strategy:
             ValueError: the weight cannot be tilted.
             DataError: the map cannot be fitted; or every sample is classified right, which says nothing on confidences.
         """
-        before = self.logits_of(self.weight).scores()
+        before = self._original.scores()
         if bool(before.hit.all()):
             raise DataError(
                 f"every calibration sample is classified right, all {len(before):,}, so no confidence seems too high; "
@@ -95,10 +96,10 @@ class Strategy:
         # what may not change a prediction is not tilted: there is nothing to search then
         if any(method.tilted for method in self._methods):
             candidates = self._search(None, functools.partial(progress, "search"))
-            self._original.forget()
         found = candidates[choose(candidates, self.settings)]
         failed: dict[Method, str] = {}
         scores = self._compared(found, before, failed, progress)
+        self._original.forget()
         method = self._only or self.rule.choose(scores, before)
         chosen = found if method.tilted else candidates[0]
         weight = self._weight_of(chosen)
@@ -119,8 +120,11 @@ class Strategy:
         seed = self.settings.seed
         if outcome.scores:
             return nested(outcome.scores, outcome.before, self.rule, seed)
-        fits = functools.partial(self._fits, progress, (outcome.method,), self._fold_weights(progress))
-        return cross_scores(len(outcome.before), seed, fits, clusters=outcome.before.clusters)[outcome.method]
+        fits = functools.partial(self._fits, progress, (outcome.method,), self._per_fold(self._fold_weights(progress)))
+        clusters = outcome.before.clusters
+        scores = cross_scores(len(outcome.before), seed, fits, clusters=clusters)[outcome.method]
+        self._original.forget()
+        return scores
 
     @property
     def rule(self) -> Rule:
@@ -180,9 +184,9 @@ class Strategy:
         if found.angle == 0 and False in self._tilts:
             methods = tuple(method for method in methods if not method.tilted)
         if all(method.tilted for method in methods):
-            fits = functools.partial(self._fits, progress, methods, self._fold_weights(progress))
+            fits = functools.partial(self._fits, progress, methods, self._per_fold(self._fold_weights(progress)))
             return cross_scores(n, seed, fits, self.rule.losses, failed, before.clusters)
-        fits = functools.partial(self._fits, progress, methods, [self._weight_of(found)] * FOLDS)
+        fits = functools.partial(self._fits, progress, methods, self._per_fold([self._weight_of(found)] * FOLDS))
         scores = cross_scores(n, seed, fits, self.rule.losses, failed, before.clusters)
         chosen = [self.rule.choose(scores, before), *chosen_per_fold(scores, before, self.rule, seed)]
         # none of the flattered ones stays: they would be shown as cross-fitted
@@ -190,7 +194,7 @@ class Strategy:
         if not any(method.tilted for method in chosen):
             return honest
         tilted = tuple(method for method in methods if method.tilted)
-        fits = functools.partial(self._fits, progress, tilted, self._fold_weights(progress))
+        fits = functools.partial(self._fits, progress, tilted, self._per_fold(self._fold_weights(progress)))
         return honest | cross_scores(n, seed, fits, self.rule.losses, failed, before.clusters)
 
     # ---- weights
@@ -208,14 +212,11 @@ class Strategy:
         scaled = None
         if isinstance(self._original, HeadLogits):
             scaled = functools.partial(self._original.scaled_scores, with_bias=self.settings.tilt_bias)
-        return Scored(self.settings.ensemble(self.weight), self._score_all, scaled)
+        return Scored(self.settings.ensemble(self.weight), self._score_all, scaled, turned=True)
 
     @functools.cached_property
     def _original(self) -> Logits:
-        """Logits under the original weight, from which a search has those of the limit of many members.
-
-        They are kept for that, up to 1 GiB, and given back when the search is over: fits keep others.
-        """
+        """Logits under the original weight; kept, up to 1 GiB, for the limit of many members and the fits."""
         return self.logits_of(self.weight)
 
     @property
@@ -230,17 +231,15 @@ class Strategy:
         weights: list[NDArray[Any] | None] = []
         # folds often choose the same
         made: dict[tuple[float, int], NDArray[Any] | None] = {}
-        logits = self.logits_of(self.weight)
+        logits = self._original
         fold = folds(len(logits), self.settings.seed, logits.clusters)
         for k in range(FOLDS):
             candidates = self._search(fold != k, lambda done, total: None)  # noqa: ARG005 - a fold is one step
             chosen = candidates[choose(candidates, self.settings)]
-            key = chosen.angle, chosen.ensemble_size
-            if key not in made:
+            if (key := (chosen.angle, chosen.ensemble_size)) not in made:
                 made[key] = self._weight_of(chosen)
             weights.append(made[key])
             progress("search in folds", k + 1, FOLDS)
-        self._original.forget()
         return weights
 
     def _weight_of(self, candidate: Candidate) -> NDArray[Any] | None:
@@ -249,7 +248,7 @@ class Strategy:
         ((_, weight),) = candidate_weights(self._scored.ensemble, [candidate])
         return weight
 
-    def _score_all(self, weights: Sequence[NDArray[Any]]) -> list[SampleScores]:
+    def _score_all(self, weights: Sequence[NDArray[Any] | TurnedWeight]) -> list[SampleScores]:
         return score_all([self.logits_of(weight) for weight in weights])
 
     def _pair(self, rows: Mask | None, weight: NDArray[Any], start: Any) -> tuple[SampleScores, Any]:
@@ -261,16 +260,23 @@ class Strategy:
     # ---- maps
 
     def _fits(
-        self, progress: Progress, methods: Sequence[Method], weights: Sequence[NDArray[Any] | None], k: int, train: Mask
+        self, progress: Progress, methods: Sequence[Method], logits: Sequence[Logits], k: int, train: Mask
     ) -> Iterator[tuple[Method, Iterator[Fit]]]:
         """Fits of each method on the samples outside of fold k, with the tilted weight for that fold."""
-        original = self.logits_of(self.weight)
-        tilted = self.logits_of(weights[k])
+        original = self._original
+        tilted = logits[k]
+        if all(method.tilted for method in methods):
+            original.forget()  # it has served the search
         for done, method in enumerate(methods, k * len(methods) + 1):
             yield method, self._path(method, tilted if method.tilted else original, train)
             progress("cross-validate", done, FOLDS * len(methods))
-        # the logits of two folds need not be in memory together
-        tilted.forget()
+        if tilted is not logits[min(k + 1, FOLDS - 1)] or k == FOLDS - 1:
+            tilted.forget()
+
+    def _per_fold(self, weights: Sequence[NDArray[Any] | None]) -> list[Logits]:
+        """Return the logits under the weight for each fold; folds with one weight share them."""
+        made = {id(weight): self.logits_of(weight) for weight in weights}
+        return [made[id(weight)] for weight in weights]
 
     def _path(self, method: Method, logits: Logits, train: Mask) -> Iterator[Fit]:
         """One fit, or those along the map's path."""

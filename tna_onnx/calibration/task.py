@@ -6,6 +6,7 @@ import functools
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +24,9 @@ from tna_onnx.graph.load import Model
 from tna_onnx.graph.outputs import ClassOutput
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.maps.base import CalibrationMap, Folding
-from tna_onnx.numerics.averages import kept_part
+from tna_onnx.numerics.averages import TurnedWeight, kept_part
 from tna_onnx.runtime import Device
+from tna_onnx.runtime.session import CUDA
 
 __all__ = ["Collected", "Task"]
 
@@ -84,6 +86,7 @@ class Task:
     tilt_bias: bool = False
     anchor: Folding | None = None
     data_notes: tuple[str, ...] = ()
+    _originals: WeakKeyDictionary[Collected, Logits] = field(default_factory=WeakKeyDictionary, repr=False)
 
     @property
     def model(self) -> Model:
@@ -94,6 +97,11 @@ class Task:
     def device(self) -> Device:
         """The device that was asked for."""
         return self.opened.device
+
+    @property
+    def tf32(self) -> bool:
+        """Whether ONNX Runtime may round products of float32 to TF32 in this run."""
+        return self.provider == CUDA and self.device.tf32
 
     @property
     def source(self) -> Source:
@@ -163,7 +171,7 @@ class Task:
         """Return the task with search and fits on the host, and a note that says why."""
         first_line = reason.strip().partition("\n")[0]
         note = f"search and fits ran in {Host.name} instead of {self.placement.name}: {first_line}"
-        return replace(self, placement=Host(), data_notes=(*self.data_notes, note))
+        return replace(self, placement=Host(), data_notes=(*self.data_notes, note), _originals=WeakKeyDictionary())
 
     def folded_logits(self, weight: NDArray[Any], folding: Folding, on: Collected | None = None) -> Logits:
         """Logits under a (C, n) weight with a map in weight and bias, both rounded as the file will have them.
@@ -195,14 +203,44 @@ class Task:
         assert head is not None  # noqa: S101 - there is a bias
         return head.new_bias_as_written(bias) if head.holds_bias else bias
 
-    def logits(self, weight: NDArray[Any] | None, on: Collected | None = None) -> Logits:
-        """Logits under a (C, n) weight, rounded as the file will have it.
+    def logits(self, weight: NDArray[Any] | TurnedWeight | None, on: Collected | None = None) -> Logits:
+        """Logits under a (C, n) weight, rounded as the file will have it; those of the source are one value each time.
+
+        Many stages ask for the latter: logits that one of them keeps serve the others until they are forgotten.
 
         Args:
             weight: None for a model without a head.
             on: samples; the calibration data by default.
         """
         collected = on or self.calibration
+        if isinstance(weight, TurnedWeight):
+            return self._turned_logits(weight, collected)
+        if self.anchor is not None or self.head is None or weight is not self.head.weight:
+            return self._logits(weight, collected)
+        if collected not in self._originals:
+            self._originals[collected] = self._logits(weight, collected)
+        return self._originals[collected]
+
+    def _turned_logits(self, weight: TurnedWeight, collected: Collected) -> Logits:
+        """Turn the features in place of the weight, where the file will hold that as it is."""
+        head = self.head
+        if head is None or weight.original is not head.weight or self.anchor is not None or not head.written_as_is:
+            return self.logits(weight.product(), collected)
+        original = self.logits(head.weight, collected)
+        if not isinstance(original, HeadLogits):
+            return self.logits(weight.product(), collected)
+        factor = weight.kept_part(self._gram) if self.tilt_bias else 1.0
+        return original.turned(weight.matrix, head.bias_as_written(factor))
+
+    @functools.cached_property
+    def _gram(self) -> NDArray[Any]:
+        """W'W of the original weight, (n, n)."""
+        weight = self.weight
+        assert weight is not None  # noqa: S101 - it is turned
+        gram: NDArray[Any] = weight.T @ weight
+        return gram
+
+    def _logits(self, weight: NDArray[Any] | None, collected: Collected) -> Logits:
         table = collected.table
         head = self.head
         if head is None or weight is None:

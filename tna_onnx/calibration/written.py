@@ -33,6 +33,7 @@ from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.rewrite import Rewritten
 from tna_onnx.maps.base import apply_map
 from tna_onnx.results.verification import Verification
+from tna_onnx.runtime.session import CUDA
 
 __all__ = ["check_file", "check_probabilities", "check_runs", "check_written", "checked_samples"]
 
@@ -40,6 +41,9 @@ __all__ = ["check_file", "check_probabilities", "check_runs", "check_written", "
 _SAMPLES = 512
 # Rounding averages out: on average it moves probabilities by a tenth of the bound at most, or by this much.
 _MIN_MEAN = 1e-5
+
+# Probabilities that are compared at a time: 32 MB each of those of the file and those that were scored.
+_TOGETHER = 2**22
 
 FloatArray = NDArray[np.float64]
 
@@ -82,6 +86,8 @@ def check_runs(task: Task, checked: Collected, shipped: Shipped, path: Path, *, 
         CheckFailed: one of the checks.
     """
     rows = _rows(task, checked)
+    # features on the device are moved there again; the session has its memory until then
+    task.placement.forget()
     runner = checked.samples.open_written(path, task.class_output.name, task.device)
     verification = check_probabilities(runner, task, checked, rows, shipped, checker=checker)
     # check 4, within the bound of check 3
@@ -144,18 +150,33 @@ def check_probabilities(
     """
     output = task.class_output
     batches = checked.source.batches(task.batch_size, rows)
-    actual = output.probabilities(np.concatenate([runner.run([output.name], batch)[0] for batch in batches]))
+    written = np.concatenate([runner.run([output.name], batch)[0] for batch in batches])
+    # some samples at a time: probabilities of thousands of classes are large in float64
+    count = max(1, _TOGETHER // task.readout.n_classes)
+    blocks = [slice(start, start + count) for start in range(0, len(rows), count)]
+    parts = [
+        _differences(task, checked, rows[block], output.probabilities(written[block]), shipped) for block in blocks
+    ]
+    difference, bound, other = (np.concatenate(values) for values in zip(*parts, strict=True))
+    _check_each(task, checked, rows, difference, bound)
+    _check_mean(difference, bound, task.readout.output_step / 2 + task.readout.slack)
+    largest = int(np.argmax(difference))
+    return Verification(len(rows), float(difference[largest]), float(bound[largest]), checker, int(np.sum(other)))
 
+
+def _differences(
+    task: Task, checked: Collected, rows: NDArray[np.int64], actual: FloatArray, shipped: Shipped
+) -> tuple[FloatArray, FloatArray, NDArray[np.bool_]]:
+    """Return the largest |p - p'| of each of R samples, (R,), what rounding explains of it, and which class differs."""
     # float64: the rounding that is left is the runtime's
     z = np.asarray(checked.table.features[rows], np.float64)
     s = np.asarray(shipped.logits.at(rows), np.float64)
     expected = task.readout.probabilities(apply_map(shipped.fitted, s, z))
     bound = probability_bounds(task, z, s, shipped.fitted, shipped.logits)
-    difference = np.max(np.abs(actual - expected), axis=1, initial=0)
-    _check_each(task, checked, rows, difference, bound)
-    _check_mean(difference, bound, task.readout.output_step / 2 + task.readout.slack)
-    largest = int(np.argmax(difference))
-    return Verification(len(rows), float(difference[largest]), float(bound[largest]), checker)
+    other = np.argmax(actual, axis=1) != np.argmax(expected, axis=1)
+    if task.readout.multi_label:
+        other = np.any((actual > 0.5) != (expected > 0.5), axis=1)
+    return np.max(np.abs(actual - expected), axis=1, initial=0), bound, other
 
 
 def _check_each(
@@ -188,12 +209,25 @@ def _check_mean(difference: FloatArray, bound: FloatArray, constant: float) -> N
 
 
 def _rows(task: Task, checked: Collected) -> NDArray[np.int64]:
-    """Choose samples all over the data; the first ones, in the same batches, where results may depend on the batch.
+    """Choose samples all over the data; in the batches they were collected in, where results may depend on those.
 
-    Without a float head the model may quantise each batch in its own way; dynamic quantisation does.
+    Without a float head the model may quantise each batch in its own way; dynamic quantisation does: the first batches.
+    On CUDA the algorithm of a product or a convolution may depend on the size of the batch.
     """
     n = len(checked.source)
     if task.head is None or quantizes_batches(task.model):
         return np.arange(first_batches(checked.source, task.batch_size, _SAMPLES), dtype=np.int64)
+    if task.provider == CUDA:
+        return _whole_batches(n, task.batch_size)
     # spread, because files often come sorted by class
     return np.unique(np.linspace(0, n - 1, min(_SAMPLES, n)).astype(np.int64))
+
+
+def _whole_batches(n: int, size: int) -> NDArray[np.int64]:
+    """Return the samples of some batches of `size`, all over n samples.
+
+    The last batch may be a shorter one: it comes last here too, so that none is cut in another way.
+    """
+    batches = -(-n // size)
+    chosen = np.unique(np.linspace(0, batches - 1, min(max(1, _SAMPLES // size), batches)).astype(np.int64))
+    return np.concatenate([np.arange(k * size, min((k + 1) * size, n), dtype=np.int64) for k in chosen.tolist()])

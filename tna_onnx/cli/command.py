@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from tna_onnx.cli.channels import complain, drop
+from tna_onnx.cli.device import join_device
 from tna_onnx.cli.help import help_all_option, write_options
 from tna_onnx.cli.shortage import shortage
 from tna_onnx.cli.signals import Stopped
@@ -44,9 +45,11 @@ class Command(click.Command):
         """Parse what is meant, and say what could be."""
         lists = [opt for param in self.params if param.callback in (numbers, size) for opt in param.opts]
         try:
-            return super().parse_args(ctx, joined_lists(args, lists))
+            rest = super().parse_args(ctx, joined_lists(args, lists))
         except click.NoSuchOption as error:
             raise meant_flag(self, error, ctx.info_name or "") from error
+        join_device(ctx.params)
+        return rest
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
         """Parse."""

@@ -86,8 +86,8 @@ level_options = together(
     click.option(
         "--dials",
         is_flag=True,
-        help="Also make coverage, risk and class_prior inputs of the model. Callers may leave them out: then the levels "
-        "given here hold, with the class frequencies of the samples.",
+        help="Also make coverage, risk and class_prior inputs of the model. Callers may leave them out: then the "
+        "levels given here hold, with the class frequencies of the samples.",
     ),
     click.option(
         "--prefix",

@@ -39,7 +39,7 @@ SECTIONS = {
     ),
     "Gates": ("max_ece", "max_nll", "min_accuracy", "require_improvement", "fail_if_worse"),
     "Model": ("head", "output_name", "output_kind", "isolate", "model_limits"),
-    "Running": ("device", "batch_size", "cache", "engine", "config", "quiet", "verbose"),
+    "Running": ("device", "tf32", "gpu_memory", "batch_size", "cache", "engine", "config", "quiet", "verbose"),
 }  # fmt: skip
 
 _COMMON = {

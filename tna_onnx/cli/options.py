@@ -202,6 +202,18 @@ run_options = together(
         "--device", default="auto", show_default=True, metavar="DEVICE", help="auto, cpu, cuda (or gpu) or cuda:INDEX."
     ),
     click.option(
+        "--tf32",
+        type=choice(("as-deployed", "off")),
+        help="On CUDA: round the factors of float32 products to TF32, as ONNX Runtime does where models are deployed "
+        "(the default), or keep them in float32.",
+    ),
+    click.option(
+        "--gpu-memory",
+        metavar="GIB",
+        type=Number(0, 4096),
+        help="Memory of the CUDA device that a run may take; all that is free by default.",
+    ),
+    click.option(
         "--batch-size",
         metavar="N|auto",
         callback=batch_size,

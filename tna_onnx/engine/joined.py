@@ -41,9 +41,9 @@ class JoinedLogits(Logits):
         for part in self._parts:
             part.forget()
 
-    def _all(self) -> Iterator[tuple[NDArray[Any], NDArray[Any], NDArray[Any]]]:
+    def _all(self, *, features: bool = False) -> Iterator[tuple[NDArray[Any], NDArray[Any], NDArray[Any]]]:
         # the parts keep their logits, so this one need not
-        return itertools.chain.from_iterable(part._all() for part in self._parts)
+        return itertools.chain.from_iterable(part._all(features=features) for part in self._parts)
 
     def _compute(self) -> Iterator[tuple[NDArray[Any], NDArray[Any], NDArray[Any]]]:
         return itertools.chain.from_iterable(part._compute() for part in self._parts)

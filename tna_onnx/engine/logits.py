@@ -7,6 +7,7 @@ pickled.
 
 from __future__ import annotations
 
+import copy
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +25,7 @@ from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.maps.base import CalibrationMap, Reduce
 from tna_onnx.numerics.ops import Blocked, to_host
 from tna_onnx.numerics.stats import SampleScores
+from tna_onnx.runtime import trim_memory
 
 __all__ = ["HeadLogits", "Logits", "StoredLogits", "TailLogits", "score_all"]
 
@@ -65,7 +67,9 @@ class Logits(ABC):
 
     def forget(self) -> None:
         """Give back the memory of logits that are kept; they are computed again if they are asked for."""
-        self._kept = None
+        if self._kept is not None:
+            self._kept = None
+            trim_memory()
 
     def at(self, rows: NDArray[np.int64]) -> NDArray[Any]:
         """Return the logits of some samples, in ascending order, (R, C)."""
@@ -91,7 +95,7 @@ class Logits(ABC):
     ) -> Iterator[tuple[NDArray[Any], NDArray[np.int64], NDArray[Any] | None]]:
         """Yield (logits, labels, features or None) of all samples, or of those where the (N,) mask is true."""
         start = 0
-        for logits, labels, z in self._all():
+        for logits, labels, z in self._all(features=features):
             stop = start + len(labels)
             if rows is None:
                 yield logits, labels, z if features else None
@@ -110,9 +114,10 @@ class Logits(ABC):
         return self._clustered(scores, rows)
 
     def scores(self) -> SampleScores:
-        """Scores of all samples; logits are not kept."""
+        """Scores of all samples; logits that are not there already are not kept."""
         # a candidate of a search is scored once: there is no second pass to keep its logits for
-        chunks = ((logits, labels) for logits, labels, _ in self._compute())
+        passed = self._compute() if self._kept is None else self._all()
+        chunks = ((logits, labels) for logits, labels, _ in passed)
         scores: SampleScores = self.engine.sum_chunks(Blocked(SampleScores.of_logits), chunks)
         return self._clustered(scores)
 
@@ -124,22 +129,23 @@ class Logits(ABC):
         for logits, labels, z in self.chunks(rows, features=features):
             stop = start + len(labels)
             slices = (array[start:stop] for array in aligned)
-            if z is None:
-                yield (logits, labels, None, *slices)
-            else:  # a map that reads features is fitted on the host
-                yield (to_host(logits), labels, to_host(z), *slices)
+            yield (logits, labels, z, *slices)
             start = stop
 
-    def _all(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64], NDArray[Any]]]:
-        # features are not kept: they are mapped from a file
-        # a map's fit takes many passes over the same logits
+    def _all(self, *, features: bool = False) -> Iterator[tuple[NDArray[Any], NDArray[np.int64], NDArray[Any]]]:
+        # features are mapped from a file; a map's fit takes many passes over the same logits
         if self._kept is None and self._size() <= _KEPT_BYTES:
             self._kept = [logits for logits, _, _ in self._compute()]
         if self._kept is None:
             yield from self._compute()
         else:
-            for logits, (features, labels) in zip(self._kept, self._blocks(), strict=True):
-                yield logits, labels, features
+            blocks = self._read_blocks() if features else self._blocks()
+            for logits, (z, labels) in zip(self._kept, blocks, strict=True):
+                yield logits, labels, z
+
+    def _read_blocks(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
+        """Yield the same with the features where the logits are."""
+        return self._blocks()
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,6 +189,13 @@ class HeadLogits(Logits):
         # moved once: every chunk is multiplied with them
         self.head = LinearHead(self._placement.put(weight), self._placement.put(bias))
 
+    def turned(self, matrix: NDArray[Any], bias: NDArray[Any]) -> HeadLogits:
+        """Return the logits under this weight times a (n, n) matrix, beside a (C,) new bias."""
+        turned = copy.copy(self)
+        turned._kept = None
+        turned.head = replace(self.head, bias=self._placement.put(bias), matrix=self._placement.put(matrix))
+        return turned
+
     def scaled_scores(self, scale: float, *, with_bias: bool = False) -> SampleScores:
         """Scores of all samples under `scale * weight`, from the logits that are there already.
 
@@ -194,6 +207,12 @@ class HeadLogits(Logits):
         shift = None if with_bias else (1 - scale) * self.head.bias
         scores: SampleScores = self.reduce()(Blocked(functools.partial(sent.of_scaled, scale, shift)))
         return self._clustered(scores)
+
+    def at(self, rows: NDArray[np.int64]) -> NDArray[Any]:
+        """Return the logits of some samples, (R, C): the product with their features alone."""
+        features = self._store.features[rows]  # float16 is widened, as in `FeatureTable.chunks`
+        wide = np.asarray(features, np.float64 if features.dtype == np.float64 else np.float32)
+        return to_host(self.head(self._placement.put(wide)))
 
     def _size(self) -> int:
         return len(self._store) * int(self.head.weight.shape[0]) * int(self.head.weight.itemsize)
@@ -207,8 +226,11 @@ class HeadLogits(Logits):
         return self._placement.chunks(self._store, self.head.weight.shape[0])
 
     def _blocks(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
-        # with the logits kept, features are read by fits alone, and those run on the host
+        # with the logits kept, most passes ask for labels alone: nothing is moved for those
         return self._store.chunks(self.head.weight.shape[0])
+
+    def _read_blocks(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
+        return self.placed()
 
 
 class TailLogits(Logits):

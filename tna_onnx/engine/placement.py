@@ -39,6 +39,9 @@ class Host:
         """Yield (features, labels) in row blocks."""
         return store.chunks(n_classes)
 
+    def forget(self) -> None:
+        """Do nothing: there is no second copy of the features."""
+
     def gave_up(self, error: Exception) -> bool:  # noqa: ARG002 - what another placement looks at
         """Return False: there is no other place to go."""
         return False
@@ -50,10 +53,12 @@ class OnDevice:
     Args:
         torch: the module.
         device: as torch names it.
+        memory: bytes of the device that may be taken; None for all that is free.
     """
 
-    def __init__(self, torch: Any, device: str) -> None:
+    def __init__(self, torch: Any, device: str, memory: int | None = None) -> None:
         self._torch = torch
+        self._memory = memory
         self._device = torch.device(device)
         self._kept: tuple[FeatureTable, int, list[tuple[Any, NDArray[np.int64]]]] | None = None
         self.name = f"torch {torch.__version__} on {device}"
@@ -80,7 +85,16 @@ class OnDevice:
         """Free bytes on the device; no bound where the device is the host."""
         if self._device.type != "cuda":
             return 2**62  # larger than any store
-        return int(self._torch.cuda.mem_get_info(self._device)[0])
+        free = int(self._torch.cuda.mem_get_info(self._device)[0])
+        if self._memory is None:
+            return free
+        return max(0, min(free, self._memory - int(self._torch.cuda.memory_allocated(self._device))))
+
+    def forget(self) -> None:
+        """Give the memory of features back, to a session of ONNX Runtime too."""
+        self._kept = None
+        if self._device.type == "cuda":
+            self._torch.cuda.empty_cache()
 
     def gave_up(self, error: Exception) -> bool:
         """Return whether torch could not do on the device what was asked for; the host may."""
@@ -125,21 +139,28 @@ def placement_of(provider: str, device: Device) -> Placement:
         except ImportError:
             return Host()
         if torch.cuda.is_available() and device.index < torch.cuda.device_count():
-            return OnDevice(torch, f"cuda:{device.index}")
+            return OnDevice(torch, f"cuda:{device.index}", device.memory)
     return Host()
 
 
 @dataclass(frozen=True, eq=False)
 class LinearHead:
-    """A linear head: weight (C, n), bias (C,), where the products are computed."""
+    """A linear head: weight (C, n), bias (C,), and a matrix (n, n) that the weight is multiplied with, or None.
+
+    They lie where the products are computed.
+    """
 
     weight: Any
     bias: Any
+    matrix: Any = None
 
     def __call__(self, features: Any) -> Any:
         """Return the logits (B, C) of features (B, n)."""
         # TF32 would move a logit by a thousandth of its terms
         with float32_products(features):
+            # z (W M)' = (z M') W': a product of n x n for each sample in place of one for each class
+            if self.matrix is not None:
+                features = _widened(features, self.matrix.dtype) @ _widened(self.matrix, features.dtype).T
             logits = _widened(features, self.weight.dtype) @ _widened(self.weight, features.dtype).T
         logits += self.bias
         return logits

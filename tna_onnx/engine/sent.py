@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import array_api_compat
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,11 +21,10 @@ def predicted(
     fitted: CalibrationMap | None, logits: Any, labels: NDArray[np.int64], features: Any
 ) -> NDArray[np.int64]:
     """Return the predicted classes (B,) after a map; of several labels, 1 for each that is predicted, (B, C)."""
-    mapped = to_host(apply_map(fitted, logits, features))
+    mapped = apply_map(fitted, logits, features)
     if labels.ndim == 2:
-        return (mapped > 0).astype(np.int64)
-    classes: NDArray[np.int64] = np.argmax(mapped, axis=1)
-    return classes
+        return (to_host(mapped) > 0).astype(np.int64)
+    return to_host(array_api_compat.array_namespace(mapped).argmax(mapped, axis=1))
 
 
 def on_host(logits: Any, *_: Any) -> NDArray[Any]:

@@ -31,7 +31,7 @@ from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction.keys import data_key, model_key
 from tna_onnx.extraction.stored import begun_batch_size, find_stores
 from tna_onnx.graph.load import Model
-from tna_onnx.runtime import OutOfMemory, Session, free_memory, resident_memory
+from tna_onnx.runtime import Device, OutOfMemory, Session, free_device_memory, free_memory, resident_memory
 
 __all__ = ["DEFAULT", "BatchSize", "batch_size_for", "batch_size_notes", "check_batch_size", "choose_batch_size"]
 
@@ -86,7 +86,18 @@ def choose_batch_size(
         return DEFAULT
     if session.fixed_batch:
         return session.fixed_batch * max(1, DEFAULT // session.fixed_batch)
-    return _probe(lambda batch: session.run(outputs, batch), source)
+    device = session.device
+    if device is None or free_device_memory(device.index) is None:
+        return _probe(lambda batch: session.run(outputs, batch), source)
+
+    def free() -> int:  # the batches of a network on a device are there, not on the host
+        return free_device_memory(device.index, device.memory) or 0
+
+    return _probe(lambda batch: session.run(outputs, batch), source, resident=lambda: -_all_free(device), free=free)
+
+
+def _all_free(device: Device) -> int:
+    return free_device_memory(device.index) or 0
 
 
 def batch_size_for(

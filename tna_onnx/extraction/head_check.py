@@ -22,11 +22,12 @@ from tna_onnx.extraction.positions import batch_in_rows, first_rows, sample_shap
 from tna_onnx.extraction.sessions import OpenModel
 from tna_onnx.extraction.tail import Tail
 from tna_onnx.extraction.tail_check import check_tail, read_by_tail
-from tna_onnx.graph.floats import epsilon
+from tna_onnx.graph.floats import TF32_EPSILON, epsilon
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.outputs import output_of
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.several import Layout
+from tna_onnx.numerics.class_blocks import class_blocks
 from tna_onnx.runtime import Session
 
 __all__ = ["Probed", "check_batch_axis", "check_readout", "class_logits"]
@@ -90,7 +91,7 @@ def check_readout(
         return Probed(readout, shape, plain_features=False)
     features = tensors[readout.features]
     if readout.linear and features.size == len(logits) * readout.n_features:
-        _check_linear(model, readout, features, logits)
+        _check_linear(model, readout, features, logits, tf32=session is not None and session.tf32)
         matrix = features.ndim == 2 and not readout.features_transposed and not readout.several
         return Probed(readout, shape, matrix and features.dtype == raw.dtype)
     if readout.several:
@@ -100,7 +101,8 @@ def check_readout(
     fixed_batch = session.fixed_batch if session else None
     _check_rows(model, head, features, len(logits), fixed_batch)
     sample = read_by_tail(opened, head, batch, features)
-    tail = Tail(model, head, opened.device, sample, fixed_batch)
+    on_cuda = session is not None and session.device is not None
+    tail = Tail(model, head, opened.device, sample, fixed_batch, one_session=on_cuda)
     check_tail(model, head, tail, sample, logits)
     return Probed(head, raw.shape[1:], plain_features=False, tail=tail)
 
@@ -187,7 +189,7 @@ def _check_output(opened: OpenModel, readout: Readout, logits: NDArray[Any], bat
         )
 
 
-def _check_linear(model: Model, head: Head, features: NDArray[Any], logits: NDArray[Any]) -> None:
+def _check_linear(model: Model, head: Head, features: NDArray[Any], logits: NDArray[Any], *, tf32: bool) -> None:
     matrix = features.T if head.features_transposed else features
     if len(matrix) != len(logits):
         raise UnsupportedModel(
@@ -195,13 +197,18 @@ def _check_linear(model: Model, head: Head, features: NDArray[Any], logits: NDAr
             "one vector a sample"
         )
     z = matrix.reshape(len(logits), -1).astype(np.float64)
-    w = head.weight.astype(np.float64)
     # what `_ROUNDINGS` counts in: sum |z||w| + |b|
-    size = np.abs(z) @ np.abs(w).T + np.abs(head.bias)
-    expected = z @ w.T + head.bias
+    size = np.empty(logits.shape)
+    expected = np.empty(logits.shape)
+    for block, w in class_blocks(head.weight):
+        expected[:, block] = z @ w.T + head.bias[block]
+        size[:, block] = np.abs(z) @ np.abs(w, out=w).T + np.abs(head.bias[block])
     # the coarsest of the three types decides how far rounding reaches
     types = (head.stored_weight.value.dtype, features.dtype, logits.dtype)
-    moved = _ROUNDINGS * max(epsilon(each.name) for each in types) * size + head.step
+    step = max(epsilon(each.name) for each in types)
+    if tf32 and features.dtype == np.float32:
+        step = max(step, TF32_EPSILON)
+    moved = _ROUNDINGS * step * size + head.step
     shown = f"largest logit {np.abs(logits).max():.3g}"
     if head.holds == "probabilities":
         expected, logits, moved = _as_probabilities(head, expected, logits, moved)

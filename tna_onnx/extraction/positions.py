@@ -54,6 +54,7 @@ class PositionSession(Session):
         self.provider = whole.provider
         self.fallback = whole.fallback
         self.elsewhere = whole.elsewhere
+        self.device = whole.device
         self.inputs = whole.inputs
         self.fixed_batch = whole.fixed_batch
         self.layouts: dict[str, Layout] = {}

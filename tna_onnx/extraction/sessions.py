@@ -38,6 +38,7 @@ class OpenModel:
     readout: Readout
     device: Device
     _whole: Session | None = field(default=None, repr=False)
+    _inputs: tuple[InputSpec, ...] | None = field(default=None, repr=False)
 
     @property
     def session(self) -> Session:
@@ -51,6 +52,10 @@ class OpenModel:
             self._whole = in_rows(whole, self.readout, self.model.name, self._tensors())
         return self._whole
 
+    def close(self) -> None:
+        """Give back what the session holds, weights of the network among it; it is opened again where it is needed."""
+        self._whole = None
+
     def is_whole(self, session: Session) -> bool:
         """Whether a session starts at the model's inputs."""
         return session is self._whole
@@ -63,7 +68,9 @@ class OpenModel:
     @property
     def inputs(self) -> tuple[InputSpec, ...]:
         """What a data source has to fill."""
-        return input_specs(self.session)
+        if self._inputs is None:
+            self._inputs = input_specs(self.session)
+        return self._inputs
 
     def session_from(self, given: Mapping[str, np.dtype[Any]]) -> Session | None:
         """Return a session from tensors that are given, of some dtypes, to the logits.
@@ -131,4 +138,6 @@ def open_part(model: Model, cut: ModelProto, device: Device, fixed_batch: int | 
         DeviceError, UnsupportedModel: see `tna_onnx.runtime.open_session`.
     """
     folder = real_places(model, cut)
-    return open_session(cut.SerializeToString(), model.name, device, folder=folder, fixed_batch=fixed_batch)
+    serialized = cut.SerializeToString()
+    del cut  # a copy of all weights: the session makes its own
+    return open_session(serialized, model.name, device, folder=folder, fixed_batch=fixed_batch)

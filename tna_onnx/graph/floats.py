@@ -9,7 +9,10 @@ import onnx
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
-__all__ = ["epsilon", "float_tensor", "numpy_type", "rounded", "widened"]
+__all__ = ["TF32_EPSILON", "epsilon", "float_tensor", "numpy_type", "rounded", "widened"]
+
+TF32_EPSILON = 2.0**-10
+"""Relative step between neighbouring numbers of TF32, to which CUDA may round the factors of float32 products."""
 
 _BFLOAT16 = "bfloat16"
 # bfloat16 keeps 7 of the 23 bits of a float32's fraction.

@@ -248,9 +248,11 @@ class Head(Readout):
             return bias
         return self._flat_bias(oriented(stored.as_written(self.bias_as_read(bias)), self.bias_orient))
 
-    def as_read(self, weight: NDArray[Any]) -> NDArray[np.float64]:
-        """Return a (C, n) weight, in the scale of `weight`, as the node reads it."""
+    def as_read(self, weight: NDArray[Any]) -> NDArray[Any]:
+        """Return a (C, n) weight, in the scale of `weight`, as the node reads it; float64 where that is another one."""
         own = weight[1:] if self._single else weight  # the first class's zeros are not stored
+        if self.stored_weight.quantized is None and np.all(self.weight_scale == 1):
+            return self._unoriented(own)
         # In float64: a division in float32 would round a second time.
         return self._unoriented(own.astype(np.float64) / _column(self.weight_scale))
 
@@ -264,12 +266,20 @@ class Head(Readout):
             value = step.undo(value)
         return value
 
+    @property
+    def written_as_is(self) -> bool:
+        """Whether a (C, n) weight is in the file what it was before, as in most heads."""
+        stored = self.stored_weight
+        return bool(
+            stored.quantized is None and stored.float_type == self.working_type and np.all(self.weight_scale == 1)
+        )
+
     def as_written(self, weight: NDArray[Any]) -> NDArray[Any]:
         """Return what becomes of a (C, n) weight in the file, with its rounding or quantisation: what ships."""
-        stored = self.stored_weight
-        # Most heads: nothing is rounded on the way, so nothing needs to be computed.
-        if stored.quantized is None and stored.float_type == self.working_type and np.all(self.weight_scale == 1):
+        # nothing is rounded on the way, so nothing needs to be computed
+        if self.written_as_is:
             return weight
+        stored = self.stored_weight
         read = stored.as_written(self.as_read(weight))
         return self._scaled(oriented(read, self.orient))
 
@@ -288,6 +298,9 @@ class Head(Readout):
         return replace(self, stored_weight=stored)
 
     def _scaled(self, vectors: NDArray[Any]) -> NDArray[Any]:
+        # most heads: a copy of a large weight would be all that is gained
+        if vectors.dtype == self.working_type and not self._single and np.all(self.weight_scale == 1):
+            return np.ascontiguousarray(vectors)
         value = vectors.astype(np.float64) * _column(self.weight_scale)
         if self._single:
             value = np.concatenate([np.zeros_like(value), value])

@@ -30,11 +30,7 @@ from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.several import Layout
 from tna_onnx.graph.stored import Stored
 
-__all__ = [
-    "Rewritten",
-    "rewrite",
-    "unchanged",
-]
+__all__ = ["Rewritten", "rewrite", "unchanged"]
 
 
 @dataclass(eq=False)
@@ -60,6 +56,10 @@ class Rewritten:
     edited: dict[int, set[str]] = field(default_factory=dict)
     constants: list[onnx.NodeProto] = field(default_factory=list)
     opset: int = 0
+
+    def forget(self) -> None:
+        """Give back the new model, once it is written; what was done stays known."""
+        self.proto = onnx.ModelProto()
 
     def touch(self, node: int, part: str) -> onnx.NodeProto:
         """Note that a field of a node is edited, and return the node."""

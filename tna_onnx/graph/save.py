@@ -122,6 +122,7 @@ def pending(
             data = _write(model, proto, temporary, verbatim=verbatim)
         except OSError as error:
             raise UsageError(f"{output or name}: cannot be written: {error.strerror}") from error
+        del proto  # the caller may have no more use for it
         yield temporary
         if output is not None and keep:
             commit(temporary, data, output)

@@ -139,7 +139,8 @@ class _Samples:
     def of(cls, step: int, logits: Any, labels: NDArray[np.int64], features: Any, index: NDArray[np.intp]) -> _Samples:
         """Take every step-th sample."""
         kept = np.flatnonzero(index % step == 0)
-        s, z = (np.asarray(to_host(values)[kept], np.float32) for values in (logits, features))
+        # chosen where they are: few of many are brought to the host
+        s, z = (np.asarray(to_host(values[kept]), np.float32) for values in (logits, features))
         return cls(((s, labels[kept], z),))
 
     def __add__(self, other: _Samples) -> _Samples:

@@ -21,7 +21,7 @@ from tna_onnx.numerics.rotations import Rotations, TiltParameters
 from tna_onnx.numerics.stops import Stops, find_stops
 from tna_onnx.numerics.tilt import tilted_means
 
-__all__ = ["LIMIT", "Average", "Draws", "Ensemble", "averages", "kept_part", "more_members"]
+__all__ = ["LIMIT", "Average", "Draws", "Ensemble", "TurnedWeight", "averages", "kept_part", "more_members"]
 
 LIMIT = 0
 """Number of members that stands for the limit of many, W' = cos(mRC) W."""
@@ -61,20 +61,47 @@ def kept_part(weight: Any, average: Any) -> float:
 
 
 @dataclass(frozen=True, eq=False)
+class TurnedWeight:
+    """A (C, n) weight times a (n, n) matrix, not multiplied yet: with many classes the product is large.
+
+    Attributes:
+        original: (C, n).
+        matrix: (n, n), in the dtype of the original.
+    """
+
+    original: FloatArray
+    matrix: FloatArray
+
+    def product(self) -> FloatArray:
+        """Return the (C, n) weight."""
+        made: FloatArray = self.original @ self.matrix
+        return made
+
+    def kept_part(self, gram: FloatArray) -> float:
+        """Return `kept_part` of the product: <W, W M> = <W'W, M>; `gram` is W'W, (n, n)."""
+        return float(np.vdot(gram, self.matrix) / np.trace(gram))
+
+
+@dataclass(frozen=True, eq=False)
 class Average:
     """An averaged weight.
 
     Attributes:
         angle: target of mRC in degrees.
-        weight: (C, n), in the dtype of the original.
+        made: (C, n), in the dtype of the original, or what makes it.
         rotations: mean number of rotations of a member.
         reached: mean mRC of the members in degrees, past the target by a part of n_t rotations.
     """
 
     angle: float
-    weight: FloatArray
+    made: FloatArray | TurnedWeight
     rotations: float
     reached: float
+
+    @functools.cached_property
+    def weight(self) -> FloatArray:
+        """(C, n), in the dtype of the original."""
+        return self.made.product() if isinstance(self.made, TurnedWeight) else self.made
 
 
 def averages(weight: FloatArray, angles: Sequence[float], members: int, draws: Draws) -> Iterator[Average]:
@@ -128,7 +155,7 @@ class Ensemble:
         reached = np.logical_and.accumulate((stops.rotations > 0).all(axis=0))
         share = np.where(np.arange(members - paired) < paired, 2, 1) / members
         # means of the basis are float64
-        size = 8 * self._start.vectors.shape[0] ** 2 if self._of_basis else self.weight.nbytes
+        size = 8 * self.weight.shape[1] ** 2 if self._of_basis else self.weight.nbytes
         together = max(1, _TOGETHER // size)
         for begin in range(0, int(reached.sum()), together):
             part = slice(begin, min(begin + together, int(reached.sum())))
@@ -140,15 +167,22 @@ class Ensemble:
                     math.degrees(float(share @ stops.reached[:, k])),
                 )
 
-    def _means(self, stops: NDArray[np.int64], paired: int) -> Iterator[FloatArray]:
-        """Yield the mean (C, n) class vectors at each of (P, A) stops."""
+    def _means(self, stops: NDArray[np.int64], paired: int) -> Iterator[FloatArray | TurnedWeight]:
+        """Yield the mean (C, n) class vectors at each of (P, A) stops, or what makes them."""
         if not self._of_basis:
             yield from tilted_means(self._start, self._rotations, stops, paired=paired)
             return
         # a path is linear: the mean of what it makes of the n basis vectors says what it makes of all class vectors
         basis = ClassVectors.of(np.eye(self.weight.shape[1]))
         for turned in tilted_means(basis, self._rotations, stops, paired=paired):
-            yield self.weight @ turned.astype(self.weight.dtype)
+            yield TurnedWeight(self.weight, turned.astype(self.weight.dtype))
+
+    @property
+    def average_bytes(self) -> int:
+        """Bytes of an average, as it is made."""
+        if self._of_basis:
+            return int(self.weight.shape[1] ** 2 * self.weight.itemsize)
+        return int(self.weight.nbytes)
 
     @property
     def _of_basis(self) -> bool:
@@ -161,7 +195,7 @@ class Ensemble:
 
     @functools.cached_property
     def _rotations(self) -> Rotations:
-        return Rotations(self._start.vectors.shape[0], self._draws.seed, self._draws.tilt)
+        return Rotations(self.weight.shape[1], self._draws.seed, self._draws.tilt)
 
     def _stops_of(self, angles: Sequence[float], paths: int) -> Stops:
         """Return the (paths, angles) stops of the first paths; those that are not known yet are found."""

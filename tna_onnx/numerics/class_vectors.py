@@ -21,13 +21,13 @@ class ClassVectors:
     """What all paths of one weight share.
 
     Attributes:
-        vectors: (n, C) class vectors, feature-major: the two coordinates of a rotation are contiguous.
+        weight: (C, n) class vectors.
         half: (C,) float64 factor from a deficit to the squared sine of half the angle, 1 / (2 |w_c|^2); zero for
             vectors without a direction, which then count for nothing.
         share: one over the number of vectors with a direction.
     """
 
-    vectors: FloatArray
+    weight: FloatArray
     half: NDArray[np.float64]
     share: float
 
@@ -40,12 +40,22 @@ class ClassVectors:
         """
         if weight.ndim != 2 or weight.shape[1] < 2:
             raise ValueError(f"weight must be (C, n) with n >= 2, got shape {tuple(weight.shape)}")
-        vectors = np.ascontiguousarray(weight.T)
-        squared = np.zeros(vectors.shape[1])
-        for row in range(0, vectors.shape[0], 64):  # a few rows at a time: a float64 copy of all would be large
-            squared += np.sum(vectors[row : row + 64].astype(np.float64) ** 2, axis=0)
+        squared = np.zeros(len(weight))
+        for k in range(0, weight.shape[1], 64):  # a few features at a time: a float64 copy of all would be large
+            features = np.ascontiguousarray(weight[:, k : k + 64].T)
+            squared += np.sum(features.astype(np.float64) ** 2, axis=0)
         directed = squared > _NOTHING
         if not directed.any():
             raise ValueError("every class vector is zero, or nearly so: there is nothing to tilt")
         half = np.divide(0.5, squared, out=np.zeros_like(squared), where=directed)
-        return cls(vectors, half, 1 / int(np.count_nonzero(directed)))
+        return cls(weight, half, 1 / int(np.count_nonzero(directed)))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(n, C)."""
+        classes, n = self.weight.shape
+        return n, classes
+
+    def block(self, classes: slice) -> FloatArray:
+        """Return some class vectors, (n, c), feature-major: the two coordinates of a rotation are contiguous."""
+        return np.ascontiguousarray(self.weight[classes].T)

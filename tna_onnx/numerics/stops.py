@@ -61,9 +61,9 @@ def find_stops(
         paths: (P,) ascending numbers of paths.
         angles: (A,) ascending mRC targets in radians, at least 0.
     """
-    n, classes = start.vectors.shape
-    together = min(_LOSSES // (_WINDOW * classes), _TOGETHER // (n * classes * start.vectors.itemsize))
-    kernels = compiled(len(paths) * rotations.last * classes, start.vectors.dtype)
+    n, classes = start.shape
+    together = min(_LOSSES // (_WINDOW * classes), _TOGETHER // (n * classes * start.weight.itemsize))
+    kernels = compiled(len(paths) * rotations.last * classes, start.weight.dtype)
     found = [
         _Walk(start, rotations, paths[k : k + max(1, together)], angles, kernels).run()
         for k in range(0, len(paths), max(1, together))
@@ -102,12 +102,12 @@ class _Block:
 
 def _blocks(start: ClassVectors, paths: int, count: int) -> list[_Block]:
     """Cut classes into blocks for paths that make `count` rotations at a time."""
-    classes = start.vectors.shape[1]
+    classes = start.shape[1]
     width = max(64, _BLOCK // count)
     return [
         _Block(slice(k, k + width), vectors, np.tile(vectors, (paths, 1)))
         for k in range(0, classes, width)
-        for vectors in [np.ascontiguousarray(start.vectors[:, k : k + width])]
+        for vectors in [start.block(slice(k, k + width))]
     ]
 
 
@@ -159,7 +159,7 @@ class _Walk:
         """Make (P, K) rotations, and write down the deficits after each."""
         # classes have nothing to do with each other
         if self._kernels:
-            dtype = self._start.vectors.dtype
+            dtype = self._start.weight.dtype
             cos = np.cos(turn).astype(dtype)
             sin = np.sin(turn).astype(dtype)
             for block in self._blocks:
@@ -169,7 +169,7 @@ class _Walk:
             return
         paths, count = turn.shape
         turns = Turns(np.repeat(going, count), pairs.reshape(-1, 2), turn.reshape(-1))
-        steps = [*turns.steps(self._start.vectors.shape[0])]
+        steps = [*turns.steps(self._start.shape[0])]
         for block in self._blocks:
             after = block.turn(turns.pairs, steps).reshape(paths, count, -1).astype(np.float64)
             after[:, 0] += self._deficits[going, 0, block.classes]

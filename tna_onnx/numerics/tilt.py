@@ -61,14 +61,14 @@ def tilted_means(
     Returns:
         A means (C, n) in the dtype of the class vectors: the *Average* step of Algorithm 1.
     """
-    n, classes = start.vectors.shape
-    size = n * start.vectors.itemsize
+    n, classes = start.shape
+    size = n * start.weight.itemsize
     width = min(classes, max(_NARROW, _TOGETHER // size))
     together = max(1, _TOGETHER // (size * width))
-    kernels = compiled(float(np.sum(stops[:, -1])) * classes, start.vectors.dtype)
+    kernels = compiled(float(np.sum(stops[:, -1])) * classes, start.weight.dtype)
     members = len(stops) + paired
     rounding = _rounding(start, members)
-    means = [np.empty_like(start.vectors) for _ in range(stops.shape[1])]
+    means = [np.empty(start.shape, start.weight.dtype) for _ in range(stops.shape[1])]
     # with the stops known, classes have nothing to do with each other: a block of them stays in the cache
     blocks = [slice(begin, begin + width) for begin in range(0, classes, width)]
     sums: dict[int, _Sums] = {}
@@ -76,7 +76,7 @@ def tilted_means(
     for group, numbers in enumerate(groups):
         legs = [_legs(rotations, stops[paths], paths, paired, kernels) for paths in numbers]
         for k, columns in enumerate(blocks):
-            block = np.ascontiguousarray(start.vectors[:, columns])
+            block = start.block(columns)
             own = sums.pop(k, None) or _Sums(block, len(means), rounding)
             for leg in legs:
                 leg.walk(block, own)

@@ -15,7 +15,7 @@ from tna_onnx.printable import printable
 from tna_onnx.render.bin_free import bin_free_lines
 from tna_onnx.render.guard_text import decision_lines, guard_lines
 from tna_onnx.render.labels import MAX_ROWS, label_heads, label_rows, label_title
-from tna_onnx.render.lines import lines_text, note_lines
+from tna_onnx.render.lines import lines_text, note_lines, tied
 from tna_onnx.render.plot import ReliabilityPlot
 from tna_onnx.results.collection import Collection
 from tna_onnx.results.evaluation import Evaluation
@@ -59,7 +59,7 @@ def report_text(report: Report, *, plot: bool = False) -> RenderableType:
         f"weight   {_weight_text(report)}",
         f"map      {_map_text(report)}",
         f"checked  {checked.samples:,} samples: largest |p - p'| {checked.max_difference:.1e} "
-        f"(bound {checked.bound:.1e}) on {report.provider}",
+        f"(bound {checked.bound:.1e}){tied(checked)} on {report.provider}",
         *bin_free_lines(report.bin_free_before, report.bin_free_after),
         *(guard_lines(report.guard) if report.guard else ()),
         *note_lines(report.notes),

@@ -1,7 +1,8 @@
 """What ONNX Runtime does: sessions on a device, and the cores and memory that the machine has for them."""
 
 from tna_onnx.runtime.device import Device, parse_device
-from tna_onnx.runtime.machine import allowed_cores, free_memory, resident_memory, share_cores
+from tna_onnx.runtime.device_memory import free_device_memory
+from tna_onnx.runtime.machine import allowed_cores, free_memory, resident_memory, share_cores, trim_memory
 from tna_onnx.runtime.opening import open_session, runtime_version
 from tna_onnx.runtime.session import OutOfMemory, Session, TensorInfo
 
@@ -11,10 +12,12 @@ __all__ = [
     "Session",
     "TensorInfo",
     "allowed_cores",
+    "free_device_memory",
     "free_memory",
     "open_session",
     "parse_device",
     "resident_memory",
     "runtime_version",
     "share_cores",
+    "trim_memory",
 ]

@@ -6,10 +6,11 @@ The limits of a container are in the files of its control group (cgroup v2): `cp
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 from pathlib import Path
 
-__all__ = ["allowed_cores", "free_memory", "resident_memory", "share_cores"]
+__all__ = ["allowed_cores", "free_memory", "resident_memory", "share_cores", "trim_memory"]
 
 _CGROUP = Path("/sys/fs/cgroup")
 
@@ -66,3 +67,10 @@ def resident_memory() -> int:
     import psutil  # noqa: PLC0415 - heavy
 
     return int(psutil.Process().memory_info().rss)
+
+
+def trim_memory() -> None:
+    """Give freed memory back to the system, where the C library keeps it for itself: glibc does."""
+    # absent from other systems and C libraries
+    with contextlib.suppress(AttributeError, OSError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)

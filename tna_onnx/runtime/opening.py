@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import io
+import logging
 import os
 import re
 import sys
@@ -18,10 +19,13 @@ from typing import Any
 
 from tna_onnx.errors import DeviceError, UnsupportedModel
 from tna_onnx.runtime.device import Device
+from tna_onnx.runtime.device_memory import free_device_memory
 from tna_onnx.runtime.machine import allowed_cores
 from tna_onnx.runtime.session import CUDA, Session, is_onnxruntime_error
 
 __all__ = ["open_session", "runtime_version"]
+
+_log = logging.getLogger("tna_onnx")
 
 _CPU = "CPUExecutionProvider"
 
@@ -35,8 +39,6 @@ _CUDA_LIBRARY = "onnxruntime_providers_cuda.dll" if sys.platform == "win32" else
 _CUDA_FAILURE = re.compile(r"CUDA failure \d+: [^;\n]+")
 
 _CUDA_OPTIONS = {
-    # TF32 keeps 10 bits of the mantissa: the features would not be those of the deployed float32 model.
-    "use_tf32": 0,
     # The default times every algorithm for each new shape, the shorter last batch included. That is slow, and two runs
     # may choose different algorithms.
     "cudnn_conv_algo_search": "HEURISTIC",
@@ -78,15 +80,41 @@ def open_session(
     providers: list[Any] = [_CPU]
     if use_cuda:
         _preload_cuda(ort)
-        providers = [(CUDA, {"device_id": device.index, **_CUDA_OPTIONS}), _CPU]
+        shortage = _no_room(model, name, device)
+        if shortage and device.kind == "cuda":
+            raise DeviceError(f"{shortage}; free some of it, raise --gpu-memory, or use --device cpu")
+        if shortage:
+            return Session(_load(ort, model, name, [_CPU], folder)[0], name, shortage, fixed_batch)
+        providers = [(CUDA, _cuda_options(device)), _CPU]
     session, printed = _load(ort, model, name, providers, folder)
     session.disable_fallback()  # a run that fails on CUDA must not move to the CPU unnoticed
     if not use_cuda or session.get_providers()[0] == CUDA:
-        return Session(session, name, fixed_batch=fixed_batch)
+        return Session(session, name, fixed_batch=fixed_batch, device=device)
     reason = _why_no_cuda(ort, printed)
     if device.kind == "cuda":
         raise DeviceError(f"device cuda:{device.index} was asked for, but ONNX Runtime gave {_CPU}: {reason}")
     return Session(session, name, reason, fixed_batch)
+
+
+def _cuda_options(device: Device) -> dict[str, Any]:
+    # TF32 keeps 10 bits of the mantissa; ONNX Runtime uses it where nothing is said, and so do deployed models
+    options: dict[str, Any] = {"device_id": device.index, "use_tf32": int(device.tf32), **_CUDA_OPTIONS}
+    if device.memory is not None:
+        options["gpu_mem_limit"] = device.memory
+    return options
+
+
+def _no_room(model: bytes | Path, name: str, device: Device) -> str:
+    """Why the device cannot hold the weights of a model, beside which nothing else of ours is there; empty if it can.
+
+    Measured before each session: other processes take memory too.
+    """
+    free = free_device_memory(device.index, device.memory)
+    needed = len(model) if isinstance(model, bytes) else model.stat().st_size
+    _log.debug("session: %s, %s bytes, free on cuda:%d: %s", name, f"{needed:,}", device.index, free)
+    if free is None or needed <= free:
+        return ""
+    return f"{name}: its weights take {needed:,} bytes, and cuda:{device.index} has {free:,} bytes to give"
 
 
 def runtime_version() -> str:
@@ -174,11 +202,14 @@ def _load(
     try:
         # It prints when it falls back to the CPU; `open_session` checks that itself.
         with contextlib.redirect_stdout(printed):
-            return ort.InferenceSession(content, options, providers=providers), printed.getvalue()
+            session = ort.InferenceSession(content, options, providers=providers)
     except Exception as error:
         if not is_onnxruntime_error(error) and not isinstance(error, (RuntimeError, ValueError)):
             raise
         raise UnsupportedModel(f"{name}: ONNX Runtime {ort.__version__} cannot load the model: {error}") from error
+    # It keeps the bytes to open the model on other providers, which `disable_fallback` rules out.
+    session._model_bytes = None
+    return session, printed.getvalue()
 
 
 def _session_options(ort: ModuleType, folder: Path | None) -> Any:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.errors import DataError, UnsupportedModel
+from tna_onnx.runtime.device import Device
 
 __all__ = ["CUDA", "OutOfMemory", "Session", "TensorInfo", "is_onnxruntime_error"]
 
@@ -59,17 +60,31 @@ class Session:
         fallback: why `auto` did not get a CUDA device that seemed to be available; empty otherwise.
         elsewhere: which nodes ONNX Runtime runs on the CPU though the session is on CUDA; empty if it does not say.
         fixed_batch: the only batch size that the model accepts; None if it accepts any.
+        device: the CUDA device that was asked for; None on the CPU.
     """
 
-    def __init__(self, session: Any, name: str, fallback: str = "", fixed_batch: int | None = None) -> None:
+    def __init__(
+        self,
+        session: Any,
+        name: str,
+        fallback: str = "",
+        fixed_batch: int | None = None,
+        device: Device | None = None,
+    ) -> None:
         self._session = session
         self._name = name
         self.provider = str(session.get_providers()[0])
         self.fallback = fallback
+        self.device = device if self.provider == CUDA else None
         self.elsewhere = _elsewhere(session) if self.provider == CUDA else ""
         self.inputs = tuple(_tensor_info(info, name) for info in session.get_inputs())
         self.fixed_batch = fixed_batch or _fixed_batch(self.inputs)
         self._kinds = {str(info.name): str(info.type) for info in session.get_outputs()}
+
+    @property
+    def tf32(self) -> bool:
+        """Whether products of float32 may be rounded to TF32."""
+        return self.device is not None and self.device.tf32
 
     @property
     def outputs(self) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.numerics.averages import LIMIT, Average, Ensemble
+from tna_onnx.numerics.averages import LIMIT, Average, Ensemble, TurnedWeight
 from tna_onnx.numerics.metrics import objective_value
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.search.settings import SearchSettings
@@ -113,7 +113,9 @@ def candidate_weights(ensemble: Ensemble, candidates: Sequence[Candidate]) -> It
 
 
 def candidate_of(average: Average, members: int, scores: SampleScores, fitted: Any = None) -> Candidate:
-    return Candidate(average.angle, members, average.rotations, scores, fitted, average.reached, average.weight)
+    # a weight that is not multiplied yet can be made again
+    weight = None if isinstance(average.made, TurnedWeight) else average.made
+    return Candidate(average.angle, members, average.rotations, scores, fitted, average.reached, weight)
 
 
 def accuracy_drop(before: SampleScores, after: SampleScores) -> tuple[float, float]:

@@ -14,14 +14,14 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from tna_onnx.numerics.averages import LIMIT, Average, Ensemble
+from tna_onnx.numerics.averages import LIMIT, Average, Ensemble, TurnedWeight
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.search.candidates import Candidate, candidate_of
 
 __all__ = ["Score", "Scored"]
 
 
-Score = Callable[[Sequence[NDArray[Any]]], Sequence[SampleScores]]
+Score = Callable[[Sequence[Any]], Sequence[SampleScores]]
 """Scores all samples with each of some (C, n) weights; together, so that the features are read once for all."""
 
 
@@ -40,6 +40,7 @@ class Scored:
         ensemble: members of the weight that is searched around.
         score: scores all samples with weights.
         score_scaled: scores all samples with the original weight times a factor; `score` does by default.
+        turned: whether `score` takes a `TurnedWeight` too, where there are many classes.
     """
 
     def __init__(
@@ -47,10 +48,13 @@ class Scored:
         ensemble: Ensemble,
         score: Score,
         score_scaled: Callable[[float], SampleScores] | None = None,
+        *,
+        turned: bool = False,
     ) -> None:
         self.ensemble = ensemble
         self._score = score
         self._score_scaled = score_scaled or self._scaled
+        self._turned = turned
         self._kept: dict[tuple[float, int], Candidate] = {}
         self._limits: dict[float, SampleScores] = {}
         self._original: SampleScores | None = None
@@ -94,7 +98,7 @@ class Scored:
 
     def _scored(self, stack: Sequence[Average], members: int) -> list[Candidate]:
         found = []
-        for average, scores in zip(stack, self._score([average.weight for average in stack]), strict=True):
+        for average, scores in zip(stack, self._score([self._given(average) for average in stack]), strict=True):
             candidate = candidate_of(average, members, scores)
             found.append(candidate)
             if self._has_room(scores):
@@ -102,10 +106,18 @@ class Scored:
                 self._kept[average.angle, members] = replace(candidate, weight=None)
         return found
 
+    def _given(self, average: Average) -> NDArray[Any] | TurnedWeight:
+        return average.made if self._turned else average.weight
+
     def _stacks(self, made: Iterator[Average]) -> Iterator[list[Average]]:
         """Cut into lists of weights that fit into memory together."""
-        while stack := list(itertools.islice(made, max(1, _STACK_BYTES // self.ensemble.weight.nbytes))):
+        while stack := list(itertools.islice(made, max(1, _STACK_BYTES // self._bytes))):
             yield stack
+
+    @property
+    def _bytes(self) -> int:
+        """Bytes of a weight, as it is scored."""
+        return self.ensemble.average_bytes if self._turned else int(self.ensemble.weight.nbytes)
 
     def _has_room(self, scores: SampleScores) -> bool:
         count = len(self._kept) + len(self._limits)

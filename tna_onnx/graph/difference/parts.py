@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from tna_onnx.graph.difference.texts import arrow, shortened
 from tna_onnx.graph.difference.values import Difference
@@ -14,6 +16,9 @@ from tna_onnx.graph.difference.values import Difference
 __all__ = ["by_name", "field_differences", "item_differences", "moved", "serialized"]
 
 _UNKNOWN = "unknown fields"
+
+# Bytes of a field from which its digest is compared.
+_LARGE = 2**20
 
 
 def serialized(message: Any) -> bytes:
@@ -45,20 +50,29 @@ def _field_detail(old: Any, new: Any, key: str) -> str:
 def _field_bytes(message: Any, apart: set[str], encoded: bool) -> dict[str, bytes]:
     """Serialise every field that is not empty or 0, those unknown to this version of ONNX together."""
     fields = {}
-    rest = type(message)()
-    rest.CopyFrom(message)
     for descriptor, value in message.ListFields():
-        rest.ClearField(descriptor.name)
         empty = np.isscalar(value) and not value and not encoded
         if descriptor.name not in apart and not empty:
             fields[descriptor.name] = _one_field(message, descriptor.name, value)
-    fields[_UNKNOWN] = serialized(rest)
+    fields[_UNKNOWN] = _unknown(message)
     return fields
+
+
+def _unknown(message: Any) -> bytes:
+    """Serialise the fields that this version of ONNX does not know."""
+    if not len(UnknownFieldSet(message)):  # a copy of a message may be large
+        return b""
+    rest = type(message)()
+    rest.CopyFrom(message)
+    for descriptor, _ in message.ListFields():
+        rest.ClearField(descriptor.name)
+    return serialized(rest)
 
 
 def _one_field(message: Any, name: str, value: Any) -> bytes:
     if isinstance(value, bytes):  # text that is not UTF-8 is bytes, too, and cannot be set
-        return value
+        # of large weights no copies are kept side by side
+        return hashlib.sha256(value).digest() if len(value) > _LARGE else value
     part = type(message)()
     if hasattr(value, "MergeFrom"):
         getattr(part, name).MergeFrom(value)

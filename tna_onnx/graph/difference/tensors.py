@@ -8,7 +8,7 @@ from onnx import TensorProto
 
 from tna_onnx.graph.difference.content import CONTENT, content_size, largest_change, same_content
 from tna_onnx.graph.difference.explained import OWN
-from tna_onnx.graph.difference.parts import by_name, field_differences, item_differences, moved, serialized
+from tna_onnx.graph.difference.parts import by_name, field_differences, item_differences, moved
 from tna_onnx.graph.difference.texts import arrow, shortened, tensor_text
 from tna_onnx.graph.difference.values import Difference, Pair
 from tna_onnx.graph.dtypes import type_name
@@ -80,10 +80,7 @@ def tensor_differences(
 
 def _encoded_differences(before: TensorProto, after: TensorProto, part: str, name: str) -> Iterator[Difference]:
     """Compare the fields of two tensors; of the place of external data, the length alone."""
-    old = placeless(before)
-    new = placeless(after)
-    if serialized(old) != serialized(new):
-        yield from field_differences(part, name, old, new, set(), encoded=True)
+    yield from field_differences(part, name, placeless(before), placeless(after), set(), encoded=True)
 
 
 def _value_difference(

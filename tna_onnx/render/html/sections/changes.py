@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from tna_onnx.graph.difference import Difference
 from tna_onnx.render.html.blocks import Column, Table, Term, table
 from tna_onnx.render.html.words import plain
+from tna_onnx.render.lines import tied
 from tna_onnx.results.details import Details
 from tna_onnx.results.report import Report
 
@@ -77,7 +78,7 @@ def _terms(report: Report) -> tuple[Term, ...]:
         Term(
             "Verified",
             f"{checked.samples:,} samples run through the new file: largest |p - p'| {checked.max_difference:.1e} "
-            f"(bound {checked.bound:.1e})",
+            f"(bound {checked.bound:.1e}){tied(checked)}",
         ),
     )
 
