@@ -19,6 +19,7 @@ from problems import make, open_head, sparse_search
 
 from tna_onnx.engine.logits import HeadLogits
 from tna_onnx.extraction.table import FeatureTable
+from tna_onnx.numerics.metric import Objective
 from tna_onnx.numerics.metrics import objective_value
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.search.candidates import candidate_weight, choose
@@ -68,7 +69,8 @@ def found(problem: Problem, cap: int, seed: int) -> tuple[SampleScores, int]:
 def row(name: str, cap: int, scores: list[SampleScores], first: list[SampleScores], members: list[int]) -> list[str]:
     """Write a row."""
     cells = []
-    for metric, factor in (("nll", 1), ("ece", 100)):
+    metrics: tuple[tuple[Objective, int], ...] = (("nll", 1), ("ece", 100))
+    for metric, factor in metrics:
         less = [
             factor * (objective_value(a, metric, 15) - objective_value(b, metric, 15))
             for a, b in zip(scores, first, strict=True)

@@ -22,7 +22,7 @@ from tna_onnx.calibration.other_outputs import check_other_outputs
 from tna_onnx.calibration.rounding import probability_bounds
 from tna_onnx.calibration.task import Collected, Task
 from tna_onnx.calibration.writing import Shipped
-from tna_onnx.data.positions import first_batches
+from tna_onnx.data.positions import PositionSource, first_batches
 from tna_onnx.engine.outputs import Runs
 from tna_onnx.errors import CheckFailed
 from tna_onnx.graph.checker import checker_complaint
@@ -215,7 +215,8 @@ def _rows(task: Task, checked: Collected) -> NDArray[np.int64]:
     On CUDA the algorithm of a product or a convolution may depend on the size of the batch.
     """
     n = len(checked.source)
-    if task.head is None or quantizes_batches(task.model):
+    together = isinstance(checked.source, PositionSource) and task.provider == CUDA
+    if task.head is None or together or quantizes_batches(task.model):
         return np.arange(first_batches(checked.source, task.batch_size, _SAMPLES), dtype=np.int64)
     if task.provider == CUDA:
         return _whole_batches(n, task.batch_size)
