@@ -16,6 +16,7 @@ from tna_onnx.api import arguments
 from tna_onnx.api import words as keywords
 from tna_onnx.calibration.settings import Settings
 from tna_onnx.data.options import Data
+from tna_onnx.errors import UsageError
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.guarding.settings import GuardSettings
 from tna_onnx.results.gates import Gates
@@ -100,3 +101,8 @@ def test_the_loss_of_accuracy_is_a_setting_and_a_gate() -> None:
     assert arguments.gates_of({}, Settings()).max_accuracy_drop == Settings().max_accuracy_drop
     assert arguments.gates_of({}, Settings(), Gates(max_ece=5)).max_accuracy_drop == Settings().max_accuracy_drop
     assert arguments.gates_of({}, Settings(), Gates(max_accuracy_drop=2)).max_accuracy_drop == 2
+
+
+def test_several_names_where_one_is_expected(small: Small) -> None:
+    with pytest.raises(UsageError, match=r"head: expected one name, got .*`calibrate_heads` takes several heads"):
+        tna_onnx.calibrate(small.model, small.calib, head=["a", "b"])  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -198,8 +199,11 @@ def test_a_calibrated_file_and_its_data_are_refused(two: Model, tmp_path: Path) 
     tna_onnx.calibrate_heads(model, calib, heads=["colour", "shape"], output=out, **PLAIN)
     with pytest.raises(UnsupportedModel, match="recalibrated before; start from the original"):
         tna_onnx.calibrate_heads(out, calib, heads=["colour", "shape"], output=tmp_path / "p.onnx", **PLAIN)
-    with pytest.raises(DataError, match="was recalibrated on these data"):
+    # one head alone would lose what the file says of the other
+    with pytest.raises(UnsupportedModel, match="start from the original model, with all heads"):
         tna_onnx.calibrate(out, calib, head="colour", label_column="colour", output=tmp_path / "p.onnx", **PLAIN)
+    with pytest.raises(DataError, match="was recalibrated on these data"):
+        tna_onnx.guard(out, calib, head="colour", label_column="colour", output=tmp_path / "p.onnx", device="cpu")
 
 
 def test_one_head_that_reads_the_other_is_refused(tmp_path: Path) -> None:
@@ -373,3 +377,82 @@ def test_files_of_other_kinds(two: Model, tmp_path: Path, kind: str) -> None:
     data = [path.name for path in folder.iterdir() if path.name.startswith("o.onnx.")]
     assert len(data) == (kind == "external data")
     _run(out, np.load(calib)["x"])
+
+
+def test_nodes_without_names(tmp_path: Path) -> None:
+    """Their labels hold the place in the file, which moves when the first head gets a map."""
+    model, calib, _ = _made(tmp_path, "plain")
+    proto = onnx.load(model)
+    for node in proto.graph.node:
+        node.name = ""
+    onnx.save(proto, model)
+    settings = {**PLAIN, "map": "ets"}
+    result = tna_onnx.calibrate_heads(model, calib, heads=["colour", "shape"], output=tmp_path / "o.onnx", **settings)
+    digest = hashlib.sha256((tmp_path / "o.onnx").read_bytes()).hexdigest()
+    assert {each.output_sha256 for each in result.heads.values()} == {digest}
+    assert {each.changes.target for each in result.heads.values() if each.changes} == {str(tmp_path / "o.onnx")}
+
+
+@pytest.mark.parametrize("names", [("prior", "logits"), ("y", "y/b"), ("guard", "a b")])
+def test_outputs_with_names_that_the_file_uses_itself(tmp_path: Path, names: tuple[str, str]) -> None:
+    model, calib, _ = _made(tmp_path, "plain")
+    proto = onnx.load(model)
+    new = dict(zip(CLASSES, names, strict=True))
+    for node in proto.graph.node:
+        node.output[:] = [new.get(name, name) for name in node.output]
+    for info in proto.graph.output:
+        info.name = new[info.name]
+    onnx.save(proto, model)
+    data = {new.get(name, name): values for name, values in np.load(calib).items()}
+    settings = {**PLAIN, "map": "ets"}
+    tna_onnx.calibrate_heads(model, data, heads=list(names), output=tmp_path / "o.onnx", **settings)
+    assert tna_onnx.verify(model, tmp_path / "o.onnx").passed
+
+
+def test_a_change_of_a_file_of_several_heads_is_seen(two: Model, tmp_path: Path) -> None:
+    """The original has maps behind its heads already: nothing explains a difference."""
+    model, calib, _ = two
+    out = tmp_path / "o.onnx"
+    tna_onnx.calibrate_heads(model, calib, heads=["colour", "shape"], output=out, **{**PLAIN, "map": "ets"})
+    proto = onnx.load(out)
+    next(node for node in proto.graph.node if node.op_type == "Relu").op_type = "Tanh"
+    onnx.save(proto, tmp_path / "p.onnx")
+    found = tna_onnx.verify(out, tmp_path / "p.onnx")
+    assert not found.passed
+    assert found.differences
+
+
+def test_decisions_on_one_head_say_nothing_of_the_other(two: Model, tmp_path: Path) -> None:
+    model, calib, test = two
+    out = tmp_path / "o.onnx"
+    tna_onnx.calibrate_heads(model, calib, heads=["colour", "shape"], output=out, **{**PLAIN, "map": "ets"})
+    rows = dict(np.load(test))
+    guarded = tmp_path / "g.onnx"
+    words = {"add": ["accept"], "risk": 60.0, "device": "cpu"}
+    tna_onnx.guard(out, rows, head="shape", label_column="shape", output=guarded, **words)
+    fresh = _labelled(onnx.load(model), 5)
+    assert tna_onnx.evaluate(guarded, fresh, head="shape", label_column="shape").decisions is not None
+    assert tna_onnx.evaluate(guarded, fresh, head="colour", label_column="colour").decisions is None
+
+
+@pytest.mark.parametrize("count", [3, 4])
+def test_labels_of_the_heads_at_other_positions(tmp_path: Path, count: int) -> None:
+    """Each head has the features of its own labelled positions."""
+    rng = np.random.default_rng(0)
+    tensors = {"a_weight": _draw(rng, 8, 4), "b_weight": _draw(rng, 8, 3)}
+    nodes = [helper.make_node("Relu", ["x"], ["z"])]
+    nodes += [helper.make_node("MatMul", ["z", f"{name}_weight"], [name], name=f"{name}_head") for name in "ab"]
+    outputs = [tensor_info("a", ["N", "T", 4]), tensor_info("b", ["N", "T", 3])]
+    onnx.save(small_model(nodes, [tensor_info("x", ["N", "T", 8])], outputs, tensors), tmp_path / "m.onnx")
+    x = _draw(rng, 200, 6, 8)
+    data: dict[str, NDArray[Any]] = {"x": x}
+    for name, skipped in (("a", [0, 1, 2]), ("b", [5, 4, 3, 2][:count])):
+        logits = np.maximum(x, 0) @ tensors[f"{name}_weight"]
+        data[name] = np.argmax(logits / 3 + rng.gumbel(size=logits.shape), axis=-1)
+        data[name][:, skipped] = -100
+    out = tmp_path / "o.onnx"
+    result = tna_onnx.calibrate_heads(tmp_path / "m.onnx", data, heads=["a", "b"], output=out, **PLAIN)
+    for name in "ab":
+        words = {**PLAIN, "head": name, "label_column": name}
+        alone = tna_onnx.calibrate(tmp_path / "m.onnx", data, output=tmp_path / "one.onnx", overwrite=True, **words)
+        assert result.heads[name].comparison.after.nll == alone.comparison.after.nll

@@ -51,7 +51,7 @@ def test_every_option_of_calibrate_is_an_argument_of_the_function() -> None:
     assert isinstance(command, click.Command)
     flags = {p.name for p in command.params}
     # these stand for values of other options
-    presets = {"preset", "protocol"}
+    presets = {"preset", "protocol", "tf32", "gpu_memory"}
     recipe = {"resize", "crop", "crop_pct", "scale", "mean", "std", "layout", "color", "interpolation"}
     words = arguments_of(tna_onnx.calibrate)
     shown = {"json_file", "quiet", "verbose", "plot", "figures", "figure_formats", "mlflow", "mlflow_experiment"}

@@ -183,7 +183,9 @@ def run_onnx2torch(path: Path, x: np.ndarray, dials: Outputs) -> Outputs:
     # likewise
     except Exception as error:
         raise DoesNotRun(str(error)) from error
-    return {name: values.numpy() for name, values in zip(_names(path)[1], found, strict=True)}
+    # of one output a tensor, of several a list
+    each = [found] if isinstance(found, torch.Tensor) else found
+    return {name: values.numpy() for name, values in zip(_names(path)[1], each, strict=True)}
 
 
 def run_tract(path: Path, x: np.ndarray, dials: Outputs) -> Outputs:

@@ -1,4 +1,4 @@
-"""Files of further forms in other runtimes: several predictions a sample, heads that computed with integers.
+"""Files of further forms in other runtimes: tokens, pixels, several labels, two heads, cosines, integer heads.
 
 `FORMS` write them. `test_forms.py` asserts on them; `benchmarks/runtimes.py` prints the matrix.
 """
@@ -12,9 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
+from onnx import helper
 
 import tna_onnx
+from tests.builders import small_model, tensor_info
+from tests.calibration import test_heads as heads
 from tests.calibration import test_integer_heads as integers
+from tests.calibration import test_label_models as labels
 from tests.calibration import test_several as several
 
 __all__ = ["FORMS", "LIMITS", "Form"]
@@ -49,6 +54,44 @@ def integer(form: str, settings: dict[str, Any], folder: Path) -> Form:
     return _written(integers.quantized(form, folder), integers.samples(3), settings)
 
 
+def several_labels(settings: dict[str, Any], folder: Path) -> Form:
+    """Write a file with labels that hold or do not, each by itself."""
+    onnx.save(labels.model(), folder / "m.onnx")
+    return _written(folder / "m.onnx", labels.samples(600, 1), settings)
+
+
+def two_heads(settings: dict[str, Any], folder: Path) -> Form:
+    """Write a file in which two heads were recalibrated."""
+    model, *_ = heads._made(folder, "plain")
+    data = heads._labelled(onnx.load(model), 1)
+    target = folder / "written.onnx"
+    tna_onnx.calibrate_heads(model, data, heads=[*heads.CLASSES], output=target, device="cpu", **settings)
+    return Form(model, target, data["x"][:33])
+
+
+def cosine(settings: dict[str, Any], folder: Path) -> Form:
+    """Write a file of a head that normalises features and class vectors."""
+    rng = np.random.default_rng(0)
+    nodes = [
+        helper.make_node("LpNormalization", ["x"], ["u"], axis=1, p=2),
+        helper.make_node("LpNormalization", ["w"], ["v"], axis=1, p=2),
+        helper.make_node("Transpose", ["v"], ["vt"], perm=[1, 0]),
+        helper.make_node("MatMul", ["u", "vt"], ["s"], name="head"),
+        helper.make_node("Mul", ["s", "scale"], ["logits"]),
+    ]
+    tensors = {"w": rng.normal(size=(5, 16)).astype(np.float32), "scale": np.float32(30)}
+    proto = small_model(nodes, [tensor_info("x", ["N", 16])], [tensor_info("logits", ["N", 5])], tensors)
+    onnx.save(proto, folder / "m.onnx")
+    x = rng.normal(size=(600, 16)).astype(np.float32)
+    logits = 12 * (x / np.linalg.norm(x, axis=1, keepdims=True)) @ _unit(tensors["w"]).T
+    drawn = np.argmax(logits + rng.gumbel(size=logits.shape), axis=1)
+    return _written(folder / "m.onnx", {"x": x, "labels": drawn}, settings)
+
+
+def _unit(w: np.ndarray) -> np.ndarray:
+    return w / np.linalg.norm(w, axis=1, keepdims=True)
+
+
 def _written(model: Path, data: dict[str, np.ndarray], settings: dict[str, Any]) -> Form:
     target = model.with_name("written.onnx")
     tna_onnx.calibrate(model, data, output=target, device="cpu", fail_if_worse=False, **settings)
@@ -63,6 +106,12 @@ FORMS: dict[str, Callable[[Path], Form]] = {
     "tokens, `irova`": partial(positions, "tokens", {"search": "none", "map": "irova"}),
     "pixels, tilted, `ts --no-fold`": partial(positions, "pixels", TILTED),
     "pixels, `ets`": partial(positions, "pixels", {"search": "none", "map": "ets"}),
+    "several labels, `label-platt --no-fold`": partial(
+        several_labels, {"search": "none", "map": "label-platt", "fold": False}
+    ),
+    "several labels, `label-isotonic`": partial(several_labels, {"search": "none", "map": "label-isotonic"}),
+    "two heads, `ets`": partial(two_heads, {"search": "none", "map": "ets"}),
+    "cosine, tilted, `ts --no-fold`": partial(cosine, TILTED),
     "integer operators, tilted, `ts --no-fold`": partial(integer, "operators", TILTED),
     "integer operators, `irova`": partial(integer, "operators", {"search": "none", "map": "irova"}),
     "dynamic integers, tilted, `ts --no-fold`": partial(integer, "dynamic", TILTED),

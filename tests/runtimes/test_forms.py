@@ -48,5 +48,5 @@ def test_runtimes_give_the_same(
 
 def difference(tool: str, path: Path, form: Form) -> float:
     """Return how far an output of a file is from that in ONNX Runtime, relative to its size where that is over 1."""
-    expected = DECIDERS["ONNX Runtime"][1](path, form.x, {})
-    return disagreements(DECIDERS[tool][1](path, form.x, {}), expected)[0]
+    expected = DECIDERS["ONNX Runtime"].run(path, form.x, {})
+    return disagreements(DECIDERS[tool].run(path, form.x, {}), expected)[0]

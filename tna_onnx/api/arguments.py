@@ -105,7 +105,15 @@ def gates_of(words: Mapping[str, Any], settings: Settings, given: Gates | None =
 
 
 def model_options_of(words: Mapping[str, Any]) -> ModelOptions:
-    """Make the options on head and output."""
+    """Make the options on head and output.
+
+    Raises:
+        UsageError: a head or output that is not one name.
+    """
+    for word in ("head", "output_name"):
+        value = words.get(word)
+        if value is not None and not isinstance(value, str):
+            raise UsageError(f"{word}: expected one name, got {value!r}; `calibrate_heads` takes several heads")
     return _with(ModelOptions(), words)
 
 

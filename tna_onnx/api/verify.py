@@ -157,9 +157,11 @@ class _Files:
 
     def differences(self) -> tuple[Difference, ...]:
         """Compare both files; of several heads, each explains its own differences."""
-        if not self.heads:
+        readouts = self.readouts
+        # heads that the original has behind maps already are none that the new file explains
+        if not self.heads or not readouts:
             return differences(self.old, self.new, self.readout)
-        return head_differences(self.old, self.new, self.readouts)
+        return head_differences(self.old, self.new, readouts)
 
     @property
     def readouts(self) -> tuple[Readout, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.own_names import RAW_LOGITS, provenance
+from tna_onnx.graph.own_names import RAW_LOGITS, calibrated_heads, provenance
 
 __all__ = ["refuse_finished", "shift_notes"]
 
@@ -21,6 +21,11 @@ def refuse_finished(model: Model) -> None:
         raise UnsupportedModel(
             f"{model.name}: has been guarded already, with thresholds for its probabilities as they are; calibrate the "
             "model without these outputs, and guard the result"
+        )
+    if calibrated_heads(model):
+        raise UnsupportedModel(
+            f"{model.name}: several of its heads were recalibrated before, and what the file says of them would be "
+            "lost; start from the original model, with all heads"
         )
     if RAW_LOGITS not in model.producers:
         return

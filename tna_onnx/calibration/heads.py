@@ -19,13 +19,13 @@ from tna_onnx.calibration.opening import target_of
 from tna_onnx.calibration.recalibrate import recalibrate
 from tna_onnx.calibration.turn import Tables, Turn
 from tna_onnx.data.options import Data
-from tna_onnx.errors import UnsupportedModel, UsageError
+from tna_onnx.errors import TnaError, UnsupportedModel, UsageError
 from tna_onnx.extraction.isolated import open_source
 from tna_onnx.graph.cut import ancestors
 from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import Model, ModelSource
 from tna_onnx.graph.own_names import calibrated_heads
-from tna_onnx.graph.readout import Head, Readout
+from tna_onnx.graph.readout import Readout
 from tna_onnx.graph.scores import find_readout
 from tna_onnx.progress import Progress
 from tna_onnx.results.gates import GateMissed
@@ -64,7 +64,7 @@ def recalibrate_heads(job: Job, words: Sequence[str], progress: Progress) -> Hea
             # nothing is written where it was asked for once a gate is missed
             last = k == len(outputs) - 1 and not any(each.missed for each in reports.values())
             own = replace(
-                _job_of(job, readout, turn),
+                _job_of(job, turn),
                 model=source,
                 output=target if last else Path(made) / f"{k}.onnx",
                 dry_run=last and job.dry_run,
@@ -74,6 +74,9 @@ def recalibrate_heads(job: Job, words: Sequence[str], progress: Progress) -> Hea
                 source = own.output if own.output is not None else source
             except GateMissed as missed:
                 report = missed.result
+            except TnaError as error:
+                text = str(error).replace(str(source), model.name)
+                raise type(error)(f"head '{readout.output}': {text}") from error
             reports[readout.output] = replace(report, model=model.name, model_sha256=model.sha256)
     return _result(job, model, target, reports)
 
@@ -86,6 +89,11 @@ def _check_arguments(job: Job, words: Sequence[str]) -> None:
     """
     if len(words) < 2:
         raise UsageError("several heads are two or more; for one, leave the others out of --head, or use calibrate")
+    if job.options.output_kind is not None:
+        raise UsageError(
+            f"--output-kind {job.options.output_kind} is for one head; with several, the graph has to show what each "
+            "output holds"
+        )
     if job.options.output_name is not None:
         raise UsageError("--output-name chooses one output; name each head by its output: --head A --head B")
     if job.engine != "local":
@@ -133,7 +141,7 @@ def _readout(job: Job, model: Model, word: str) -> Readout:
     return find_readout(model, None, word, kind)
 
 
-def _job_of(job: Job, readout: Readout, turn: Turn) -> Job:
+def _job_of(job: Job, turn: Turn) -> Job:
     """Return the job of one turn, whose labels have the name of the head's output."""
 
     def labelled(data: Data | None) -> Data | None:
@@ -142,8 +150,9 @@ def _job_of(job: Job, readout: Readout, turn: Turn) -> Job:
     calib = replace(job.calib, label_column=turn.output)
     options = replace(
         job.options,
-        head=readout.node if isinstance(readout, Head) else None,
-        output_name=readout.output,
+        # labels of nodes without names move, once a map is appended
+        head=None,
+        output_name=turn.output,
         # it was opened before
         isolate=False,
     )
@@ -159,6 +168,14 @@ def _job_of(job: Job, readout: Readout, turn: Turn) -> Job:
     )
 
 
+def _of_the_file(report: Report, written: str, digest: str, job: Job) -> Report:
+    """Return the report of a head on the file of all heads; that of its own turn is gone."""
+    changes = report.changes
+    if changes is not None:
+        changes = replace(changes, target=written)
+    return replace(report, output=written, output_sha256=digest, dry_run=job.dry_run, changes=changes)
+
+
 def _named(progress: Progress, output: str, stage: str, done: int, total: int) -> None:
     progress(f"{output}: {stage}", done, total)
 
@@ -171,7 +188,9 @@ def _result(job: Job, model: Model, target: Path, reports: dict[str, Report]) ->
     """
     missed = tuple(f"{name}: {line}" for name, each in reports.items() for line in each.missed)
     written = "" if missed or job.dry_run else str(target)
-    heads = {name: replace(each, output=written, dry_run=job.dry_run) for name, each in reports.items()}
+    # the last turn wrote the file of all
+    digest = [*reports.values()][-1].output_sha256 if written else ""
+    heads = {name: _of_the_file(each, written, digest, job) for name, each in reports.items()}
     result = HeadReports(model.name, model.sha256, written, heads, job.dry_run, missed)
     if missed:
         raise GateMissed(result, "; no file was written")

@@ -53,7 +53,9 @@ def open_task(job: Job, progress: Progress) -> Task:
     _check_arguments(job)
     device = parse_device(job.device)
     model = open_source(job.model, job.options)
-    refuse_finished(model)
+    # of several heads, the turn before this one wrote into the same file
+    if job.turn is None:
+        refuse_finished(model)
     # before any data are opened: a path that cannot be used costs no run
     target = target_of(job, model)
     model, readout = _left_closed(job, model, _find_readout(job, model))

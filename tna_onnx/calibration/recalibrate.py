@@ -90,7 +90,9 @@ def _recalibrate(job: Job, task: Task, started: Started, progress: Progress, fin
     target = None if job.dry_run else task.output
     keep = finish is None
     with pending(task.model, rewritten.proto, target, verbatim=outcome.unchanged, keep=keep) as path:
-        rewritten.forget()
+        # the report of a model in memory has it
+        if target is not None or job.dry_run:
+            rewritten.forget()
         checked = checked_samples(task)
         shipped = writing.shipped(outcome, checked)
         verification = check_written(task, rewritten, path, checked, shipped)

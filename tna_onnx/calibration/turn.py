@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.calibration.task import Collected, Task
+from tna_onnx.data import Source
+from tna_onnx.data.positions import POSITIONS, SHAPE, PositionSource
 from tna_onnx.errors import CheckFailed, UsageError
 from tna_onnx.extraction.given import Samples
 from tna_onnx.extraction.sessions import open_model
@@ -48,7 +50,7 @@ class Tables:
             digests: of the samples, (N,); equal ones are the same samples in the same order.
             run: collects them.
         """
-        key = _key(readout)
+        key = _key(readout, samples.source)
         for known, of, table in self._kept:
             if key is not None and key == known and np.array_equal(digests, of):
                 return replace(table, labels=samples.source.labels)
@@ -58,11 +60,15 @@ class Tables:
         return table
 
 
-def _key(readout: Readout) -> tuple[object, ...] | None:
+def _key(readout: Readout, source: Source) -> tuple[object, ...] | None:
     """Say which features are collected; None where the table holds more than those."""
     if not isinstance(readout, Head) or not readout.linear:
         return None
-    return (readout.features, readout.features_transposed, readout.n_features)
+    # another head may have labels at other positions: its rows are others
+    rows = None
+    if isinstance(source, PositionSource):
+        rows = (source.owner.tobytes(), None if source.flat is None else source.flat.tobytes())
+    return (readout.features, readout.features_transposed, readout.n_features, rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +120,9 @@ class Turn:
         new = open_session(path, path.name, task.device)
         names = list(self.others)
         for batch in checked.source.batches(task.batch_size, rows):
-            pairs = zip(names, old.run(names, batch), new.run(names, batch), strict=True)
+            # whole samples, whatever of their positions has a label
+            feeds = {name: array for name, array in batch.items() if name not in (POSITIONS, SHAPE)}
+            pairs = zip(names, old.run(names, feeds), new.run(names, feeds), strict=True)
             for name, before, after in pairs:
                 size = _ROUNDINGS * epsilon(before.dtype.name) * max(1.0, float(np.max(np.abs(before), initial=0)))
                 largest = float(np.max(np.abs(after - before), initial=0))

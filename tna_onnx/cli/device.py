@@ -14,4 +14,4 @@ def join_device(parameters: dict[str, Any]) -> None:
     if tf32 is not None:
         parameters["device"] += f",tf32={tf32}"
     if memory is not None:
-        parameters["device"] += f",memory={memory:g}"
+        parameters["device"] += f",memory={memory:.9f}".rstrip("0").rstrip(".")

@@ -66,6 +66,6 @@ def calibrate_several(
         result, missed = run_gated(run, heads=heads, preprocessing=recipe, progress=progress, **words)
     finish(heads_text(result, plot=plot), [json_step(json_file, result)], quiet or json_file == "-", result.output)
     if missed and earlier:
-        raise CheckFailed(f"{missed}; the earlier {arguments['output']} is unchanged")
+        raise CheckFailed(f"{missed}; the earlier file is unchanged")
     if missed:
         raise missed

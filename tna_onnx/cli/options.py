@@ -210,7 +210,7 @@ run_options = together(
     click.option(
         "--gpu-memory",
         metavar="GIB",
-        type=Number(0, 4096),
+        type=Number(0, 4096, min_open=True),
         help="Memory of the CUDA device that a run may take; all that is free by default.",
     ),
     click.option(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from urllib.parse import quote
 
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX
@@ -44,24 +45,29 @@ _HEAD = "head"
 
 def block_of(output: str) -> str:
     """Return how names of the nodes of one of several heads begin, by the graph output of that head."""
-    return f"{PREFIX}/{output}"
+    return f"{PREFIX}/{_HEAD}/{_quoted(output)}"
+
+
+def _quoted(output: str) -> str:
+    # `h` is no part of `h/b`
+    return quote(output, safe="")
 
 
 def head_entries(entries: Mapping[str, str], output: str) -> dict[str, str]:
     """Return the entries of one of several heads as they stand in the file: `head/OUTPUT/KEY`."""
-    return {f"{_HEAD}/{output}/{key}": value for key, value in entries.items()}
+    return {f"{_HEAD}/{_quoted(output)}/{key}": value for key, value in entries.items()}
 
 
 def calibrated_heads(model: Model) -> tuple[str, ...]:
     """Return the graph outputs of which a file of several heads has entries, in order; empty for any other file."""
     keys = [key for key in provenance(model) if key.startswith(f"{_HEAD}/")]
-    found = (output for key in keys for output in model.outputs if key.startswith(f"{_HEAD}/{output}/"))
+    found = (output for key in keys for output in model.outputs if key.startswith(f"{_HEAD}/{_quoted(output)}/"))
     return tuple(dict.fromkeys(found))
 
 
 def head_provenance(model: Model, output: str | None) -> dict[str, str]:
     """Return the entries on one output of a file with several heads; of any other file, all entries."""
     entries = provenance(model)
-    start = f"{_HEAD}/{output}/"
+    start = f"{_HEAD}/{_quoted(output or '')}/"
     own = {key.removeprefix(start): value for key, value in entries.items() if key.startswith(start)}
     return own or entries

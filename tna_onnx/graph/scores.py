@@ -181,6 +181,8 @@ def _holds(walked: Walked, kind: str | None, columns: int) -> str:
     if kind == "logit":
         return "logits"
     if walked.measure:  # the larger, the better, and of any size
+        if kind in ("probabilities", "label-probabilities"):
+            raise Refused(f"holds {walked.measure}, which are logits; leave --output-kind {kind} out")
         return "logits"
     if kind in LABEL_KINDS:
         return kind.removeprefix("label-")

@@ -127,7 +127,9 @@ def _readout(model: Model, options: ModelOptions, output: ClassOutput) -> Readou
     if any(tensor.startswith(f"{PREFIX}/") for tensor in model.producers):
         kind = kind or _KINDS.get(output.kind)  # type: ignore[assignment]  # words of the same choice
         name = name or output.name
-    return find_readout(model, options.head, name, kind)
+    # the word names a head by its output, which leads to the scores behind a map too
+    head = None if options.head == output.name else options.head
+    return find_readout(model, head, name, kind)
 
 
 def _leak_notes(
