@@ -262,7 +262,7 @@ def test_few_samples_cannot_be_told_from_those_of_the_thresholds(small: Small, t
     for data in (small.calib, small.test):
         with np.load(data) as stored:
             np.savez(tmp_path / "two.npz", **{name: values[:2] for name, values in stored.items()})
-        few = ["--data", tmp_path / "two.npz", "--json", tmp_path / "e.json"]
+        few = ["--bins", 2, "--data", tmp_path / "two.npz", "--json", tmp_path / "e.json"]
         done = cli("evaluate", tmp_path / "g.onnx", *few)
         assert done.exit_code == 0, done.output
         assert valid((tmp_path / "e.json").read_text())["decisions"]["fresh"] is None
