@@ -59,7 +59,9 @@ def test_intervals_hold_the_errors(scale: float) -> None:
         found = top_label_errors(stated, rng.random(500) < true, 0.95)
         assert found.ece_interval is not None
         assert found.nll_interval is not None
-        held += [low <= value <= high for (low, high), value in ((found.ece_interval, error), (found.nll_interval, loss))]
+        held += [
+            low <= value <= high for (low, high), value in ((found.ece_interval, error), (found.nll_interval, loss))
+        ]
     assert (held >= 88).all()
 
 

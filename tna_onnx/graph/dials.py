@@ -6,9 +6,10 @@ With r_y = q_y / p_y, where q is the dial of the class frequencies and p its def
     coverage     of n calibration scores s_1 <= ... <= s_n with labels y_i, the threshold is the first s_k at which
                  (r_{y_1} + ... + r_{y_k}) / (r_{y_1} + ... + r_{y_n} + max r) is at least the level; else infinity
 
-The scale of r does not count; nodes divide it by its largest. At the default r is 1, to the last bit, the posterior is p(y | x), and s_k is that of split conformal prediction. Where
-only the class frequencies have changed, from p to q, sets hold the true class at the level: these are weighted
-quantiles, of the one weight that all candidates may have at most.
+The scale of r does not count; nodes divide it by its largest. At the default r is 1, to the last bit, the posterior is
+p(y | x), and s_k is that of split conformal prediction. Where only the class frequencies have changed, from p to q,
+sets hold the true class at the level: these are weighted quantiles, of the one weight that all candidates may have at
+most.
 
 A dial that is no number, or a frequency that is not positive, gives sets of all classes and accepts nothing.
 

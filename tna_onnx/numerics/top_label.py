@@ -47,9 +47,7 @@ class TopLabelErrors:
     nll_interval: tuple[float, float] | None
 
 
-def top_label_errors(
-    confidence: NDArray[np.floating[Any]], hit: NDArray[np.bool_], level: float
-) -> TopLabelErrors:
+def top_label_errors(confidence: NDArray[np.floating[Any]], hit: NDArray[np.bool_], level: float) -> TopLabelErrors:
     """Return the errors of the top label with their intervals.
 
     Measured at a level of 95 %, N = 200, 1,000 and 5,000, 200 runs each, for confidences that are calibrated, and for
