@@ -255,6 +255,20 @@ def test_samples_that_gave_the_thresholds_are_told(small: Small, tmp_path: Path)
         assert ("come from these samples" in done.output) is not fresh
 
 
+def test_few_samples_cannot_be_told_from_those_of_the_thresholds(small: Small, tmp_path: Path) -> None:
+    """A file keeps some digests: of two samples, none or one can be looked up."""
+    words = ["--calib", small.calib, "--add", "confidence,set", "-o", tmp_path / "g.onnx", "-q"]
+    assert cli("guard", small.model, *words).exit_code == 0
+    for data in (small.calib, small.test):
+        with np.load(data) as stored:
+            np.savez(tmp_path / "two.npz", **{name: values[:2] for name, values in stored.items()})
+        few = ["--bins", 2, "--data", tmp_path / "two.npz", "--json", tmp_path / "e.json"]
+        done = cli("evaluate", tmp_path / "g.onnx", *few)
+        assert done.exit_code == 0, done.output
+        assert valid((tmp_path / "e.json").read_text())["decisions"]["fresh"] is None
+        assert "held-out" not in done.output
+
+
 def test_the_report_is_about_the_file_with_its_decisions(small: Small, tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     pages = ["--json", tmp_path / "r.json", "--report", tmp_path / "r.html"]

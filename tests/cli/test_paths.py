@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tna_onnx.cli.paths import check_figure_folder, check_result_file, default_output
+from tests.support import cli
+from tna_onnx.cli.paths import check_figure_folder, check_result_file, default_output, named_files
 from tna_onnx.errors import UsageError
 
 
@@ -28,6 +29,37 @@ def test_result_files(tmp_path: Path) -> None:
     ):
         with pytest.raises(UsageError, match=message):
             check_result_file(path, str(other), kind="HTML")
+
+
+LABELS = ["--labels", "l.npy", "--eval", "e.npz", "--eval-labels", "el.npy"]
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "taken"),
+    [
+        ("guard", LABELS, ("m.guard.onnx", "l.npy", "e.npz", "el.npy")),
+        ("shift", [*LABELS, "--target-prior", "t.json"], ("m.shift.onnx", "l.npy", "el.npy", "t.json")),
+        ("shift", ["--source-prior", "s.json", "--target-prior", "uniform"], ("s.json",)),
+        ("calibrate", [*LABELS, "--train-features", "t.npz"], ("m.tna.onnx", "l.npy", "el.npy", "t.npz")),
+        ("calibrate", ["-o", "o.onnx"], ("o.onnx",)),
+        ("evaluate", ["--labels", "l.npy"], ("l.npy",)),
+        ("features", ["--labels", "l.npy", "--cache", "c"], ("l.npy",)),
+        ("study", [*LABELS, "--out", "s"], ("l.npy", "el.npy")),
+    ],
+)
+def test_no_result_replaces_a_file_of_the_command(
+    command: str, words: list[str], taken: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in taken:
+        done = cli(command, "m.onnx", "c.npz", *words, "--json", name)
+        assert done.exit_code == 2
+        assert "is one of the other files" in done.stderr, name
+    assert not list(tmp_path.iterdir())
+
+
+def test_uniform_frequencies_are_no_file() -> None:
+    assert "uniform" not in named_files({"target_prior": "uniform", "source_prior": None})
 
 
 def test_figure_folders(tmp_path: Path) -> None:

@@ -9,11 +9,12 @@ import onnx
 import pytest
 from onnx import helper
 
+from tests.builders import small_model
 from tests.graph.samples import CASES, CLASSES, Builder, run, softmax
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.decisions import GUARD, add_decisions, add_scores
 from tna_onnx.graph.guarded import Guarded, SetScore
-from tna_onnx.graph.load import Model
+from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.outputs import ClassOutput, class_output
 
 NAMES = {"confidence": "confidence", "accept": "accept", "set": "set"}
@@ -107,6 +108,28 @@ def test_what_is_compared_is_what_was_measured(tmp_path: Path) -> None:
     np.testing.assert_array_equal(sets, scores <= scores[7, 1])
 
 
+@pytest.mark.parametrize("kind", ["probabilities", "log_probabilities"])
+@pytest.mark.parametrize("score", [SetScore(), SetScore("aps"), SetScore(temperature=2.0)], ids=str)
+def test_one_entry_that_is_no_number_decides_nothing(kind: str, score: SetScore, tmp_path: Path) -> None:
+    infos = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["N", CLASSES]) for name in "xy"]
+    path = tmp_path / "m.onnx"
+    onnx.save(small_model([helper.make_node("Identity", ["x"], ["y"])], infos[:1], infos[1:], [], opset=17), path)
+    guarded = Guarded(ClassOutput("y", kind, CLASSES), score, None)
+    proto = add_decisions(load_model(path), guarded, LEVELS, NAMES, {})
+    path.write_bytes(proto.SerializeToString())
+    p = np.random.default_rng(0).dirichlet(np.ones(CLASSES), 20).astype(np.float32)
+    lost = np.arange(20) % (CLASSES + 1)
+    p[lost < CLASSES, lost[lost < CLASSES]] = np.nan
+    whole = lost == CLASSES
+    values = np.log(p) if kind == "log_probabilities" else p
+    _, confidence, accept, sets = run(path, ["y", *NAMES.values()], values)
+    assert np.isnan(confidence[~whole]).all()
+    assert not accept[~whole].any()
+    assert sets[~whole].all()
+    if kind == "probabilities":
+        np.testing.assert_array_equal(confidence[whole], p[whole].max(axis=1))
+
+
 def test_a_threshold_a_class(tmp_path: Path) -> None:
     sample = CASES["float32 Gemm"]()
     model = sample.write(tmp_path)
@@ -134,11 +157,9 @@ def test_names_that_are_taken_and_models_that_have_them(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedModel, match=r"has a tensor called 'features' already; give .* another --prefix"):
         add_decisions(model, guarded, LEVELS, {"accept": "features"}, {})
     model.path.write_bytes(add_decisions(model, guarded, LEVELS, NAMES, {}).SerializeToString())
-    from tna_onnx.graph.load import load_model
-
     again = load_model(model.path)
     with pytest.raises(UnsupportedModel, match="has been guarded already"):
-        add_scores(again, Guarded(class_output(again), SetScore(), None))
+        add_scores(again, guarded)
 
 
 @pytest.mark.parametrize(("opset", "score"), [(8, "lac"), (10, "aps")])

@@ -117,6 +117,15 @@ def test_what_is_no_level_decides_nothing(
     np.testing.assert_array_equal(found[other], plain[other])
 
 
+@pytest.mark.parametrize("coverage", [1e17, 1e30, 3e38, np.inf, np.nan])
+def test_a_huge_coverage_by_class_gives_all_classes(
+    small: Small, data: dict[str, np.ndarray], coverage: float, tmp_path: Path
+) -> None:
+    words = {"add": ["set"], "per_class": True, "device": "cpu"}
+    tna_onnx.guard(small.model, small.calib, output=tmp_path / "d.onnx", dials=True, **words)
+    assert run(tmp_path / "d.onnx", data["new"], coverage=coverage)["set"].all()
+
+
 def test_inputs_that_are_no_numbers_are_not_accepted(small: Small, data: dict[str, np.ndarray], tmp_path: Path) -> None:
     words = {**WORDS, "add": ["accept", "set", "ood"], "ood_score": "energy"}
     for dials in (False, True):
@@ -144,6 +153,17 @@ def test_class_frequencies_move_probabilities_as_the_formula_says(
     # the scale of the numbers does not count
     for name, values in run(dialled, data["new"], class_prior=7 * PRIOR).items():
         np.testing.assert_allclose(values.astype(np.float64), found[name], rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-20, 1e20, 1e30])
+def test_the_scale_of_class_frequencies_does_not_count(
+    dialled: Path, data: dict[str, np.ndarray], scale: float
+) -> None:
+    found = run(dialled, data["new"], class_prior=PRIOR)
+    for name, values in run(dialled, data["new"], class_prior=scale * PRIOR).items():
+        np.testing.assert_allclose(values.astype(np.float64), found[name], rtol=0, atol=2e-6)
+    tiny = run(dialled, data["new"], class_prior=1e-40 * PRIOR)
+    assert tiny["confidence"].max() <= 1 + 1e-6
 
 
 @pytest.mark.parametrize("coverage", [0.5, 0.9, 0.97])

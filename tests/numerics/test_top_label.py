@@ -16,24 +16,28 @@ def test_values_are_those_of_the_definition() -> None:
     hit = rng.random(500) < confidence**2
     found = top_label_errors(confidence, hit, 0.9)
     loss = -np.where(hit, np.log(confidence), np.log1p(-confidence))
-    assert found["nll"].difference == pytest.approx(loss.mean(), rel=1e-5)
+    assert found.nll == pytest.approx(loss.mean(), rel=1e-5)
     nothing = np.zeros_like(confidence)
-    assert found["ece"].difference == pytest.approx(ece(SampleScores(confidence, hit, nothing, nothing)))
+    assert found.ece == pytest.approx(ece(SampleScores(confidence, hit, nothing, nothing)))
     wider = top_label_errors(confidence, hit, 0.99)
-    for name in ("ece", "nll"):
-        assert found[name].low <= found[name].difference or name == "ece"
-        assert wider[name].low <= found[name].low < found[name].high <= wider[name].high
+    for name in ("ece_interval", "nll_interval"):
+        (low, high), (lowest, highest) = getattr(found, name), getattr(wider, name)
+        assert lowest <= low < high <= highest
+    assert found.nll_interval is not None
+    assert found.nll_interval[0] <= found.nll
 
 
 @pytest.mark.parametrize("hits", ["all", "none"])
 @pytest.mark.parametrize("n", [1, 3, 40])
 def test_certainty_is_right_or_wrong(hits: str, n: int) -> None:
     found = top_label_errors(np.ones(n, np.float32), np.full(n, hits == "all"), 0.95)
-    assert found["ece"].difference == (0 if hits == "all" else 1)
-    assert all(np.isfinite([each.low, each.high, each.difference]).all() for each in found.values())
-    assert found["nll"].low >= 0
+    assert found.ece == (0 if hits == "all" else 1)
+    assert (found.ece_interval is None) == (n == 1)
+    if found.ece_interval is not None:
+        assert 0 <= found.ece_interval[0] <= found.ece_interval[1] <= 1
+    assert found.nll_interval is None
     if hits == "none":
-        assert found["nll"].difference == pytest.approx(24 * np.log(2), rel=1e-3)
+        assert found.nll == pytest.approx(24 * np.log(2), rel=1e-3)
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.6])
@@ -53,5 +57,27 @@ def test_intervals_hold_the_errors(scale: float) -> None:
     for _ in range(100):
         stated, true = drawn(500)
         found = top_label_errors(stated, rng.random(500) < true, 0.95)
-        held += [found["ece"].low <= error <= found["ece"].high, found["nll"].low <= loss <= found["nll"].high]
+        assert found.ece_interval is not None
+        assert found.nll_interval is not None
+        held += [
+            low <= value <= high for (low, high), value in ((found.ece_interval, error), (found.nll_interval, loss))
+        ]
     assert (held >= 88).all()
+
+
+@pytest.mark.parametrize("wrong", [0, 9, 10, 30, 31, 40])
+def test_few_that_are_right_or_wrong_give_no_interval_of_the_nll(wrong: int) -> None:
+    found = top_label_errors(np.full(40, 0.8), np.arange(40) >= wrong, 0.95)
+    assert (found.nll_interval is not None) == (10 <= wrong <= 30)
+    assert found.ece_interval is not None
+    assert np.isfinite(found.nll)
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 12])
+def test_an_interval_of_the_ece_is_one_of_shares(n: int) -> None:
+    """Few samples that are all wrong or all right: a quantile of t is large."""
+    rng = np.random.default_rng(n)
+    for hit in (np.zeros(n, bool), np.ones(n, bool), np.arange(n) % 2 == 0):
+        interval = top_label_errors(rng.uniform(0.2, 1, n), hit, 0.99).ece_interval
+        assert interval is not None
+        assert 0 <= interval[0] <= interval[1] <= 1

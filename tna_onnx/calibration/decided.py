@@ -64,4 +64,6 @@ def _among(entries: dict[str, Any], prefix: str, each: Told, limits: Limits) -> 
     if not isinstance(text, str) or entries.get(f"{prefix}_form") != each.form:
         return None
     overlap = sketch_overlap(each.digests, read_sketch(text))
+    if overlap.n < MIN_TOLD:  # a full sketch tells only of digests below its largest
+        return None
     return overlap.shared >= MIN_TOLD and 100 * overlap.share > limits.overlap + 100 * SKETCH_MARGIN

@@ -25,7 +25,7 @@ from tna_onnx.cli.options import (
     several_heads_options,
     together,
 )
-from tna_onnx.cli.paths import check_result_file, default_output
+from tna_onnx.cli.paths import check_result_file, default_output, named_files
 from tna_onnx.cli.positional import data_argument
 from tna_onnx.cli.preprocessing import preprocessing_options, take_recipe
 from tna_onnx.cli.search_options import search_options, take_protocol
@@ -163,7 +163,7 @@ def calibrate(
 
 
 def _check_paths(json_file: str | None, page: str | None, extras: Extras, arguments: dict[str, Any]) -> None:
-    others = [arguments[name] for name in ("model", "calib", "eval", "ood_data", "output")]
+    others = named_files(arguments, ".tna.onnx")
     check_result_file(json_file, *others, page)
     check_result_file(page, *others, kind="HTML")
     extras.check(*others, json_file, page)

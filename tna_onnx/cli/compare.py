@@ -17,7 +17,7 @@ from tna_onnx.cli.options import (
     model_options,
     run_options,
 )
-from tna_onnx.cli.paths import check_result_file
+from tna_onnx.cli.paths import check_result_file, named_files
 from tna_onnx.cli.positional import last_word
 from tna_onnx.cli.preprocessing import preprocessing_options, take_recipe
 from tna_onnx.cli.written import watch
@@ -60,7 +60,7 @@ def compare(preset: str | None, json_file: str | None, page: str | None, quiet: 
     from tna_onnx.render.progress import progress_shown  # noqa: PLC0415
 
     arguments["models"], arguments["data"] = last_word(arguments["models"], arguments["data"])
-    inputs = [*arguments["models"], arguments["data"], arguments["ood_data"]]
+    inputs = [*arguments["models"], *named_files(arguments)]
     # before any model runs; the two results must not be one file either
     check_result_file(json_file, *inputs, page)
     check_result_file(page, *inputs, kind="HTML")

@@ -18,7 +18,7 @@ from tna_onnx.cli.options import (
     model_options,
     run_options,
 )
-from tna_onnx.cli.paths import check_result_file
+from tna_onnx.cli.paths import check_result_file, named_files
 from tna_onnx.cli.positional import data_argument
 from tna_onnx.cli.preprocessing import preprocessing_options, take_recipe
 from tna_onnx.cli.written import watch
@@ -47,7 +47,7 @@ def evaluate(preset: str | None, json_file: str | None, plot: bool, quiet: bool,
     from tna_onnx.render.text import evaluation_text  # noqa: PLC0415
 
     # before the work: a mistyped path must not cost a run
-    check_result_file(json_file, arguments["model"], arguments["data"], arguments["ood_data"])
+    check_result_file(json_file, *named_files(arguments))
     recipe = take_recipe(preset, arguments)
     ready()
     watch([json_file])

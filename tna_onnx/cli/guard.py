@@ -70,5 +70,4 @@ def guard(preset: str | None, json_file: str | None, quiet: bool, **arguments: A
     from tna_onnx.api.guard import guard as run  # noqa: PLC0415 - NumPy loads only when a command runs
     from tna_onnx.render.guard_text import guard_text  # noqa: PLC0415
 
-    data = ("calib", "eval", "ood_data")
-    write_model(run, guard_text, ".guard.onnx", data, arguments, preset=preset, json_file=json_file, quiet=quiet)
+    write_model(run, guard_text, ".guard.onnx", arguments, preset=preset, json_file=json_file, quiet=quiet)

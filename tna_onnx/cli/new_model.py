@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from tna_onnx.cli.paths import check_result_file, default_output
+from tna_onnx.cli.paths import check_result_file, default_output, named_files
 from tna_onnx.cli.preprocessing import take_recipe
 from tna_onnx.cli.written import watch
 
@@ -16,7 +16,6 @@ def write_model(
     run: Callable[..., Any],
     text: Callable[[Any], Any],
     ending: str,
-    data: Sequence[str],
     options: Mapping[str, Any],
     *,
     preset: str | None,
@@ -29,7 +28,6 @@ def write_model(
         run: the function.
         text: writes its result.
         ending: of the name of the new file, by default.
-        data: names of the options that are paths of data.
         options: of the command, by name.
         preset: of preprocessing.
         json_file: JSON file to write.
@@ -43,7 +41,7 @@ def write_model(
 
     arguments = dict(options)
     # before the work: a mistyped path must not cost a run
-    check_result_file(json_file, *(arguments[name] for name in ("model", *data, "output")))
+    check_result_file(json_file, *named_files(arguments, ending))
     recipe = take_recipe(preset, arguments)
     ready()
     watch([arguments["output"] or default_output(arguments["model"], ending), json_file])

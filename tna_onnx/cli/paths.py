@@ -3,18 +3,51 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from tna_onnx.errors import UsageError
 from tna_onnx.files import is_replaced
 
-__all__ = ["check_figure_folder", "check_result_file", "default_output"]
+__all__ = ["check_figure_folder", "check_result_file", "default_output", "named_files"]
+
+_FILES = (
+    "model",
+    "original",
+    "recalibrated",
+    "data",
+    "labels",
+    "calib",
+    "eval",
+    "eval_labels",
+    "ood_data",
+    "train_features",
+    "target",
+)
+_PRIORS = ("target_prior", "source_prior")
 
 
 def default_output(model: str, suffix: str = ".tna.onnx") -> Path | None:
     """Return the path beside the model that a command writes to; None where the model's path names no file."""
     path = Path(model)
     return path.with_suffix(suffix) if path.name else None
+
+
+def named_files(arguments: Mapping[str, Any], ending: str | None = None) -> list[str | None]:
+    """Return the files that a command reads or writes besides its results, as far as its options name them.
+
+    Args:
+        arguments: of the command, by name.
+        ending: of the model that it writes where no --output is given; None for commands that write no model.
+    """
+    files = [arguments.get(name) for name in _FILES]
+    files += [arguments[name] for name in _PRIORS if arguments.get(name) != "uniform" and name in arguments]
+    output = arguments.get("output")
+    if not output and ending is not None:
+        default = default_output(arguments["model"], ending)
+        output = None if default is None else str(default)
+    return [*files, output]
 
 
 def check_result_file(path: str | None, *others: str | None, kind: str = "JSON") -> None:

@@ -100,5 +100,4 @@ def shift(preset: str | None, json_file: str | None, quiet: bool, **arguments: A
     from tna_onnx.api.shift import shift as run  # noqa: PLC0415 - NumPy loads only when a command runs
     from tna_onnx.render.shift_text import shift_text  # noqa: PLC0415
 
-    data = ("calib", "target", "eval")
-    write_model(run, shift_text, ".shift.onnx", data, arguments, preset=preset, json_file=json_file, quiet=quiet)
+    write_model(run, shift_text, ".shift.onnx", arguments, preset=preset, json_file=json_file, quiet=quiet)

@@ -19,7 +19,7 @@ from tna_onnx.cli.options import (
     run_options,
     together,
 )
-from tna_onnx.cli.paths import check_figure_folder, check_result_file
+from tna_onnx.cli.paths import check_figure_folder, check_result_file, named_files
 from tna_onnx.cli.positional import data_argument
 from tna_onnx.cli.preprocessing import preprocessing_options, take_recipe
 from tna_onnx.cli.types import Words, flat
@@ -123,7 +123,7 @@ def study(
     from tna_onnx.render.study_text import study_text  # noqa: PLC0415
 
     # before the work: a mistyped path must not cost a run
-    others = [arguments[name] for name in ("model", "calib", "eval")]
+    others = named_files(arguments)
     check_figure_folder(arguments["out"], *others)
     check_result_file(json_file, *others)
     formats = require_formats(figure_formats)

@@ -9,7 +9,7 @@ import click
 from tna_onnx.cli.command import Command
 from tna_onnx.cli.config import config_options
 from tna_onnx.cli.options import data_options, model_options, run_options
-from tna_onnx.cli.paths import check_result_file
+from tna_onnx.cli.paths import check_result_file, named_files
 from tna_onnx.cli.positional import DataOption, data_argument
 from tna_onnx.cli.preprocessing import preprocessing_options, take_recipe
 from tna_onnx.cli.written import watch
@@ -51,7 +51,7 @@ def verify(preset: str | None, json_file: str | None, quiet: bool, **arguments: 
     from tna_onnx.render.difference_text import difference_text  # noqa: PLC0415
     from tna_onnx.render.progress import progress_shown  # noqa: PLC0415
 
-    check_result_file(json_file, arguments["original"], arguments["recalibrated"], arguments["data"])
+    check_result_file(json_file, *named_files(arguments))
     recipe = take_recipe(preset, arguments)
     ready()
     watch([json_file])

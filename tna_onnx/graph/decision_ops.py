@@ -36,6 +36,12 @@ class DecisionOps(NodeOps):
         """Write (1 - p, p) of the probability (N, 1) of the second class."""
         return self._node("Concat", [self.add(self.const(1.0), self.mul(p, self.const(-1.0))), p], axis=1)
 
+    def all_or_none(self, p: str, classes: int) -> str:
+        """Write rows (N, C) in which one entry that is no number makes all of them none."""
+        # a maximum may pass over such entries
+        total = self.matmul(p, self.const(np.ones((classes, 1))))
+        return self.add(p, self.mul(total, self.const(0.0)))
+
     def exp(self, a: str) -> str:
         """Write Exp."""
         return self._node("Exp", [a])

@@ -121,7 +121,7 @@ def _block(model: Model, guarded: Guarded, dials: Dials) -> tuple[DialOps, dict[
         raise UnsupportedModel(f"{model.name}: has been guarded already; guard the model without these outputs")
     ops = DialOps("float32", model.opset)
     values = _values(ops, model, guarded.output)
-    p = _probabilities(ops, values, guarded.output.kind)
+    p = _probabilities(ops, values, guarded.output)
     scores = {}
     moved = p
     if dials.prior is not None:
@@ -178,8 +178,9 @@ def _values(ops: DecisionOps, model: Model, output: ClassOutput) -> str:
     return _matrix(ops, name, output.width)
 
 
-def _probabilities(ops: DecisionOps, values: str, kind: str) -> str:
-    """Write (N, C) probabilities from what an output of this kind gives."""
+def _probabilities(ops: DecisionOps, values: str, output: ClassOutput) -> str:
+    """Write (N, C) probabilities from what an output gives."""
+    kind = output.kind
     if kind == "positive_probability":
         return ops.both(values)
     if kind == "positive_logit":
@@ -187,8 +188,8 @@ def _probabilities(ops: DecisionOps, values: str, kind: str) -> str:
     if kind == "logits":
         return ops.softmax(values)
     if kind == "log_probabilities":
-        return ops.exp(values)
-    return values
+        values = ops.exp(values)
+    return ops.all_or_none(values, output.n_classes)
 
 
 def _tempered(ops: DecisionOps, values: str, p: str, guarded: Guarded) -> str:

@@ -6,9 +6,10 @@ With r_y = q_y / p_y, where q is the dial of the class frequencies and p its def
     coverage     of n calibration scores s_1 <= ... <= s_n with labels y_i, the threshold is the first s_k at which
                  (r_{y_1} + ... + r_{y_k}) / (r_{y_1} + ... + r_{y_n} + max r) is at least the level; else infinity
 
-At the default r is 1, to the last bit, the posterior is p(y | x), and s_k is that of split conformal prediction. Where
-only the class frequencies have changed, from p to q, sets hold the true class at the level: these are weighted
-quantiles, of the one weight that all candidates may have at most.
+The scale of r does not count; nodes divide it by its largest. At the default r is 1, to the last bit, the posterior is
+p(y | x), and s_k is that of split conformal prediction. Where only the class frequencies have changed, from p to q,
+sets hold the true class at the level: these are weighted quantiles, of the one weight that all candidates may have at
+most.
 
 A dial that is no number, or a frequency that is not positive, gives sets of all classes and accepts nothing.
 
@@ -138,10 +139,12 @@ class DialOps(DecisionOps):
     """The words of decisions, and those of dials."""
 
     def ratio(self, dial: PriorDial) -> str:
-        """Write r, (C,): not a number for each frequency that is not positive and finite."""
+        """Write r / max r, (C,): not a number where a frequency is not positive and finite."""
         r = self.div(dial.name, self.const(dial.default))
-        # 0 log r is 0, or no number
-        return self.add(r, self.mul(self.log(r), self.const(0.0)))
+        # 0 log r is 0, or no number; of all classes, as a maximum may pass over it
+        lost = self.mul(self._whole("ReduceSum", self.log(r)), self.const(0.0))
+        # products with small numbers would have the rounding of the smallest, or be 0
+        return self.add(self.div(r, self._whole("ReduceMax", r)), lost)
 
     def posterior(self, p: str, ratio: str, classes: int) -> str:
         """Write the probabilities (N, C) under other class frequencies."""
@@ -168,7 +171,9 @@ class DialOps(DecisionOps):
     def class_limits(self, dial: ClassSetDial) -> str:
         """Write the threshold of each class, (C,)."""
         rank = self._node("Ceil", [self.mul(dial.name, self.const(dial.factors))])
-        place = self._node("Cast", [self.add(rank, self.const(-1.0))], to=TensorProto.INT64)
+        # a float32 beyond the whole numbers would become any of them, the smallest say
+        place = self.clip(self.add(rank, self.const(-1.0)), 0, float(dial.counts.max()))
+        place = self._node("Cast", [place], to=TensorProto.INT64)
         # as whole numbers: what is no number becomes any of them
         place = self._node("Max", [place, self.integers([0])])
         place = self._node("Min", [place, self.integers(dial.counts)])

@@ -56,8 +56,7 @@ def measure(
 
 def _calibrated(decided: Values, level: float) -> ConfidenceCalibration:
     found = top_label_errors(decided.values["confidence"], decided.hit, level)
-    ece, nll = found["ece"], found["nll"]
-    return ConfidenceCalibration(ece.difference, (ece.low, ece.high), nll.difference, (nll.low, nll.high), level)
+    return ConfidenceCalibration(found.ece, found.ece_interval, found.nll, found.nll_interval, level)
 
 
 def _accepted(decided: Values, level: float) -> dict[str, Any]:

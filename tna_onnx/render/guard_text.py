@@ -101,11 +101,14 @@ def _measured(found: Decisions) -> Iterator[str]:
 
 def off(found: ConfidenceCalibration) -> str:
     """Say how far the confidence is off."""
-    low, high = found.nll_interval
-    return (
-        f"ECE {per_cent(found.ece)} {between(found.ece_interval)}, NLL of being right {found.nll:.4f} "
-        f"({low:.4f} to {high:.4f})"
-    )
+    ece = "(one sample: no interval)"
+    if found.ece_interval is not None:
+        ece = between(found.ece_interval)
+    nll = "(too few errors for an interval)"
+    if found.nll_interval is not None:
+        low, high = found.nll_interval
+        nll = f"({low:.4f} to {high:.4f})"
+    return f"ECE {per_cent(found.ece)} {ece}, NLL of being right {found.nll:.4f} {nll}"
 
 
 def per_cent(share: float | None) -> str:

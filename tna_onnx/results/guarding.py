@@ -71,16 +71,16 @@ class ConfidenceCalibration:
 
     Attributes:
         ece: expected calibration error of the top label over 15 bins, a fraction; noise makes it larger than it is.
-        ece_interval: confidence interval of the error without that noise, fractions.
+        ece_interval: confidence interval of the error without that noise, fractions; null for one sample.
         nll: negative log-likelihood of whether samples are classified right, nats.
-        nll_interval: its confidence interval, nats.
+        nll_interval: its confidence interval, nats; null below 10 samples that are right, or 10 that are wrong.
         level: of the intervals, a fraction.
     """
 
     ece: float
-    ece_interval: tuple[float, float]
+    ece_interval: tuple[float, float] | None
     nll: float
-    nll_interval: tuple[float, float]
+    nll_interval: tuple[float, float] | None
     level: float
 
 
