@@ -223,6 +223,41 @@ def test_other_commands_read_the_written_file(folder: Path, form: str) -> None:
     assert re.search(r"better than m.onnx in .*NLL", result.output)
 
 
+@pytest.mark.parametrize("form", ["sigmoid", "logits"])
+def test_what_each_command_writes_fits_the_schema(folder: Path, form: str) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    kind = ["--output-kind", "label-logits"] if form == "logits" else []
+    model_file, new, data, file = (folder / name for name in ("m.onnx", "o.onnx", "test.npz", "j.json"))
+    report, _ = written(folder, form, "--report", str(folder / "r.html"))
+    found = [report]
+    for words in (
+        ("inspect", model_file),
+        ("evaluate", model_file, "--data", data, *kind),
+        ("compare", model_file, new, "--data", data, *kind),
+        ("verify", model_file, new, "--data", data),
+    ):
+        result = cli(*words, "--json", file)
+        assert result.exit_code == 0, result.output
+        found.append(json.loads(file.read_text("utf-8")))
+    for each in found:
+        jsonschema.validate(each, tna_onnx.json_schema(each["kind"]))
+
+
+def test_models_agree_on_samples_of_which_all_labels_are_the_same() -> None:
+    """Four labels that differ by a shift of one of them: nine labels in ten may agree where few samples do."""
+    shifted = model("logits")
+    next(t for t in shifted.graph.initializer if t.name == "b").CopyFrom(
+        onnx.numpy_helper.from_array(BIAS + np.float32([0.5, 0, 0, 0]), "b")
+    )
+    data = samples(300, 3)
+    found = tna_onnx.compare([model("logits"), shifted], data, output_kind="label-logits")
+    logits = np.maximum(data["x"], 0) @ WEIGHT.T + BIAS
+    same = np.all((logits > 0) == (logits + np.array([0.5, 0, 0, 0]) > 0), axis=1)
+    assert 0 < same.mean() < 1
+    assert found.models[1].agreement == pytest.approx(same.mean(), abs=1e-9)
+    assert f"the same labels for {100 * same.mean():.2f} % of samples" in found.models[1].verdict
+
+
 def test_inspect_says_that_a_model_is_multi_label_and_what_it_needs(folder: Path) -> None:
     onnx.save(model(), folder / "m.onnx")
     result = cli("inspect", folder / "m.onnx")
