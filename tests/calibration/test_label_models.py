@@ -366,6 +366,35 @@ def test_a_gate_beside_a_classifier_is_no_head_of_labels() -> None:
     assert report.head == "attributes"
 
 
+@pytest.mark.parametrize("word", ["digit", "classes"])
+def test_what_a_file_says_of_its_labels_is_not_said_of_another_head(folder: Path, word: str) -> None:
+    """One head of labels, recalibrated, beside one of classes: each is read as what it is, by output or by node."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["z"]),
+        helper.make_node("Gemm", ["z", "w", "b"], ["digit"], name="classes", transB=1),
+        helper.make_node("Gemm", ["z", "w2", "b2"], ["marks"], name="attributes", transB=1),
+    ]
+    outputs = [tensor_info(name, ["N", LABELS]) for name in ("digit", "marks")]
+    tensors = {"w": WEIGHT[::-1].copy(), "b": BIAS, "w2": WEIGHT, "b2": BIAS}
+    proto = small_model(nodes, [tensor_info("x", ["N", N_FEATURES])], outputs, tensors)
+    onnx.save(proto, folder / "m.onnx")
+    new, marks = folder / "o.onnx", ["--data", folder / "test.npz"]
+    words = ["--head", "marks", "--output-kind", "label-logits", "--map", "label-ts", "--search", "none"]
+    result = cli("calibrate", folder / "m.onnx", "--calib", folder / "calib.npz", "-o", new, *words)
+    assert result.exit_code == 0, result.output
+    x = samples(900, 2)["x"]
+    np.savez(folder / "digit.npz", x=x, labels=np.argmax(np.maximum(x, 0) @ WEIGHT[::-1].T + BIAS, axis=1))
+    digit = ["--data", folder / "digit.npz", "--head", word]
+    for result in (
+        cli("evaluate", new, *digit),
+        cli("compare", folder / "m.onnx", new, *digit),
+        cli("evaluate", new, "--head", "marks", *marks),
+        cli("evaluate", new, "--head", "attributes", *marks),
+        cli("evaluate", new, *marks),
+    ):
+        assert result.exit_code == 0, result.output
+
+
 def test_a_file_that_says_labels_and_holds_other_numbers_is_refused(folder: Path) -> None:
     """Logits that are taken for probabilities of labels."""
     with pytest.raises(DataError, match="say --output-kind label-logits"):
