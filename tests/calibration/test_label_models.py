@@ -276,6 +276,9 @@ def test_a_page_and_figures_have_a_row_for_each_label(folder: Path) -> None:
     for name in NAMES:
         assert page.count(name) > 2
     assert "Each sample has several labels" in page
+    # held out: nothing is cross-fitted, and what stands in the way of a p-value is another thing
+    assert page.count("the predictions of one sample depend on one another") == 2
+    assert "cross-fitted samples have no p-value" not in page
 
 
 def names(folder: Path) -> Path:

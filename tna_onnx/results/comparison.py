@@ -30,7 +30,7 @@ class ComparedModel:
         metrics: metrics on the samples.
         reliability: top-label reliability diagram, with the bins of the ECE.
         bin_free: calibration of the top label without bins.
-        agreement: share of samples for which it predicts the class that the baseline predicts, or all labels of several, a
+        agreement: share of samples for which it predicts the class that the baseline predicts, or each of the labels, a
             fraction.
         differences: this model minus the baseline for each metric, paired, with an interval; empty for the baseline.
         verdict: the differences in words; empty for the baseline.

@@ -92,10 +92,14 @@ class Reliability:
 
 def reliability(report: Report, details: Details) -> Reliability:
     """Return the values of the section."""
+    cross_fitted = report.comparison.how == "cross-fitted"
     return Reliability(
         report.comparison.data,
         report.comparison.how,
-        (bin_free_sentence(report.bin_free_before), bin_free_sentence(report.bin_free_after)),
+        (
+            bin_free_sentence(report.bin_free_before, cross_fitted=False),
+            bin_free_sentence(report.bin_free_after, cross_fitted=cross_fitted),
+        ),
         (*GAP_KEYS, *CURVE_KEYS),
         (
             _top_label(details.before, report.bin_free_before, report.comparison.before.ece, "before"),
