@@ -19,6 +19,9 @@ import tna_onnx
 from tests.builders import small_model, tensor_info
 from tests.support import cli
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
+from tna_onnx.render.html.calibration import to_html
+from tna_onnx.render.html.short import evaluation_page, report_page
+from tna_onnx.results.report import Report
 
 N_FEATURES, LABELS = 8, 4
 NAMES = ("sea", "sky", "sun", "rain")
@@ -279,6 +282,26 @@ def test_a_page_and_figures_have_a_row_for_each_label(folder: Path) -> None:
     # held out: nothing is cross-fitted, and what stands in the way of a p-value is another thing
     assert page.count("the predictions of one sample depend on one another") == 2
     assert "cross-fitted samples have no p-value" not in page
+
+
+@pytest.fixture(scope="module")
+def searched() -> Report:
+    """A report with a search, and so with a diagram at every angle."""
+    words: dict[str, Any] = {"search": "sparse", "map": "label-ts", "angle_step": 15.0, "fail_if_worse": False}
+    return tna_onnx.calibrate(model(), samples(600, 1), eval=samples(900, 2), details=True, **words)
+
+
+def test_every_diagram_has_the_class_wise_ece(searched: Report) -> None:
+    c = searched.comparison
+    assert searched.reliability.before.ece != pytest.approx(c.before.ece, rel=0.01)
+    expected = {f"{100 * side.ece:.2f}" for side in (c.before, c.after)}
+    for text in (to_html(searched), report_page(searched)):
+        assert set(re.findall(r"ECE (\d+\.\d+) %", text)) == expected
+    evaluation = tna_onnx.evaluate(model(), samples(900, 2))
+    assert f"Reliability: ECE {100 * evaluation.metrics.ece:.2f} %" in evaluation_page(evaluation)
+    pytest.importorskip("matplotlib")
+    titles = [axes.get_title() for axes in searched.plot().axes if axes.get_title()]
+    assert titles == [f"before: ECE {100 * c.before.ece:.2f} %", f"after: ECE {100 * c.after.ece:.2f} %"]
 
 
 def names(folder: Path) -> Path:

@@ -84,8 +84,8 @@ def write_figures(report: Report, folder: Path, formats: Sequence[str] = ("svg",
 def _figures(report: Report, details: Details) -> dict[str, Callable[[Any], None]]:
     """File name -> what draws on a figure."""
     panels = (
-        Panel("before", details.before, report.bin_free_before.corp.curve),
-        Panel("after", details.after, report.bin_free_after.corp.curve),
+        Panel("before", details.before, report.comparison.before.ece, report.bin_free_before.corp.curve),
+        Panel("after", details.after, report.comparison.after.ece, report.bin_free_after.corp.curve),
     )
     drawings: dict[str, Callable[[Any], None]] = {
         "reliability": lambda figure: draw_reliability(figure, panels),

@@ -47,11 +47,13 @@ def figure(result: Any) -> Any:
     if isinstance(result, Report):
         curves = (result.bin_free_before.corp.curve, result.bin_free_after.corp.curve)
         sides = (result.reliability.before, result.reliability.after)
-        return _reliability([Panel(*each) for each in zip(("before", "after"), sides, curves, strict=True)])
+        errors = (result.comparison.before.ece, result.comparison.after.ece)
+        return _reliability([Panel(*each) for each in zip(("before", "after"), sides, errors, curves, strict=True)])
     if isinstance(result, Evaluation):
-        return _reliability([Panel(PurePath(result.model).name, result.reliability, result.bin_free.corp.curve)])
+        name = PurePath(result.model).name
+        return _reliability([Panel(name, result.reliability, result.metrics.ece, result.bin_free.corp.curve)])
     if isinstance(result, ModelComparison):
-        return _reliability([Panel(model.name, model.reliability) for model in result.models])
+        return _reliability([Panel(model.name, model.reliability, model.metrics.ece) for model in result.models])
     if isinstance(result, Studies):
         return {study.name: drawn for study in result.studies if (drawn := figure_of(study)) is not None}
     return figure_of(result)

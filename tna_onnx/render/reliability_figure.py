@@ -27,10 +27,11 @@ MOST_ABREAST = 3
 
 @dataclass(frozen=True)
 class Panel:
-    """A diagram: its title, its bins, and the fit without bins where there is one."""
+    """A diagram: its title, its bins, the ECE of the metrics, and the fit without bins where there is one."""
 
     title: str
     bins: Bins
+    ece: float
     curve: Curve | None = None
 
 
@@ -67,7 +68,7 @@ def _panel(diagram: Any, strip: Any, panel: Panel) -> None:
     else:
         _consistent(diagram, drawn)
     _intervals(diagram, drawn)
-    diagram.set_title(f"{panel.title}: ECE {100 * panel.bins.ece:.2f} %")
+    diagram.set_title(f"{panel.title}: ECE {100 * panel.ece:.2f} %")
     _counts(strip, drawn)
     strip.set(xlabel="confidence")
 

@@ -64,7 +64,7 @@ def evaluation_page(evaluation: Evaluation) -> str:
         Term("Preprocessing", recipe_text(evaluation.preprocessing)),
         Term("Provider obtained", evaluation.provider),
     )
-    sides = [("Reliability", evaluation.reliability, evaluation.bin_free)]
+    sides = [("Reliability", evaluation.reliability, metrics.ece, evaluation.bin_free)]
     sections = [
         Section("result", "Result", "short/result.html", measured),
         Section("reliability", "Reliability", "short/reliability.html", _reliability(evaluation.data, sides)),
@@ -76,8 +76,8 @@ def evaluation_page(evaluation: Evaluation) -> str:
 def report_page(report: Report) -> str:
     """Write a report without details as a page."""
     sides = [
-        ("Before", report.reliability.before, report.bin_free_before),
-        ("After", report.reliability.after, report.bin_free_after),
+        ("Before", report.reliability.before, report.comparison.before.ece, report.bin_free_before),
+        ("After", report.reliability.after, report.comparison.after.ece, report.bin_free_after),
     ]
     data = f"{report.comparison.data}, {report.comparison.how}"
     terms = (
@@ -98,16 +98,16 @@ def report_page(report: Report) -> str:
     return render_page(f"Calibration of {PurePath(report.model).name}", sections, report.versions.get("tna-onnx", ""))
 
 
-def _reliability(data: str, sides: list[tuple[str, Bins, BinFree]]) -> Reliability:
-    heads = ("", *(word.lower() for word, _, _ in sides)) if len(sides) > 1 else ("", "value")
+def _reliability(data: str, sides: list[tuple[str, Bins, float, BinFree]]) -> Reliability:
+    heads = ("", *(word.lower() for word, _, _, _ in sides)) if len(sides) > 1 else ("", "value")
     figures = []
-    for word, bins, bin_free in sides:
+    for word, bins, ece, bin_free in sides:
         drawing = reliability_diagram(bins, f"Reliability {word.lower()}", curve=bin_free.corp.curve)
-        figures.append(Figure(drawing, f"{word}: ECE {100 * bins.ece:.2f} %"))
+        figures.append(Figure(drawing, f"{word}: ECE {100 * ece:.2f} %"))
     return Reliability(
         data,
         (*GAP_KEYS, *CURVE_KEYS),
         tuple(figures),
-        tuple(bins_table(bins, f"Bins {word.lower()}") for word, bins, _ in sides),
-        table(heads, bin_free_rows(*(bin_free for _, _, bin_free in sides)), "Without bins"),
+        tuple(bins_table(bins, f"Bins {word.lower()}") for word, bins, _, _ in sides),
+        table(heads, bin_free_rows(*(bin_free for _, _, _, bin_free in sides)), "Without bins"),
     )
