@@ -19,7 +19,9 @@ import tna_onnx
 from tests.builders import small_model, tensor_info
 from tests.support import cli
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
+from tna_onnx.render.figures import write_figures
 from tna_onnx.render.html.calibration import to_html
+from tna_onnx.render.html.comparison import comparison_page
 from tna_onnx.render.html.short import evaluation_page, report_page
 from tna_onnx.results.report import Report
 
@@ -188,7 +190,8 @@ def test_a_label_that_never_holds_has_the_shared_temperature_and_a_note(folder: 
     report = tna_onnx.calibrate(model(), data, map="label-platt", search="none", classes=NAMES, fail_if_worse=False)
     notes = "\n".join(report.notes)
     assert "the calibration data have no sample with 1 of 4 labels (sun)" in notes
-    assert "1 of 4 labels have the temperature of all labels, as they lack samples for a fit of their own: sun" in notes
+    assert "1 of 4 labels have the temperature of all labels, as they lack samples" in notes
+    assert "or their scores do not go with the labels: sun" in notes
     assert [row.shared for row in report.labels] == [False, False, True, False]
     assert report.parameters["intercepts"][2] == 0
 
@@ -302,6 +305,24 @@ def test_every_diagram_has_the_class_wise_ece(searched: Report) -> None:
     pytest.importorskip("matplotlib")
     titles = [axes.get_title() for axes in searched.plot().axes if axes.get_title()]
     assert titles == [f"before: ECE {100 * c.before.ece:.2f} %", f"after: ECE {100 * c.after.ece:.2f} %"]
+
+
+def test_labels_that_do_not_hold_are_not_drawn_as_errors(searched: Report, tmp_path: Path) -> None:
+    page = to_html(searched)
+    for word in ("does not hold", "probability too high", "mean probability", "labels of samples, %"):
+        assert word in page
+    for word in (">wrong<", "confidence too high", "the predictions whose confidence is in the bin"):
+        assert word not in page
+    comparison = tna_onnx.compare([model(), model()], samples(900, 2))
+    for text in (report_page(searched), comparison_page(comparison)):
+        assert "all labels together" in text
+        assert "confidence too high" not in text
+    pytest.importorskip("matplotlib")
+    write_figures(searched, tmp_path, ["svg"])
+    drawn = (tmp_path / "confidence.svg").read_text("utf-8")
+    assert ">does not hold<" in drawn
+    assert ">wrong<" not in drawn
+    assert "probability too high" in (tmp_path / "reliability.svg").read_text("utf-8")
 
 
 def names(folder: Path) -> Path:
