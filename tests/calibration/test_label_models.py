@@ -19,6 +19,11 @@ import tna_onnx
 from tests.builders import small_model, tensor_info
 from tests.support import cli
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
+from tna_onnx.render.figures import write_figures
+from tna_onnx.render.html.calibration import to_html
+from tna_onnx.render.html.comparison import comparison_page
+from tna_onnx.render.html.short import evaluation_page, report_page
+from tna_onnx.results.report import Report
 
 N_FEATURES, LABELS = 8, 4
 NAMES = ("sea", "sky", "sun", "rain")
@@ -185,7 +190,8 @@ def test_a_label_that_never_holds_has_the_shared_temperature_and_a_note(folder: 
     report = tna_onnx.calibrate(model(), data, map="label-platt", search="none", classes=NAMES, fail_if_worse=False)
     notes = "\n".join(report.notes)
     assert "the calibration data have no sample with 1 of 4 labels (sun)" in notes
-    assert "1 of 4 labels have the temperature of all labels, as they lack samples for a fit of their own: sun" in notes
+    assert "1 of 4 labels have the temperature of all labels, as they lack samples" in notes
+    assert "or their scores do not go with the labels: sun" in notes
     assert [row.shared for row in report.labels] == [False, False, True, False]
     assert report.parameters["intercepts"][2] == 0
 
@@ -223,6 +229,41 @@ def test_other_commands_read_the_written_file(folder: Path, form: str) -> None:
     assert re.search(r"better than m.onnx in .*NLL", result.output)
 
 
+@pytest.mark.parametrize("form", ["sigmoid", "logits"])
+def test_what_each_command_writes_fits_the_schema(folder: Path, form: str) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    kind = ["--output-kind", "label-logits"] if form == "logits" else []
+    model_file, new, data, file = (folder / name for name in ("m.onnx", "o.onnx", "test.npz", "j.json"))
+    report, _ = written(folder, form, "--report", str(folder / "r.html"))
+    found = [report]
+    for words in (
+        ("inspect", model_file),
+        ("evaluate", model_file, "--data", data, *kind),
+        ("compare", model_file, new, "--data", data, *kind),
+        ("verify", model_file, new, "--data", data),
+    ):
+        result = cli(*words, "--json", file)
+        assert result.exit_code == 0, result.output
+        found.append(json.loads(file.read_text("utf-8")))
+    for each in found:
+        jsonschema.validate(each, tna_onnx.json_schema(each["kind"]))
+
+
+def test_models_agree_on_samples_of_which_all_labels_are_the_same() -> None:
+    """Four labels that differ by a shift of one of them: nine labels in ten may agree where few samples do."""
+    shifted = model("logits")
+    next(t for t in shifted.graph.initializer if t.name == "b").CopyFrom(
+        onnx.numpy_helper.from_array(BIAS + np.float32([0.5, 0, 0, 0]), "b")
+    )
+    data = samples(300, 3)
+    found = tna_onnx.compare([model("logits"), shifted], data, output_kind="label-logits")
+    logits = np.maximum(data["x"], 0) @ WEIGHT.T + BIAS
+    same = np.all((logits > 0) == (logits + np.array([0.5, 0, 0, 0]) > 0), axis=1)
+    assert 0 < same.mean() < 1
+    assert found.models[1].agreement == pytest.approx(same.mean(), abs=1e-9)
+    assert f"the same labels for {100 * same.mean():.2f} % of samples" in found.models[1].verdict
+
+
 def test_inspect_says_that_a_model_is_multi_label_and_what_it_needs(folder: Path) -> None:
     onnx.save(model(), folder / "m.onnx")
     result = cli("inspect", folder / "m.onnx")
@@ -241,6 +282,47 @@ def test_a_page_and_figures_have_a_row_for_each_label(folder: Path) -> None:
     for name in NAMES:
         assert page.count(name) > 2
     assert "Each sample has several labels" in page
+    # held out: nothing is cross-fitted, and what stands in the way of a p-value is another thing
+    assert page.count("the predictions of one sample depend on one another") == 2
+    assert "cross-fitted samples have no p-value" not in page
+
+
+@pytest.fixture(scope="module")
+def searched() -> Report:
+    """A report with a search, and so with a diagram at every angle."""
+    words: dict[str, Any] = {"search": "sparse", "map": "label-ts", "angle_step": 15.0, "fail_if_worse": False}
+    return tna_onnx.calibrate(model(), samples(600, 1), eval=samples(900, 2), details=True, **words)
+
+
+def test_every_diagram_has_the_class_wise_ece(searched: Report) -> None:
+    c = searched.comparison
+    assert searched.reliability.before.ece != pytest.approx(c.before.ece, rel=0.01)
+    expected = {f"{100 * side.ece:.2f}" for side in (c.before, c.after)}
+    for text in (to_html(searched), report_page(searched)):
+        assert set(re.findall(r"ECE (\d+\.\d+) %", text)) == expected
+    evaluation = tna_onnx.evaluate(model(), samples(900, 2))
+    assert f"Reliability: ECE {100 * evaluation.metrics.ece:.2f} %" in evaluation_page(evaluation)
+    pytest.importorskip("matplotlib")
+    titles = [axes.get_title() for axes in searched.plot().axes if axes.get_title()]
+    assert titles == [f"before: ECE {100 * c.before.ece:.2f} %", f"after: ECE {100 * c.after.ece:.2f} %"]
+
+
+def test_labels_that_do_not_hold_are_not_drawn_as_errors(searched: Report, tmp_path: Path) -> None:
+    page = to_html(searched)
+    for word in ("does not hold", "probability too high", "mean probability", "labels of samples, %"):
+        assert word in page
+    for word in (">wrong<", "confidence too high", "the predictions whose confidence is in the bin"):
+        assert word not in page
+    comparison = tna_onnx.compare([model(), model()], samples(900, 2))
+    for text in (report_page(searched), comparison_page(comparison)):
+        assert "all labels together" in text
+        assert "confidence too high" not in text
+    pytest.importorskip("matplotlib")
+    write_figures(searched, tmp_path, ["svg"])
+    drawn = (tmp_path / "confidence.svg").read_text("utf-8")
+    assert ">does not hold<" in drawn
+    assert ">wrong<" not in drawn
+    assert "probability too high" in (tmp_path / "reliability.svg").read_text("utf-8")
 
 
 def names(folder: Path) -> Path:
@@ -329,6 +411,35 @@ def test_a_gate_beside_a_classifier_is_no_head_of_labels() -> None:
     data["labels"] = data["labels"][:, ::-1].copy()
     report = tna_onnx.calibrate(proto, data, output_name="q", fail_if_worse=False, search="none")
     assert report.head == "attributes"
+
+
+@pytest.mark.parametrize("word", ["digit", "classes"])
+def test_what_a_file_says_of_its_labels_is_not_said_of_another_head(folder: Path, word: str) -> None:
+    """One head of labels, recalibrated, beside one of classes: each is read as what it is, by output or by node."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["z"]),
+        helper.make_node("Gemm", ["z", "w", "b"], ["digit"], name="classes", transB=1),
+        helper.make_node("Gemm", ["z", "w2", "b2"], ["marks"], name="attributes", transB=1),
+    ]
+    outputs = [tensor_info(name, ["N", LABELS]) for name in ("digit", "marks")]
+    tensors = {"w": WEIGHT[::-1].copy(), "b": BIAS, "w2": WEIGHT, "b2": BIAS}
+    proto = small_model(nodes, [tensor_info("x", ["N", N_FEATURES])], outputs, tensors)
+    onnx.save(proto, folder / "m.onnx")
+    new, marks = folder / "o.onnx", ["--data", folder / "test.npz"]
+    words = ["--head", "marks", "--output-kind", "label-logits", "--map", "label-ts", "--search", "none"]
+    result = cli("calibrate", folder / "m.onnx", "--calib", folder / "calib.npz", "-o", new, *words)
+    assert result.exit_code == 0, result.output
+    x = samples(900, 2)["x"]
+    np.savez(folder / "digit.npz", x=x, labels=np.argmax(np.maximum(x, 0) @ WEIGHT[::-1].T + BIAS, axis=1))
+    digit = ["--data", folder / "digit.npz", "--head", word]
+    for result in (
+        cli("evaluate", new, *digit),
+        cli("compare", folder / "m.onnx", new, *digit),
+        cli("evaluate", new, "--head", "marks", *marks),
+        cli("evaluate", new, "--head", "attributes", *marks),
+        cli("evaluate", new, *marks),
+    ):
+        assert result.exit_code == 0, result.output
 
 
 def test_a_file_that_says_labels_and_holds_other_numbers_is_refused(folder: Path) -> None:

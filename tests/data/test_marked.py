@@ -134,6 +134,7 @@ def test_lists_of_different_lengths_are_refused() -> None:
     [
         ("sea,sky", "2 label columns ('sea', 'sky') for a model with 3 labels"),
         ("sea,sky,moon", "no column 'moon' for the labels"),
+        ("sea,sky,sea", "label column 'sea' named twice; name one column for each label"),
         ("sea", "gives 3 labels a sample"),
     ],
 )

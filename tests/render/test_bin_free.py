@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from tests.numerics.bernoulli import confidences, scores
-from tna_onnx.render.bin_free import bin_free_lines, bin_free_rows
+from tna_onnx.render.bin_free import bin_free_lines, bin_free_rows, bin_free_sentence
 from tna_onnx.results.bin_free import BinFree
 
 
@@ -53,3 +55,13 @@ def test_cross_fitted_scores_have_no_p_value(stages: tuple[BinFree, BinFree]) ->
     after = BinFree.of(scores(confidence, hit), cross_fitted=True)
     assert after.cumulative.kuiper == stages[1].cumulative.kuiper
     assert "(p < 0.001 before)" in bin_free_lines(stages[0], after)[0]
+
+
+def test_why_there_is_no_p_value() -> None:
+    confidence, hit = confidences(800, seed=0)
+    sampled = scores(confidence, hit)
+    clustered = BinFree.of(replace(sampled, clusters=np.arange(800) // 2))
+    assert "of one sample depend on one another" in bin_free_sentence(clustered, cross_fitted=False)
+    fitted = BinFree.of(sampled, cross_fitted=True)
+    assert "the errors of the folds partly cancel" in bin_free_sentence(fitted, cross_fitted=True)
+    assert "(p " in bin_free_sentence(BinFree.of(sampled), cross_fitted=False)

@@ -310,7 +310,7 @@ def test_digits(demo: Demo, tmp_path: Path) -> None:
 def test_bars_have_the_intervals_of_the_page() -> None:
     bins = Bins((0, 4, 250, 1000), (0.0, 0.4, 0.7, 0.95), (0.0, 0.5, 0.5, 0.9))
     figure = pytest.importorskip("matplotlib.figure").Figure()
-    draw_reliability(figure, [Panel("model", bins)])
+    draw_reliability(figure, [Panel("model", bins, bins.ece)])
     diagram = figure.axes[0]
     [errors] = [each for each in diagram.containers if type(each).__name__ == "ErrorbarContainer"]
     drawn = [segment[:, 1] for segment in errors[2][0].get_segments()]

@@ -90,7 +90,10 @@ _asked = get_type_hints(CalibrateWords) | get_type_hints(tna_onnx.calibrate)
 _WORDS = ("method", "search", "map", "anchor", "predictions", "ets_loss", "map_objective", "quantized_head")
 
 _Map = Literal[("none", *MAPS)]
-_OutputKind = Literal["logits", "probabilities", "log_probabilities", "positive_probability", "positive_logit"]
+_OutputKind = Literal[
+    "logits", "probabilities", "log_probabilities", "positive_probability", "positive_logit", "label_probabilities",
+    "label_logits",
+]  # fmt: skip
 _Activation = Literal["none", "softmax", "log_softmax", "sigmoid"]
 
 

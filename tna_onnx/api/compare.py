@@ -247,6 +247,7 @@ def _reduced(run: _Run, first: _Run, bins: int, level: float) -> ComparedModel:
     agreement = _agreement(run, first)
     together = run.scores.pooled()
     differences: dict[str, Interval] = {}
+    what = "labels" if run.output.multi_label else "class"
     if run is not first:
         same = agreement == 1
         differences = paired_differences(first.scores, run.scores, bins, level=level, same_predictions=same)
@@ -261,7 +262,7 @@ def _reduced(run: _Run, first: _Run, bins: int, level: float) -> ComparedModel:
         bin_free=BinFree.of(run.scores, bins),
         agreement=agreement,
         differences=differences,
-        verdict=verdict_text(first.name, differences, agreement) if differences else "",
+        verdict=verdict_text(first.name, differences, agreement, what) if differences else "",
         preprocessing=run.preprocessing,
         provider=run.provider,
         decisions=run.decisions,
@@ -269,13 +270,13 @@ def _reduced(run: _Run, first: _Run, bins: int, level: float) -> ComparedModel:
 
 
 def _agreement(run: _Run, first: _Run) -> float:
-    """Share of samples with the same predicted class.
+    """Share of samples with the same predicted class, or of several labels a sample, with all of them the same.
 
     Models that number the classes differently (their class names stand in another order) have their classes matched by
     the labels of the samples; classes without samples then count as different.
     """
     if run.output.multi_label:
-        return float(np.mean(run.predicted == first.predicted))
+        return float(np.mean(np.all(run.predicted == first.predicted, axis=1)))
     number = np.arange(run.output.n_classes)
     if not np.array_equal(run.labels, first.labels):
         # no class has this number: classes without samples then agree with none

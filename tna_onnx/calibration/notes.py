@@ -121,7 +121,7 @@ def _label_notes(task: Task, outcome: Outcome, max_names: int = 8) -> list[str]:
         listed = ", ".join(names[c] for c in shared[:max_names])
         notes.append(
             f"{len(shared):,} of {task.readout.n_classes:,} labels have the temperature of all labels, as they lack "
-            f"samples for a fit of their own: {listed}{more}"
+            f"samples for a fit of their own, or their scores do not go with the labels: {listed}{more}"
         )
     return notes
 

@@ -121,13 +121,17 @@ def joined_columns(
         order: the model's own names of its labels, if known.
 
     Raises:
-        DataError: a column is missing, there are not as many as labels, or the model names them in another order.
+        DataError: a column is missing or named twice, there are not as many as labels, or the model names them in
+            another order.
     """
     if len(names) != n_labels:
         raise DataError(
             f"{where}: {len(names)} label columns ({listed(names)}) for a model with {n_labels} labels; name a column "
             "for each, in the order of the model's output"
         )
+    twice = [each for each in dict.fromkeys(names) if names.count(each) > 1]
+    if twice:
+        raise DataError(f"{where}: label column {listed(twice)} named twice; name one column for each label")
     missing = [each for each in names if each not in columns]
     if missing:
         raise DataError(f"{where}: no column {listed(missing)} for the labels; the columns are {listed(columns)}")

@@ -187,15 +187,16 @@ def class_output(
     Raises:
         UnsupportedModel: the graph does not tell.
     """
+    if output is None and head in model.outputs:
+        head, output = None, head
     # What the tool wrote counts only where the graph bears it out.
-    known = head_provenance(model, output or _output_of(model, head))
+    known = head_provenance(model, output)
     name = known.get("output")
     classes = known.get("classes", "")
-    if kind is None and output in (None, name):
-        kind = _TOLD.get(known.get("output_kind", ""))
-    if head is not None and head == name:
-        head = None
-        output = name
+    told = _TOLD.get(known.get("output_kind", ""))
+    # another head holds something else
+    if kind is None and told and output in (None, name) and _leads_to(model, head, name, told):
+        kind = told
     heads, refusals = find_heads(model, kind)
     if head is None and name is not None and output in (None, name):
         if any(candidate.output == name for candidate in heads):
@@ -211,9 +212,9 @@ def class_output(
     return output_of(choose_readout(model, output, kind))
 
 
-def _output_of(model: Model, word: str | None) -> str | None:
-    """Return the output that a word for a head names; None where it names a node."""
-    return word if word in model.outputs else None
+def _leads_to(model: Model, head: str | None, output: str | None, kind: str) -> bool:
+    """Tell whether a linear node, if one is named, is what an output comes from."""
+    return head is None or any((each.node, each.output) == (head, output) for each in find_heads(model, kind)[0])
 
 
 def _behind_map(model: Model, name: str, known: dict[str, str], classes: int) -> ClassOutput:

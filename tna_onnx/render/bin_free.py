@@ -47,15 +47,20 @@ def _p_values(*stages: BinFree) -> str:
     known = [p_text(it.cumulative.kuiper_p) for it in stages if it.cumulative.kuiper_p is not None]
     if not known:
         return "not defined"
-    # cross-fitted samples have none
+    # cross-fitted scores have none
     if len(known) < len(stages):
         return f"{known[0]} before"
     return " -> ".join(known)
 
 
-def bin_free_sentence(bin_free: BinFree) -> str:
-    """Say whether confidence and accuracy differ by more than chance, with the p-value of Kuiper's test."""
+def bin_free_sentence(bin_free: BinFree, *, cross_fitted: bool) -> str:
+    """Say whether confidence and accuracy differ by more than chance, with the p-value of Kuiper's test.
+
+    Without a p-value, say why: the scores are `cross_fitted`, or a sample has several predictions.
+    """
     p = bin_free.cumulative.kuiper_p
+    if p is None and not cross_fitted:
+        return "there is no p-value, because the predictions of one sample depend on one another"
     if p is None:
         return "cross-fitted samples have no p-value, because the errors of the folds partly cancel"
     text = p_text(p)

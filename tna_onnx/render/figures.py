@@ -16,7 +16,7 @@ from tna_onnx.data.optional import optional
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.render import candidates
 from tna_onnx.render.figure_files import STYLE, save_figure
-from tna_onnx.render.reliability import bars
+from tna_onnx.render.reliability import OF_CLASSES, OF_LABELS, DiagramWords, bars
 from tna_onnx.render.reliability_figure import BAR, OVER, Panel, draw_reliability
 from tna_onnx.results.details import Details, Scored
 from tna_onnx.results.report import Report
@@ -83,13 +83,14 @@ def write_figures(report: Report, folder: Path, formats: Sequence[str] = ("svg",
 
 def _figures(report: Report, details: Details) -> dict[str, Callable[[Any], None]]:
     """File name -> what draws on a figure."""
+    words = OF_LABELS if report.labels else OF_CLASSES
     panels = (
-        Panel("before", details.before, report.bin_free_before.corp.curve),
-        Panel("after", details.after, report.bin_free_after.corp.curve),
+        Panel("before", details.before, report.comparison.before.ece, report.bin_free_before.corp.curve),
+        Panel("after", details.after, report.comparison.after.ece, report.bin_free_after.corp.curve),
     )
     drawings: dict[str, Callable[[Any], None]] = {
-        "reliability": lambda figure: draw_reliability(figure, panels),
-        "confidence": lambda figure: _confidence(figure, details),
+        "reliability": lambda figure: draw_reliability(figure, panels, words),
+        "confidence": lambda figure: _confidence(figure, details, words),
         "risk-coverage": lambda figure: _risk(figure, details),
     }
     if len(details.steps) > 1:
@@ -101,8 +102,10 @@ def _figures(report: Report, details: Details) -> dict[str, Callable[[Any], None
     return drawings
 
 
-def _confidence(figure: Any, details: Details) -> None:
+def _confidence(figure: Any, details: Details, words: DiagramWords) -> None:
     """Share of the samples in each bin of confidence: right ones below, wrong ones on top."""
+    # a label that rightly does not hold is no error
+    sides = ("holds", "does not hold") if words == OF_LABELS else ("right", "wrong")
     panels = figure.subplots(1, 2, sharey=True)
     for axes, word, bins in zip(panels, ("before", "after"), (details.before, details.after), strict=True):
         drawn = bars(bins)
@@ -110,10 +113,10 @@ def _confidence(figure: Any, details: Details) -> None:
         total = max(1, sum(bins.count))
         right = [100 * bar.count * bar.height / total for bar in drawn]
         wrong = [100 * bar.count / total - share for bar, share in zip(drawn, right, strict=True)]
-        axes.bar(middles, right, drawn[0].width, label="right", **BAR)
-        axes.bar(middles, wrong, drawn[0].width, right, label="wrong", **OVER)
-        axes.set(xlim=(0, 1), xlabel="confidence", title=word)
-    panels[0].set_ylabel("samples, %")
+        axes.bar(middles, right, drawn[0].width, label=sides[0], **BAR)
+        axes.bar(middles, wrong, drawn[0].width, right, label=sides[1], **OVER)
+        axes.set(xlim=(0, 1), xlabel=words.against, title=word)
+    panels[0].set_ylabel(f"{words.counted}, %")
     panels[0].legend(loc="upper left")
 
 

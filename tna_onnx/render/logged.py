@@ -78,7 +78,7 @@ def metrics_of(report: Report) -> Iterator[tuple[str, float, int]]:
 
 
 def _bin_free_metrics(report: Report) -> Iterator[tuple[str, float]]:
-    """Calibration without bins, where it is known: cross-fitted samples have no p-value."""
+    """Calibration without bins, where it is known: some scores have no p-value (`BinFree.of`)."""
     for stage, found in (("before", report.bin_free_before), ("after", report.bin_free_after)):
         values = {
             "ece_debiased": found.ece_debiased,

@@ -16,6 +16,7 @@ from tna_onnx.render.html.calibration import to_html
 from tna_onnx.render.html.comparison import comparison_page
 from tna_onnx.render.html.short import evaluation_page, report_page
 from tna_onnx.render.html.study import study_page
+from tna_onnx.render.reliability import OF_CLASSES, OF_LABELS, DiagramWords
 from tna_onnx.render.reliability_figure import MOST_ABREAST, Panel, draw_reliability
 from tna_onnx.render.study_figures import figure_of
 from tna_onnx.results.comparison import ModelComparison
@@ -45,26 +46,33 @@ def figure(result: Any) -> Any:
         UsageError: matplotlib is missing.
     """
     if isinstance(result, Report):
+        words = OF_LABELS if result.labels else OF_CLASSES
         curves = (result.bin_free_before.corp.curve, result.bin_free_after.corp.curve)
         sides = (result.reliability.before, result.reliability.after)
-        return _reliability([Panel(*each) for each in zip(("before", "after"), sides, curves, strict=True)])
+        errors = (result.comparison.before.ece, result.comparison.after.ece)
+        return _reliability(
+            [Panel(*each) for each in zip(("before", "after"), sides, errors, curves, strict=True)], words
+        )
     if isinstance(result, Evaluation):
-        return _reliability([Panel(PurePath(result.model).name, result.reliability, result.bin_free.corp.curve)])
+        words = OF_LABELS if result.labels else OF_CLASSES
+        name = PurePath(result.model).name
+        return _reliability([Panel(name, result.reliability, result.metrics.ece, result.bin_free.corp.curve)], words)
     if isinstance(result, ModelComparison):
-        return _reliability([Panel(model.name, model.reliability) for model in result.models])
+        words = OF_LABELS if result.models[0].output_kind.startswith("label_") else OF_CLASSES
+        return _reliability([Panel(model.name, model.reliability, model.metrics.ece) for model in result.models], words)
     if isinstance(result, Studies):
         return {study.name: drawn for study in result.studies if (drawn := figure_of(study)) is not None}
     return figure_of(result)
 
 
-def _reliability(panels: Sequence[Panel]) -> Any:
+def _reliability(panels: Sequence[Panel], words: DiagramWords) -> Any:
     matplotlib = optional("matplotlib", "plot", "drawing figures")
     make = optional("matplotlib.figure", "plot", "drawing figures").Figure  # no pyplot: global state
     abreast = min(MOST_ABREAST, len(panels))
     width = _WIDTH * abreast if abreast > 1 else 1.5 * _WIDTH
     with matplotlib.rc_context(STYLE):
         drawn = make(figsize=(width, _HEIGHT * -(-len(panels) // abreast) + _LEGEND))
-        draw_reliability(drawn, panels)
+        draw_reliability(drawn, panels, words)
     return drawn
 
 

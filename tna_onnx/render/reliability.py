@@ -11,10 +11,29 @@ from dataclasses import dataclass
 from tna_onnx.numerics.proportions import consistent_range, wilson_interval
 from tna_onnx.numerics.reliability import Bins
 
-__all__ = ["FEW", "Bar", "bars", "short_count"]
+__all__ = ["FEW", "OF_CLASSES", "OF_EACH", "OF_LABELS", "Bar", "DiagramWords", "bars", "short_count"]
 
 FEW = 10
 """Bins with fewer samples are drawn pale: their interval is wider than half of the axis."""
+
+
+@dataclass(frozen=True)
+class DiagramWords:
+    """What bins hold: their height, what it stands against, and what is counted."""
+
+    what: str
+    against: str
+    counted: str
+
+
+OF_CLASSES = DiagramWords("accuracy", "confidence", "samples")
+"""The predicted class: whether it is right."""
+
+OF_EACH = DiagramWords("frequency", "probability", "samples")
+"""One class or label: whether it holds, for each of its probabilities."""
+
+OF_LABELS = DiagramWords("frequency", "probability", "labels of samples")
+"""All labels of samples that may have several, together."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 from tna_onnx.numerics.corp import BAND_LEVEL, Curve
 from tna_onnx.numerics.reliability import Bins
-from tna_onnx.render.reliability import Bar, bars
+from tna_onnx.render.reliability import OF_CLASSES, Bar, DiagramWords, bars
 
 __all__ = ["BAR", "MOST_ABREAST", "OVER", "Panel", "draw_reliability"]
 
@@ -27,14 +27,15 @@ MOST_ABREAST = 3
 
 @dataclass(frozen=True)
 class Panel:
-    """A diagram: its title, its bins, and the fit without bins where there is one."""
+    """A diagram: its title, its bins, the ECE of the metrics, and the fit without bins where there is one."""
 
     title: str
     bins: Bins
+    ece: float
     curve: Curve | None = None
 
 
-def draw_reliability(figure: Any, panels: Sequence[Panel]) -> None:
+def draw_reliability(figure: Any, panels: Sequence[Panel], words: DiagramWords = OF_CLASSES) -> None:
     """Accuracy of each bin and its gap to the confidence, and the fit without bins; below, the samples of each bin."""
     abreast = min(MOST_ABREAST, len(panels))
     rows = -(-len(panels) // abreast)
@@ -49,40 +50,40 @@ def draw_reliability(figure: Any, panels: Sequence[Panel]) -> None:
             diagram.set_visible(False)
             strip.set_visible(False)
             continue
-        _panel(diagram, strip, panels[k])
+        _panel(diagram, strip, panels[k], words)
         strip.set(ylim=(0, highest))
         if k % abreast == 0:
-            diagram.set_ylabel("accuracy")
-            strip.set_ylabel("samples")
+            diagram.set_ylabel(words.what)
+            strip.set_ylabel(words.counted)
     # three columns are as wide as two diagrams
     columns = 3 if abreast > 1 else 2
     figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=columns)
 
 
-def _panel(diagram: Any, strip: Any, panel: Panel) -> None:
+def _panel(diagram: Any, strip: Any, panel: Panel, words: DiagramWords) -> None:
     drawn = bars(panel.bins)
-    _diagram(diagram, drawn)
+    _diagram(diagram, drawn, words)
     if panel.curve is not None:
-        _without_bins(diagram, panel.curve)
+        _without_bins(diagram, panel.curve, words)
     else:
         _consistent(diagram, drawn)
     _intervals(diagram, drawn)
-    diagram.set_title(f"{panel.title}: ECE {100 * panel.bins.ece:.2f} %")
+    diagram.set_title(f"{panel.title}: ECE {100 * panel.ece:.2f} %")
     _counts(strip, drawn)
-    strip.set(xlabel="confidence")
+    strip.set(xlabel=words.against)
 
 
-def _diagram(axes: Any, drawn: Sequence[Bar]) -> None:
+def _diagram(axes: Any, drawn: Sequence[Bar], words: DiagramWords) -> None:
     """Bars of the accuracy, and on them the gaps to the confidence."""
     width = drawn[0].width
-    patches = axes.bar([bar.middle for bar in drawn], [bar.height for bar in drawn], width, label="accuracy", **BAR)
+    patches = axes.bar([bar.middle for bar in drawn], [bar.height for bar in drawn], width, label=words.what, **BAR)
     _fade(patches, drawn)
-    for label, look, sign in (("confidence too high", OVER, 1), ("too low", UNDER, -1)):
+    for label, look, sign in ((f"{words.against} too high", OVER, 1), ("too low", UNDER, -1)):
         gaps = [bar for bar in drawn if bar.count and bar.sign == sign]
         bottoms = [bar.height for bar in gaps]
         patches = axes.bar([bar.middle for bar in gaps], [bar.gap for bar in gaps], width, bottoms, label=label, **look)
         _fade(patches, gaps)
-    axes.plot((0, 1), (0, 1), color="#333333", linestyle="--", linewidth=0.9, label="confidence = accuracy")
+    axes.plot((0, 1), (0, 1), color="#333333", linestyle="--", linewidth=0.9, label=f"{words.against} = {words.what}")
     axes.set(xlim=(0, 1), ylim=(0, 1))
 
 
@@ -111,13 +112,13 @@ def _consistent(axes: Any, drawn: Sequence[Bar]) -> None:
     axes.bar([bar.middle for bar in filled], heights, drawn[0].width, lows, label=label, **_CONSISTENT)
 
 
-def _without_bins(axes: Any, curve: Curve) -> None:
+def _without_bins(axes: Any, curve: Curve, words: DiagramWords) -> None:
     """The isotonic fit, and behind the bars the band in which it lies for a calibrated model."""
     label = f"consistent with calibration ({100 * BAND_LEVEL:g} %)"
     axes.fill_between(curve.confidence, curve.low, curve.high, color="#d4d4d4", linewidth=0, zorder=0.9, label=label)
     for border in (curve.low, curve.high):
         axes.plot(curve.confidence, border, color="#555555", linewidth=0.5)
-    axes.plot(curve.confidence, curve.accuracy, color="#111111", label="accuracy without bins")
+    axes.plot(curve.confidence, curve.accuracy, color="#111111", label=f"{words.what} without bins")
 
 
 def _counts(axes: Any, drawn: Sequence[Bar]) -> None:

@@ -30,7 +30,8 @@ class ComparedModel:
         metrics: metrics on the samples.
         reliability: top-label reliability diagram, with the bins of the ECE.
         bin_free: calibration of the top label without bins.
-        agreement: share of samples for which it predicts the class that the baseline predicts, a fraction.
+        agreement: share of samples for which it predicts the class that the baseline predicts, or each of the labels, a
+            fraction.
         differences: this model minus the baseline for each metric, paired, with an interval; empty for the baseline.
         verdict: the differences in words; empty for the baseline.
         preprocessing: what was done to its images; None where values are used as they are.
@@ -102,8 +103,10 @@ class ModelComparison(Shown):
         return tuple(model for model in self.models if model.name != self.baseline)
 
 
-def verdict_text(baseline: str, differences: Mapping[str, Interval], agreement: float) -> str:
+def verdict_text(baseline: str, differences: Mapping[str, Interval], agreement: float, same: str = "class") -> str:
     """Say in words how a model differs from the baseline: by what counts, what it comes to first.
+
+    `same` is what samples have to have the same of, to agree.
 
     >>> worse = {name: Interval(0.1, 0.05, 0.2, 0.95) for name in ("ece", "nll")}
     >>> verdict_text("a.onnx", worse | {"accuracy": Interval(0.0, -0.1, 0.1, 0.95)}, 0.987)
@@ -113,17 +116,17 @@ def verdict_text(baseline: str, differences: Mapping[str, Interval], agreement: 
     for name, metric in METRICS.items():
         if name in differences:
             names[changed(name, differences[name])].append(metric.label)
-    same = f"the same class for {100 * agreement:.2f} % of samples"
+    agreed = f"the same {same} for {100 * agreement:.2f} % of samples"
     # nothing is significant: a list of every metric would say no more
     if not names[1] and not names[-1]:
-        return f"no significant difference from {baseline}; {same}"
+        return f"no significant difference from {baseline}; {agreed}"
     sides = [(1, "better"), (-1, "worse")]
     if Standing.of(differences).word == "worse":
         sides.reverse()
     parts = [f"{word} than {baseline} in {', '.join(names[side])}" for side, word in sides if names[side]]
     if names[0]:
         parts.append(f"no significant difference in {', '.join(names[0])}")
-    return "; ".join([*parts, same])
+    return "; ".join([*parts, agreed])
 
 
 def multiplicity_note(others: int, level: float) -> str:

@@ -46,7 +46,7 @@ def to_html(report: Report, command: str = "", sources: Mapping[str, str] | None
         ("result", "Result", result(report)),
         *decisions,
         ("reliability", "Reliability", reliability(report, details)),
-        ("confidence", "Confidence", confidence(details)),
+        ("confidence", "Confidence", confidence(report, details)),
         ("search", "Search over the angle", search(report, details)),
         ("angles", "Angles between features and class vectors", angles(report, details)),
         ("samples", "Samples to look at", samples(details)),

@@ -14,16 +14,16 @@ from tna_onnx.render.html.page import Section, render_page
 from tna_onnx.render.html.sections.decisions import decided
 from tna_onnx.render.html.svg import MARKERS, IntervalBar
 from tna_onnx.render.html.words import (
-    CURVE_KEYS,
-    GAP_KEYS,
     LOOKS,
     bins_table,
+    diagram_keys,
     interval_cell,
     metric_title,
     reach_of,
     recipe_text,
     versions_text,
 )
+from tna_onnx.render.reliability import OF_CLASSES, OF_LABELS, DiagramWords
 from tna_onnx.results.comparison import ComparedModel, ModelComparison
 
 __all__ = ["comparison_page"]
@@ -65,6 +65,7 @@ class Differences:
 class Reliability:
     """Diagrams of every model, and the first ones as lines; `left_out` models have no line."""
 
+    several: bool
     keys: tuple[Key, ...]
     figures: tuple[Figure, ...]
     bin_free: Table
@@ -151,30 +152,32 @@ def _difference_row(name: str, model: ComparedModel, reach: float) -> tuple[str 
 
 
 def _reliability(comparison: ModelComparison) -> Reliability:
+    words = OF_LABELS if comparison.models[0].output_kind.startswith("label_") else OF_CLASSES
     # colours, then colours with dashes: further lines could not be told apart
     drawn = comparison.models[: 2 * _COLOURS]
     # said on the page: a model without a line must not be missed
     left_out = len(comparison.models) - len(drawn)
     lines = [line for k, model in enumerate(drawn) if (line := _line(k, model)).points]
-    diagonal = Series("confidence is accuracy", ((0.0, 0.0), (1.0, 1.0)), "key dashed")
+    diagonal = Series(f"{words.against} is {words.what}", ((0.0, 0.0), (1.0, 1.0)), "key dashed")
     overlay = line_chart(
         [diagonal, *lines],
         "Reliability of all models",
-        "mean confidence",
-        "accuracy",
+        f"mean {words.against}",
+        words.what,
         x_range=(0.0, 1.0),
         y_range=(0.0, 1.0),
     )
     return Reliability(
-        (*GAP_KEYS, *CURVE_KEYS),
-        tuple(map(_diagram, comparison.models)),
+        words == OF_LABELS,
+        diagram_keys(words),
+        tuple(_diagram(model, words) for model in comparison.models),
         _bin_free(comparison),
         _MIN_SAMPLES,
         len(drawn),
         left_out,
         tuple(line_key(line.look, line.name) for line in (*lines, diagonal)),
         Figure(overlay),
-        tuple(bins_table(model.reliability, f"Bins of {model.name}") for model in comparison.models),
+        tuple(bins_table(model.reliability, f"Bins of {model.name}", words) for model in comparison.models),
     )
 
 
@@ -183,9 +186,9 @@ def _bin_free(comparison: ModelComparison) -> Table:
     return table(("", *(model.name for model in comparison.models)), rows, "Without bins")
 
 
-def _diagram(model: ComparedModel) -> Figure:
+def _diagram(model: ComparedModel, words: DiagramWords) -> Figure:
     curve = model.bin_free.corp.curve
-    drawing = reliability_diagram(model.reliability, f"Reliability of {model.name}", curve=curve)
+    drawing = reliability_diagram(model.reliability, f"Reliability of {model.name}", words, curve=curve)
     return Figure(drawing, f"{model.name}: ECE {100 * model.metrics.ece:.2f} %")
 
 

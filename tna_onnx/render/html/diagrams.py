@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from tna_onnx.numerics.corp import Curve
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.render.html.svg import Axes, Frame, Mark, Segment, range_from_zero, ticks
-from tna_onnx.render.reliability import Bar, bars, short_count
+from tna_onnx.render.reliability import OF_CLASSES, Bar, DiagramWords, bars, short_count
 
 __all__ = ["Histogram", "ReliabilityDiagram", "confidence_histogram", "reliability_diagram"]
 
@@ -51,15 +51,14 @@ class Histogram:
 
 
 def reliability_diagram(
-    bins: Bins, title: str, what: str = "accuracy", against: str = "confidence", curve: Curve | None = None
+    bins: Bins, title: str, words: DiagramWords = OF_CLASSES, curve: Curve | None = None
 ) -> ReliabilityDiagram:
     """Share that came true against confidence, per bin, with the gap to the diagonal and the samples of each bin.
 
     Args:
         bins: to draw.
         title: of the drawing.
-        what: name of the vertical axis.
-        against: name of the horizontal axis.
+        words: names of the axes, and of what is counted.
         curve: the same without bins.
     """
     frame = Frame((0, 1), (0, 1), bottom=236)
@@ -68,13 +67,13 @@ def reliability_diagram(
     # an empty bin has no accuracy: a bar of height 0 would claim one
     filled = [bar for bar in bars(bins) if bar.count]
     total = sum(bins.count)
-    listed = "; ".join(f"{_range(bar)}: {bar.count:,} samples, {what} {bar.height:.2f}" for bar in filled)
+    listed = "; ".join(f"{_range(bar)}: {bar.count:,} {words.counted}, {words.what} {bar.height:.2f}" for bar in filled)
     return ReliabilityDiagram(
         title,
-        f"Bars of {what} per bin of {against}. {listed}.",
-        frame.axes("", what, y_ticks=_FIFTHS),
-        strip.axes(against, "", x_ticks=_FIFTHS),
-        tuple(_reliability_mark(frame, strip, bar, total, (what, against), not curve) for bar in filled),
+        f"Bars of {words.what} per bin of {words.against}. {listed}.",
+        frame.axes("", words.what, y_ticks=_FIFTHS),
+        strip.axes(words.against, "", x_ticks=_FIFTHS),
+        tuple(_reliability_mark(frame, strip, bar, total, words, not curve) for bar in filled),
         frame.segment("diagonal", (0, 0), (1, 1)),
         f"{frame.left} {frame.right} {frame.top} {frame.bottom} {strip.top} {strip.bottom}",
         frame.area(curve.confidence, curve.low, curve.high) if curve else "",
@@ -82,11 +81,8 @@ def reliability_diagram(
     )
 
 
-def _reliability_mark(
-    frame: Frame, strip: Frame, bar: Bar, total: int, names: tuple[str, str], consistent: bool
-) -> Mark:
+def _reliability_mark(frame: Frame, strip: Frame, bar: Bar, total: int, words: DiagramWords, consistent: bool) -> Mark:
     """Draw a bar with its gap and interval; `consistent` adds where calibration would put it."""
-    what, against = names
     sides = (bar.left, bar.right)
     # The hit area comes first: it is as high as the axes, so that small bars can be hovered.
     rects = [frame.rect("hit-area", sides, 0, 1)]
@@ -102,8 +98,8 @@ def _reliability_mark(
         rects.append(frame.rect("consistent-border", sides, *bar.consistent))
     low, high = bar.interval
     hover = (
-        f"{against} {_range(bar)}: {bar.count:,} samples ({bar.count / total:.1%}), "
-        f"mean {against} {bar.confidence:.3f}, {what} {bar.height:.3f} ({low:.3f} to {high:.3f})"
+        f"{words.against} {_range(bar)}: {bar.count:,} {words.counted} ({bar.count / total:.1%}), "
+        f"mean {words.against} {bar.confidence:.3f}, {words.what} {bar.height:.3f} ({low:.3f} to {high:.3f})"
     )
     count = ""
     if bar.width >= _MIN_COUNTED_WIDTH:
@@ -120,13 +116,21 @@ def _whisker(frame: Frame, bar: Bar) -> tuple[Segment, ...]:
     return (Segment("whisker", x, low, x, high), *ends)
 
 
-def confidence_histogram(bins: Bins, title: str, highest: float) -> Histogram:
+def confidence_histogram(
+    bins: Bins,
+    title: str,
+    highest: float,
+    words: DiagramWords = OF_CLASSES,
+    sides: tuple[str, str] = ("right", "wrong"),
+) -> Histogram:
     """Share of the samples in each bin of confidence: right predictions below, wrong ones on top.
 
     Args:
         bins: to draw.
         title: of the drawing.
         highest: percentage up to which the axis goes, so that two drawings can have the same.
+        words: names of what is drawn.
+        sides: what is true of the lower and of the upper part.
     """
     top = range_from_zero(highest)
     frame = Frame((0, 1), (0, top))
@@ -134,13 +138,13 @@ def confidence_histogram(bins: Bins, title: str, highest: float) -> Histogram:
     right = round(sum(bar.count * bar.height for bar in bars(bins)))
     return Histogram(
         title,
-        f"{total:,} samples, {right:,} of them right.",
-        frame.axes("confidence", "samples, %", x_ticks=_FIFTHS, y_ticks=ticks(0, top)),
-        tuple(_histogram_mark(frame, bar, total) for bar in bars(bins) if bar.count),
+        f"{total:,} {words.counted}, {right:,} of them: {sides[0]}.",
+        frame.axes(words.against, f"{words.counted}, %", x_ticks=_FIFTHS, y_ticks=ticks(0, top)),
+        tuple(_histogram_mark(frame, bar, total, words, sides) for bar in bars(bins) if bar.count),
     )
 
 
-def _histogram_mark(frame: Frame, bar: Bar, total: int) -> Mark:
+def _histogram_mark(frame: Frame, bar: Bar, total: int, words: DiagramWords, names: tuple[str, str]) -> Mark:
     sides = (bar.left, bar.right)
     right = round(bar.count * bar.height)
     share = 100 * bar.count / total
@@ -150,7 +154,7 @@ def _histogram_mark(frame: Frame, bar: Bar, total: int) -> Mark:
         frame.rect("accuracy", sides, 0, share_right),
         frame.rect("over", sides, share_right, share),
     )
-    return Mark(f"confidence {_range(bar)}: {right:,} right, {bar.count - right:,} wrong", rects)
+    return Mark(f"{words.against} {_range(bar)}: {right:,} {names[0]}, {bar.count - right:,} {names[1]}", rects)
 
 
 def _range(bar: Bar) -> str:

@@ -13,14 +13,14 @@ from tna_onnx.render.html.diagrams import reliability_diagram
 from tna_onnx.render.html.page import Section, render_page
 from tna_onnx.render.html.sections.result import result
 from tna_onnx.render.html.words import (
-    CURVE_KEYS,
-    GAP_KEYS,
     bins_table,
     capital,
+    diagram_keys,
     metric_title,
     recipe_text,
     versions_text,
 )
+from tna_onnx.render.reliability import OF_CLASSES, OF_LABELS
 from tna_onnx.results.bin_free import BinFree
 from tna_onnx.results.evaluation import Evaluation
 from tna_onnx.results.report import Report
@@ -43,6 +43,7 @@ class Reliability:
     """Diagrams with their numbers, and what there is without bins."""
 
     data: str
+    several: bool
     keys: tuple[Key, ...]
     figures: tuple[Figure, ...]
     numbers: tuple[Table, ...]
@@ -64,10 +65,15 @@ def evaluation_page(evaluation: Evaluation) -> str:
         Term("Preprocessing", recipe_text(evaluation.preprocessing)),
         Term("Provider obtained", evaluation.provider),
     )
-    sides = [("Reliability", evaluation.reliability, evaluation.bin_free)]
+    sides = [("Reliability", evaluation.reliability, metrics.ece, evaluation.bin_free)]
     sections = [
         Section("result", "Result", "short/result.html", measured),
-        Section("reliability", "Reliability", "short/reliability.html", _reliability(evaluation.data, sides)),
+        Section(
+            "reliability",
+            "Reliability",
+            "short/reliability.html",
+            _reliability(evaluation.data, sides, several=bool(evaluation.labels)),
+        ),
         Section("run", "How it was made", "short/run.html", terms),
     ]
     return render_page(f"Evaluation of {PurePath(evaluation.model).name}", sections, "")
@@ -76,8 +82,8 @@ def evaluation_page(evaluation: Evaluation) -> str:
 def report_page(report: Report) -> str:
     """Write a report without details as a page."""
     sides = [
-        ("Before", report.reliability.before, report.bin_free_before),
-        ("After", report.reliability.after, report.bin_free_after),
+        ("Before", report.reliability.before, report.comparison.before.ece, report.bin_free_before),
+        ("After", report.reliability.after, report.comparison.after.ece, report.bin_free_after),
     ]
     data = f"{report.comparison.data}, {report.comparison.how}"
     terms = (
@@ -92,22 +98,29 @@ def report_page(report: Report) -> str:
     )
     sections = [
         Section("result", "Result", "calibration/result.html", result(report)),
-        Section("reliability", "Reliability", "short/reliability.html", _reliability(data, sides)),
+        Section(
+            "reliability",
+            "Reliability",
+            "short/reliability.html",
+            _reliability(data, sides, several=bool(report.labels)),
+        ),
         Section("run", "How it was made", "short/run.html", terms),
     ]
     return render_page(f"Calibration of {PurePath(report.model).name}", sections, report.versions.get("tna-onnx", ""))
 
 
-def _reliability(data: str, sides: list[tuple[str, Bins, BinFree]]) -> Reliability:
-    heads = ("", *(word.lower() for word, _, _ in sides)) if len(sides) > 1 else ("", "value")
+def _reliability(data: str, sides: list[tuple[str, Bins, float, BinFree]], *, several: bool) -> Reliability:
+    words = OF_LABELS if several else OF_CLASSES
+    heads = ("", *(word.lower() for word, _, _, _ in sides)) if len(sides) > 1 else ("", "value")
     figures = []
-    for word, bins, bin_free in sides:
-        drawing = reliability_diagram(bins, f"Reliability {word.lower()}", curve=bin_free.corp.curve)
-        figures.append(Figure(drawing, f"{word}: ECE {100 * bins.ece:.2f} %"))
+    for word, bins, ece, bin_free in sides:
+        drawing = reliability_diagram(bins, f"Reliability {word.lower()}", words, curve=bin_free.corp.curve)
+        figures.append(Figure(drawing, f"{word}: ECE {100 * ece:.2f} %"))
     return Reliability(
         data,
-        (*GAP_KEYS, *CURVE_KEYS),
+        several,
+        diagram_keys(words),
         tuple(figures),
-        tuple(bins_table(bins, f"Bins {word.lower()}") for word, bins, _ in sides),
-        table(heads, bin_free_rows(*(bin_free for _, _, bin_free in sides)), "Without bins"),
+        tuple(bins_table(bins, f"Bins {word.lower()}", words) for word, bins, _, _ in sides),
+        table(heads, bin_free_rows(*(bin_free for _, _, _, bin_free in sides)), "Without bins"),
     )

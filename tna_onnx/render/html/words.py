@@ -8,18 +8,18 @@ from tna_onnx.numerics.corp import BAND_LEVEL
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Interval
 from tna_onnx.numerics.reliability import Bins
-from tna_onnx.render.html.blocks import Table, area_key, interval_key, line_key, table
+from tna_onnx.render.html.blocks import Key, Table, area_key, interval_key, line_key, table
 from tna_onnx.render.html.svg import IntervalBar, interval_bar
-from tna_onnx.render.reliability import FEW, bars
+from tna_onnx.render.reliability import FEW, OF_CLASSES, DiagramWords, bars
 from tna_onnx.results.standing import Word, changed
 
 __all__ = [
     "CONSISTENT_KEY",
-    "CURVE_KEYS",
-    "GAP_KEYS",
     "LOOKS",
     "bins_table",
     "capital",
+    "diagram_keys",
+    "gap_keys",
     "interval_cell",
     "metric_title",
     "plain",
@@ -27,21 +27,6 @@ __all__ = [
     "recipe_text",
     "versions_text",
 ]
-
-GAP_KEYS = (
-    area_key("accuracy", "accuracy"),
-    area_key("over", "confidence too high"),
-    area_key("under", "too low"),
-    interval_key("whisker", "95 % interval"),
-    area_key("accuracy weak", f"fewer than {FEW} samples"),
-)
-"""Legend of a reliability diagram."""
-
-CURVE_KEYS = (
-    line_key("fit", "accuracy without bins"),
-    area_key("band", f"consistent with calibration ({100 * BAND_LEVEL:g} %)"),
-)
-"""Further entries where there is a fit without bins, and where it lies if the model is calibrated."""
 
 CONSISTENT_KEY = area_key("consistent", "consistent with calibration (95 %)")
 """Further entry for diagrams whose bars show where calibrated ones would end."""
@@ -64,7 +49,27 @@ def metric_title(name: str) -> str:
     return capital(METRICS[name].title)
 
 
-def bins_table(bins: Bins, caption: str) -> Table:
+def gap_keys(words: DiagramWords) -> tuple[Key, ...]:
+    """Return the legend of a reliability diagram."""
+    return (
+        area_key("accuracy", words.what),
+        area_key("over", f"{words.against} too high"),
+        area_key("under", "too low"),
+        interval_key("whisker", "95 % interval"),
+        area_key("accuracy weak", f"fewer than {FEW} {words.counted}"),
+    )
+
+
+def diagram_keys(words: DiagramWords) -> tuple[Key, ...]:
+    """Return the legend where there is a fit without bins too, and where it lies if the model is calibrated."""
+    return (
+        *gap_keys(words),
+        line_key("fit", f"{words.what} without bins"),
+        area_key("band", f"consistent with calibration ({100 * BAND_LEVEL:g} %)"),
+    )
+
+
+def bins_table(bins: Bins, caption: str, words: DiagramWords = OF_CLASSES) -> Table:
     """Return the numbers of a reliability diagram."""
     rows = []
     for bar in bars(bins):
@@ -73,7 +78,7 @@ def bins_table(bins: Bins, caption: str) -> Table:
             low, high = bar.interval
             means = (f"{bar.confidence:.4f}", f"{bar.height:.4f}", f"{low:.4f} to {high:.4f}")
         rows.append((f"{bar.left:.3f} to {bar.right:.3f}", f"{bar.count:,}", *means))
-    return table(("bin", "samples", "mean confidence", "accuracy", "95 % interval"), rows, caption)
+    return table(("bin", words.counted, f"mean {words.against}", words.what, "95 % interval"), rows, caption)
 
 
 def interval_cell(name: str, d: Interval, reach: float, open_word: str) -> IntervalBar:

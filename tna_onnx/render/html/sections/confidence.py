@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tna_onnx.numerics.reliability import Bins
 from tna_onnx.render.html.blocks import Figure, Key, Table, area_key, line_key, table
 from tna_onnx.render.html.charts import Series, line_chart
 from tna_onnx.render.html.diagrams import confidence_histogram
+from tna_onnx.render.reliability import OF_CLASSES, OF_LABELS
 from tna_onnx.results.details import Details
+from tna_onnx.results.report import Report
 from tna_onnx.results.risk_coverage import RiskCoverage
 
 __all__ = ["Confidence", "confidence"]
@@ -23,6 +24,7 @@ _MIN_TIED = 0.02
 class Confidence:
     """What the section shows. `tied` are sentences that say why a curve begins late."""
 
+    several: bool
     keys: tuple[Key, ...]
     histograms: tuple[Figure, Figure]
     tied: tuple[str, ...]
@@ -30,27 +32,33 @@ class Confidence:
     risks: Table
 
 
-def confidence(details: Details) -> Confidence:
+def confidence(report: Report, details: Details) -> Confidence:
     """Return the values of the section."""
+    words = OF_CLASSES
+    sides = ("right", "wrong")
+    if report.labels:
+        # a label that rightly does not hold is no error
+        words = OF_LABELS
+        sides = ("holds", "does not hold")
     # One axis for both, so that their heights can be compared.
     highest = 100 * max(max(bins.count) / sum(bins.count) for bins in (details.before, details.after))
     curves = {"before": details.risk_before, "after": details.risk_after}
     return Confidence(
+        bool(report.labels),
         (
-            area_key("accuracy", "right"),
-            area_key("over", "wrong"),
+            area_key("accuracy", sides[0]),
+            area_key("over", sides[1]),
             line_key("before", "before"),
             line_key("after", "after"),
         ),
-        (_histogram(details.before, "before", highest), _histogram(details.after, "after", highest)),
+        (
+            Figure(confidence_histogram(details.before, "Confidences before", highest, words, sides), "Before"),
+            Figure(confidence_histogram(details.after, "Confidences after", highest, words, sides), "After"),
+        ),
         tuple(text for word, curve in curves.items() for text in _tied(word, curve)),
         _risk_chart(curves),
         _risk_table(curves),
     )
-
-
-def _histogram(bins: Bins, word: str, highest: float) -> Figure:
-    return Figure(confidence_histogram(bins, f"Confidences {word}", highest), word.capitalize())
 
 
 def _tied(word: str, curve: RiskCoverage) -> tuple[str, ...]:

@@ -15,8 +15,8 @@ from tna_onnx.render.html.blocks import Figure, Key, Table, table
 from tna_onnx.render.html.diagrams import reliability_diagram
 from tna_onnx.render.html.sections.classes import classes_table
 from tna_onnx.render.html.sections.phrases import data_text
-from tna_onnx.render.html.words import CONSISTENT_KEY, CURVE_KEYS, GAP_KEYS, bins_table
-from tna_onnx.render.reliability import FEW
+from tna_onnx.render.html.words import CONSISTENT_KEY, bins_table, diagram_keys, gap_keys
+from tna_onnx.render.reliability import FEW, OF_CLASSES, OF_EACH, OF_LABELS, DiagramWords
 from tna_onnx.results.bin_free import BinFree
 from tna_onnx.results.details import ClassBins, Details
 from tna_onnx.results.report import Report
@@ -83,6 +83,7 @@ class Reliability:
     data: str
     how: str
     tested: tuple[str, str]
+    several: bool
     keys: tuple[Key, ...]
     figures: Pair
     numbers: tuple[Table, Table]
@@ -92,23 +93,29 @@ class Reliability:
 
 def reliability(report: Report, details: Details) -> Reliability:
     """Return the values of the section."""
+    words = OF_LABELS if report.labels else OF_CLASSES
+    cross_fitted = report.comparison.how == "cross-fitted"
     return Reliability(
         report.comparison.data,
         report.comparison.how,
-        (bin_free_sentence(report.bin_free_before), bin_free_sentence(report.bin_free_after)),
-        (*GAP_KEYS, *CURVE_KEYS),
         (
-            _top_label(details.before, report.bin_free_before, report.comparison.before.ece, "before"),
-            _top_label(details.after, report.bin_free_after, report.comparison.after.ece, "after"),
+            bin_free_sentence(report.bin_free_before, cross_fitted=False),
+            bin_free_sentence(report.bin_free_after, cross_fitted=cross_fitted),
         ),
-        (bins_table(details.before, "Bins before"), bins_table(details.after, "Bins after")),
+        bool(report.labels),
+        diagram_keys(words),
+        (
+            _top_label(details.before, report.bin_free_before, report.comparison.before.ece, "before", words),
+            _top_label(details.after, report.bin_free_after, report.comparison.after.ece, "after", words),
+        ),
+        (bins_table(details.before, "Bins before", words), bins_table(details.after, "Bins after", words)),
         table(("", "before", "after"), bin_free_rows(report.bin_free_before, report.bin_free_after), "Without bins"),
         _classes(details),
     )
 
 
-def _top_label(bins: Bins, bin_free: BinFree, ece: float, word: str) -> Figure:
-    drawing = reliability_diagram(bins, f"Reliability {word}", curve=bin_free.corp.curve)
+def _top_label(bins: Bins, bin_free: BinFree, ece: float, word: str, words: DiagramWords) -> Figure:
+    drawing = reliability_diagram(bins, f"Reliability {word}", words, curve=bin_free.corp.curve)
     # the ECE of the first table: cross-fitted, it is corrected, and is not what the bars add up to
     return Figure(drawing, f"{word.capitalize()}: ECE {100 * ece:.2f} %")
 
@@ -132,7 +139,7 @@ def _classes(details: Details) -> Classes:
         len(classes[0].before.count),
         Z,
         FEW,
-        (*GAP_KEYS, CONSISTENT_KEY),
+        (*gap_keys(OF_EACH), CONSISTENT_KEY),
         summary,
         tuple(map(_pair, drawn)),
         classes_table(classes),
@@ -145,7 +152,7 @@ def _pair(c: ClassBins) -> Pair:
 
 
 def _class_figure(name: str, word: str, bins: Bins) -> Figure:
-    drawing = reliability_diagram(bins, f"Class {name}, {word}", "frequency", "probability")
+    drawing = reliability_diagram(bins, f"Class {name}, {word}", OF_EACH)
     return Figure(drawing, f"Class {name} {word}: gap {_gap(bins)} %")
 
 

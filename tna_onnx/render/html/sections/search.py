@@ -24,6 +24,7 @@ from tna_onnx.render.html.charts import Series, chart_x, line_chart
 from tna_onnx.render.html.diagrams import ReliabilityDiagram, reliability_diagram
 from tna_onnx.render.html.sections.phrases import data_text, members_text
 from tna_onnx.render.html.svg import MARKERS
+from tna_onnx.render.reliability import OF_CLASSES, OF_LABELS
 from tna_onnx.results.details import Details, Scored, Step
 from tna_onnx.results.report import Report
 
@@ -68,7 +69,7 @@ def search(report: Report, details: Details) -> Search | None:
     # the original weight alone: nothing was searched
     if len(details.steps) < 2:
         return None
-    stops = _stops(details)
+    stops = _stops(details, several=bool(report.labels))
     return Search(
         "each with the map fitted for it" if details.with_map else "before any map",
         f"{100 * MAX_DROP:.0f}",
@@ -226,7 +227,7 @@ def _lines(details: Details, value: Callable[[Scored], float]) -> list[Series]:
     return lines
 
 
-def _stops(details: Details) -> tuple[Stop, ...]:
+def _stops(details: Details, *, several: bool) -> tuple[Stop, ...]:
     """One diagram for each angle; of several at an angle, the chosen one, else that of the most members."""
     chosen = details.steps[details.chosen]
     by_angle: dict[float, Step] = {}
@@ -236,17 +237,21 @@ def _stops(details: Details) -> tuple[Stop, ...]:
             by_angle[step.angle] = step
     # The page's script moves the charts' cursor to the stop, so both have one range.
     x_range = _x_range(details)
-    return tuple(_stop(step, step is chosen, x_range) for step in by_angle.values())
+    return tuple(_stop(step, step is chosen, x_range, several=several) for step in by_angle.values())
 
 
-def _stop(step: Step, chosen: bool, x_range: tuple[float, float]) -> Stop:
+def _stop(step: Step, chosen: bool, x_range: tuple[float, float], *, several: bool) -> Stop:
     text = "0°: not tilted"
     if step.angle:
         text = f"{step.angle:g}°, {members_text(step.members)} members"
-    text += f", ECE {100 * step.shown.bins.ece:.2f} %, accuracy {100 * step.shown.accuracy:.2f} %"
+    # of several labels, these bins hold all of them, and the ECE of the report is a mean over labels
+    if not several:
+        text += f", ECE {100 * step.shown.bins.ece:.2f} %"
+    text += f", accuracy {100 * step.shown.accuracy:.2f} %"
     if chosen:
         text += " (chosen)"
-    drawing = reliability_diagram(step.shown.bins, f"Reliability at {step.angle:g} degrees")
+    words = OF_LABELS if several else OF_CLASSES
+    drawing = reliability_diagram(step.shown.bins, f"Reliability at {step.angle:g} degrees", words)
     return Stop(text, chart_x(step.angle, x_range), chosen, drawing)
 
 
