@@ -257,7 +257,7 @@ def test_a_dry_run_says_what_a_run_writes_and_writes_nothing(small: Small, tmp_p
     assert real.exit_code == 0
     done = json.loads((tmp_path / "r.json").read_text())
     assert output.exists()
-    assert {k for k in done if done[k] != planned[k]} == {"output", "notes", "dry_run"}
+    assert {k for k in done if done[k] != planned[k]} == {"output", "output_sha256", "notes", "dry_run"}
     assert (planned["output"], planned["dry_run"]) == ("", True)
 
     old, new = onnx.load(model).graph, onnx.load(output).graph

@@ -161,11 +161,15 @@ def test_models_in_memory(small: Small, written: Callable[[str], Path]) -> None:
     assert found.original == "the model in memory"
 
 
+# parts of the argument `device`
+DEVICE = ("tf32", "gpu_memory")
+
+
 def test_every_option_is_an_argument_of_the_function() -> None:
     flags = {p.name for p in group.commands["verify"].params}
     preprocessing = {"preset", "resize", "crop", "scale", "mean", "std", "layout", "color", "interpolation", "crop_pct"}
     words = arguments_of(tna_onnx.verify)
-    assert flags - preprocessing - {"json_file", "quiet", "config", "verbose", "positional_data"} == words
+    assert flags - preprocessing - {"json_file", "quiet", "config", "verbose", "positional_data", *DEVICE} == words
     assert cli("verify", "--help").exit_code == 0
 
 

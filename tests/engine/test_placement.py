@@ -16,7 +16,7 @@ from tna_onnx.engine import sent
 from tna_onnx.engine.logits import HeadLogits, score_all
 from tna_onnx.engine.placement import Host, OnDevice, float32_products, placement_of
 from tna_onnx.extraction.table import FeatureTable
-from tna_onnx.maps import MAPS
+from tna_onnx.maps import MAPS, maps_of
 from tna_onnx.numerics.ops import to_host
 from tna_onnx.runtime import Device
 from tna_onnx.search.settings import SearchSettings
@@ -60,7 +60,7 @@ def _noise() -> Any:
     return 2 * np.random.default_rng(1).gumbel(size=(N, 2))
 
 
-@pytest.mark.parametrize("name", MAPS)
+@pytest.mark.parametrize("name", sorted({*maps_of(2), *maps_of(3)}))
 def test_maps_are_those_of_numpy(torch: Any, problem: tuple[FeatureTable, Any, Any], name: str) -> None:
     store, weight, bias = problem
     if MAPS[name].binary:

@@ -168,11 +168,11 @@ def _job_of(job: Job, turn: Turn) -> Job:
     )
 
 
-def _of_the_file(report: Report, written: str, digest: str, job: Job) -> Report:
+def _of_the_file(report: Report, target: Path, written: str, digest: str, job: Job) -> Report:
     """Return the report of a head on the file of all heads; that of its own turn is gone."""
     changes = report.changes
     if changes is not None:
-        changes = replace(changes, target=written)
+        changes = replace(changes, target=str(target))
     return replace(report, output=written, output_sha256=digest, dry_run=job.dry_run, changes=changes)
 
 
@@ -190,7 +190,7 @@ def _result(job: Job, model: Model, target: Path, reports: dict[str, Report]) ->
     written = "" if missed or job.dry_run else str(target)
     # the last turn wrote the file of all
     digest = [*reports.values()][-1].output_sha256 if written else ""
-    heads = {name: _of_the_file(each, written, digest, job) for name, each in reports.items()}
+    heads = {name: _of_the_file(each, target, written, digest, job) for name, each in reports.items()}
     result = HeadReports(model.name, model.sha256, written, heads, job.dry_run, missed)
     if missed:
         raise GateMissed(result, "; no file was written")
