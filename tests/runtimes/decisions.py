@@ -166,7 +166,9 @@ def run_tvm(path: Path, x: np.ndarray, dials: Outputs) -> Outputs:
         # of operators that it does not know, each part of it raises what it likes
         except Exception as error:
             raise DoesNotRun(str(error)) from error
-    return {name: values.numpy() for name, values in zip(_names(path)[1], found, strict=True)}
+    # of one output a tensor, of several a list
+    each = [found] if hasattr(found, "numpy") else found
+    return {name: values.numpy() for name, values in zip(_names(path)[1], each, strict=True)}
 
 
 def run_onnx2torch(path: Path, x: np.ndarray, dials: Outputs) -> Outputs:
