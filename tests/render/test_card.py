@@ -14,6 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import tna_onnx
+from tests.calibration import test_label_models as label_models
 from tests.conftest import Small
 from tests.support import PLAIN, cli
 from tna_onnx.render.card import MARK, CardWords, _yaml, model_card
@@ -215,3 +216,18 @@ def test_yaml_reads_what_was_written(values: dict[str, Any]) -> None:
         return printable(value) if isinstance(value, str) else value
 
     assert yaml.safe_load("".join(_yaml(values))) == shown(values)
+
+
+def test_several_labels_a_sample_are_said(tmp_path: Path) -> None:
+    """A mean over labels is another number than the metric of classes under that name."""
+    report = tna_onnx.calibrate(
+        label_models.model(),
+        label_models.samples(600, 1),
+        search="none",
+        map="ts",
+        output=tmp_path / "o.onnx",
+        device="cpu",
+    )
+    text = model_card(stored_report(report), CardWords())
+    assert "each metric is the mean over the labels" in text
+    assert text.count("(mean over labels, ") == 5

@@ -228,6 +228,8 @@ def _is_multi_label(kind: str | None, walked: Walked, columns: int, class_axis: 
     if kind in LABEL_KINDS and (walked.activation not in ("none", "sigmoid") or walked.holds != "logits"):
         raise Refused(f"--output-kind {kind}: the graph gives one class a sample there ({walked.activation})")
     several = kind in LABEL_KINDS or (walked.activation == "sigmoid" and not walked.paired and columns != 1)
+    if kind in LABEL_KINDS and class_axis != ONE:
+        raise Refused(f"--output-kind {kind}: expected an output (N, C), one number a label; this one has further axes")
     if several and class_axis != ONE:
         raise Refused(f"{columns or 'several'} {MULTI_LABEL}")
     if several and columns < 2:

@@ -107,6 +107,8 @@ def _metric(change: Change, report: StoredReport) -> dict[str, Any]:
     # fractions and nats, as in the JSON of the report
     unit = "fraction" if row.unit == "%" else row.unit
     words = [report.how, f"N = {report.samples}", *([unit] if unit else [])]
+    if report.labels:
+        words.insert(0, "mean over labels")
     entry: dict[str, Any] = {
         "type": change.metric,
         "value": change.after,
@@ -175,6 +177,8 @@ def _body(report: StoredReport, figures: Sequence[str]) -> Iterator[str]:
 def _table(report: StoredReport) -> Iterator[str]:
     level = next((100 * change.interval.level for change in report.changes), 95.0)
     yield f"On {_code(report.data)}, {report.how}: N = {report.samples:,}, {report.bins} bins.\n"
+    if report.labels:
+        yield "A sample has several labels; each metric is the mean over the labels.\n"
     yield f"| metric | before | after | difference ({level:g}% interval) |\n|---|---|---|---|"
     for change in report.changes:
         row = METRICS[change.metric]

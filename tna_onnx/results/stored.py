@@ -63,6 +63,7 @@ class StoredReport:
         seed: of all random draws.
         decisions: names of the outputs that decide; empty without.
         output_sha256: SHA-256 of the written file; empty in reports of earlier versions.
+        labels: whether a sample has several labels, over which metrics are means.
     """
 
     model: str
@@ -84,6 +85,7 @@ class StoredReport:
     seed: int
     decisions: tuple[str, ...] = ()
     output_sha256: str = ""
+    labels: bool = False
 
 
 def stored_report(result: Report | str | Path) -> StoredReport:
@@ -142,6 +144,7 @@ def _report(values: dict[str, Any]) -> StoredReport:
         seed=int(values["settings"]["seed"]),
         decisions=tuple(_text(output["name"]) for output in (values.get("guard") or {}).get("outputs", ())),
         output_sha256=_text(values.get("output_sha256", "")),
+        labels=bool(values.get("labels")),
     )
 
 
