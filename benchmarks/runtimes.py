@@ -251,6 +251,9 @@ recalibration; *no* is one that takes the model and refuses the written file. `t
 
 {forms}
 
+Where OpenVINO and OpenCV's classic engine are off by a tenth, the original is as far off there: they round
+the integers of its last layer in another way, and a score falls to another step.
+
 ## Known limits of others
 
 {limits}{absent}"""
