@@ -23,8 +23,8 @@ Array = NDArray[Any]
 _HALF = 2e-3
 # Half a step is 0.4 % of the largest weight with 8 bits and 0.8 % with 7.
 _STEP = 1e-2
-# A step of 4 bits is an eighth of the largest weight of a block. There are eight steps below zero and seven above, so that
-# a largest weight may be cut by one.
+# A step of 4 bits is an eighth of the largest weight of a block. There are eight steps below zero and seven above: the
+# largest weight may be cut by one.
 _NIBBLE = 0.13
 
 
