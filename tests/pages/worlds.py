@@ -130,8 +130,8 @@ def models_page() -> World:
     return World()
 
 
-def tabular_page() -> World:
-    """docs/how-to/tabular.md needs what writes the models of scikit-learn."""
+def scikit_learn_page() -> World:
+    """docs/how-to/tabular.md and multi-label.md need what writes the models of scikit-learn."""
     pytest.importorskip("skl2onnx")
     return World()
 
@@ -345,9 +345,10 @@ WORLDS: dict[str, Callable[[], World]] = {
     "README.md": read_me,
     "docs/data.md": data_page,
     "docs/how-to/images.md": data_page,
+    "docs/how-to/multi-label.md": scikit_learn_page,
     "docs/how-to/notebook.md": notebook_page,
     "docs/how-to/sharing.md": sharing_page,
-    "docs/how-to/tabular.md": tabular_page,
+    "docs/how-to/tabular.md": scikit_learn_page,
     "docs/models.md": models_page,
     "docs/reference/calibrate.md": read_me,
 }
