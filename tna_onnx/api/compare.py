@@ -8,44 +8,29 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tna_onnx.api.arguments import data_of, held_out_of, model_options_of, refuse_unknown
+from tna_onnx.api.compared_runs import Run, RunSettings, reduced, run_model
 from tna_onnx.api.compared_samples import ComparedSamples
 from tna_onnx.api.named_models import GivenModel, named_models, position_of
 from tna_onnx.api.shown import ProgressWord, check_targets, kept, shown, write_text
 from tna_onnx.api.words import DataModelWords, Unpack
-from tna_onnx.calibration.decided import decided_on
-from tna_onnx.calibration.leaks import Told
 from tna_onnx.calibration.provenance import versions
-from tna_onnx.data.digest import sample_form
-from tna_onnx.data.images.notes import preprocessing_notes
-from tna_onnx.data.options import Data
-from tna_onnx.data.suspicion import warnings_of
 from tna_onnx.errors import UsageError
-from tna_onnx.extraction.batch_size import BatchSize, batch_size_notes, check_batch_size, choose_batch_size
+from tna_onnx.extraction.batch_size import BatchSize, check_batch_size
 from tna_onnx.extraction.isolated import open_source
-from tna_onnx.extraction.sessions import in_rows, input_specs, open_model
 from tna_onnx.graph.load import Model, ModelSource
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.graph.outputs import ClassOutput, class_output
-from tna_onnx.guarding.reading import require_outlier_score, score_guarded
-from tna_onnx.guarding.unknown import open_unknown
+from tna_onnx.guarding.reading import require_outlier_score
 from tna_onnx.numerics.checks import check_level, check_numbers
-from tna_onnx.numerics.intervals import paired_differences
-from tna_onnx.numerics.metrics import Interval, Metrics
-from tna_onnx.numerics.stats import SampleScores
-from tna_onnx.progress import Progress
-from tna_onnx.results.bin_free import BinFree
-from tna_onnx.results.comparison import ComparedModel, ModelComparison, multiplicity_note, verdict_text
-from tna_onnx.results.details import Bins
-from tna_onnx.results.guarding import Decisions
-from tna_onnx.runtime import Device, parse_device
+from tna_onnx.results.comparison import ModelComparison, multiplicity_note
+from tna_onnx.runtime import parse_device
 
 __all__ = ["compare"]
 
@@ -122,14 +107,14 @@ def compare(
     options = replace(options, isolate=False)  # each was opened in a child process above
     samples = ComparedSamples(labelled, bins)
     with shown(progress) as advance:
-        settings = _RunSettings(where, batch_size, advance, confidence_level, apart)
+        settings = RunSettings(where, batch_size, advance, confidence_level, apart)
         # one after the other: a session is closed before the next is opened
-        runs = [_run(g, read(g, options), samples, settings, expected=k == first) for k, g in enumerate(given)]
+        runs = [run_model(g, read(g, options), samples, settings, expected=k == first) for k, g in enumerate(given)]
     result = ModelComparison(
         data=samples.description,
         baseline=given[first].name,
         confidence_level=confidence_level,
-        models=tuple(_reduced(run, runs[first], bins, level) for run in runs),
+        models=tuple(reduced(run, runs[first], bins, level) for run in runs),
         versions=versions(),
         notes=_notes(given, runs, runs[first], confidence_level),
     )
@@ -161,131 +146,7 @@ def _check_classes(read: Sequence[tuple[GivenModel, ClassOutput]]) -> None:
             )
 
 
-@dataclass(frozen=True, eq=False)
-class _Run:
-    """What is left of a run when its session and model are gone; (N,) classes are as the model numbers them."""
-
-    name: str
-    model: str
-    model_sha256: str
-    output: ClassOutput
-    scores: SampleScores
-    predicted: NDArray[np.int64]
-    labels: NDArray[np.int64]
-    preprocessing: dict[str, object] | None
-    provider: str
-    notes: tuple[str, ...]
-    decisions: Decisions | None
-
-
-@dataclass(frozen=True, eq=False)
-class _RunSettings:
-    """Where models run, and how."""
-
-    device: Device
-    batch_size: BatchSize
-    progress: Progress
-    level: float
-    unknown: Data | None
-
-
-def _run(
-    given: GivenModel,
-    read: tuple[Model, ClassOutput],
-    samples: ComparedSamples,
-    settings: _RunSettings,
-    *,
-    expected: bool,
-) -> _Run:
-    """Run one model over the samples; its session is closed with this call.
-
-    Args:
-        given: the model and its name.
-        read: the model and its output.
-        samples: for all models.
-        settings: of the run.
-        expected: whether the accuracy that the user expects is this model's.
-    """
-    model, output = read
-    data = samples.data
-    if not expected:  # the accuracy that the user expects is the baseline's
-        data = replace(data, expect_accuracy=None)
-    names = data.class_names(model.metadata, output.labels, output.n_classes)
-    session = in_rows(open_model(model, settings.device), output, model.name)
-    inputs = input_specs(session)
-    source = samples.open(model, inputs, output, names)
-    unknown = None if settings.unknown is None else open_unknown(settings.unknown, inputs, source)
-
-    # each model has a bar of its own
-    def advance(_: str, done: int, total: int) -> None:
-        settings.progress(given.name, done, total)
-
-    size = choose_batch_size(settings.batch_size, session, [output.name], source)
-    _log.info("open: %s, provider %s", given.name, session.provider)
-    _log.debug("open: output %s (%s), samples per run: %d", output.name, output.kind, size)
-    _log.info("data: %s", source.describe())
-    scores, classes, decisions = score_guarded(session, model, output, source, size, advance, settings.level, unknown)
-    suspicion = data.check(classes, source.labels, names, output.n_classes)
-    more = preprocessing_notes(source, inputs, data.preprocessing)
-    more += decided_on(model, Told(source, sample_form(source)), data.limits)
-    return _Run(
-        name=given.name,
-        model=model.name,
-        model_sha256=model.sha256,
-        output=output,
-        scores=scores,
-        predicted=classes,
-        labels=source.labels,
-        preprocessing=source.recipe(),
-        provider=session.provider,
-        notes=(*batch_size_notes(settings.batch_size, size), *warnings_of(suspicion, names), *more),
-        decisions=decisions,
-    )
-
-
-def _reduced(run: _Run, first: _Run, bins: int, level: float) -> ComparedModel:
-    agreement = _agreement(run, first)
-    together = run.scores.pooled()
-    differences: dict[str, Interval] = {}
-    what = "labels" if run.output.multi_label else "class"
-    if run is not first:
-        same = agreement == 1
-        differences = paired_differences(first.scores, run.scores, bins, level=level, same_predictions=same)
-    return ComparedModel(
-        name=run.name,
-        model=run.model,
-        model_sha256=run.model_sha256,
-        output=run.output.name,
-        output_kind=run.output.kind,
-        metrics=Metrics.of(run.scores, bins),
-        reliability=Bins.of(together.confidence, together.hit, bins),
-        bin_free=BinFree.of(run.scores, bins),
-        agreement=agreement,
-        differences=differences,
-        verdict=verdict_text(first.name, differences, agreement, what) if differences else "",
-        preprocessing=run.preprocessing,
-        provider=run.provider,
-        decisions=run.decisions,
-    )
-
-
-def _agreement(run: _Run, first: _Run) -> float:
-    """Share of samples with the same predicted class, or of several labels a sample, with all of them the same.
-
-    Models that number the classes differently (their class names stand in another order) have their classes matched by
-    the labels of the samples; classes without samples then count as different.
-    """
-    if run.output.multi_label:
-        return float(np.mean(np.all(run.predicted == first.predicted, axis=1)))
-    number = np.arange(run.output.n_classes)
-    if not np.array_equal(run.labels, first.labels):
-        # no class has this number: classes without samples then agree with none
-        number[:] = -1
-        number[run.labels] = first.labels
-    return float(np.mean(number[run.predicted] == first.predicted))
-
-
-def _notes(given: Sequence[GivenModel], runs: Sequence[_Run], first: _Run, level: float) -> tuple[str, ...]:
+def _notes(given: Sequence[GivenModel], runs: Sequence[Run], first: Run, level: float) -> tuple[str, ...]:
     notes = [f"{run.name}: {note}" for run in runs for note in run.notes]
     # resolved: a link and what it points to are one file
     resolved = [g.path.resolve() for g in given if g.path is not None]

@@ -27,6 +27,7 @@ from tna_onnx.graph.outputs import class_output, output_of
 from tna_onnx.graph.own_names import calibrated_heads, head_provenance
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.scores import choose_readout
+from tna_onnx.progress import Progress
 from tna_onnx.results.difference import ModelDifference, OutputDifference
 from tna_onnx.runtime import Device, parse_device
 
@@ -86,12 +87,9 @@ def verify(
         labelled = data_of(data, words)
         both, source = _open(files, labelled, where)
         try:
-            size = choose_batch_size(batch_size, both.session, [both.output.name], source)
-            notes += batch_size_notes(batch_size, size)
-            notes += tuple(preprocessing_notes(source, input_specs(both.session), labelled.preprocessing))
             with shown(progress) as advance:
-                outputs = run_both(both, where, source, size, advance)
-            labelled.check_accuracy(outputs.accuracy_before, outputs.samples)
+                outputs, more = _run(both, where, source, labelled, batch_size, advance)
+            notes += more
         except (DataError, UnsupportedModel) as error:
             # nothing else is wrong: this is what the user has to see
             if sound:
@@ -112,6 +110,17 @@ def verify(
         notes=notes,
     )
     return kept(json, result)
+
+
+def _run(
+    both: Both, device: Device, source: Source, data: Data, batch_size: BatchSize, progress: Progress
+) -> tuple[OutputDifference, tuple[str, ...]]:
+    """Run both files over the samples; return how far outputs moved, and notes on how they were run."""
+    size = choose_batch_size(batch_size, both.session, [both.output.name], source)
+    outputs = run_both(both, device, source, size, progress)
+    data.check_accuracy(outputs.accuracy_before, outputs.samples)
+    about_images = preprocessing_notes(source, input_specs(both.session), data.preprocessing)
+    return outputs, (*batch_size_notes(batch_size, size), *about_images)
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,8 +15,8 @@ from itertools import combinations, permutations
 from pathlib import Path
 
 from tna_onnx.calibration.job import Job
-from tna_onnx.calibration.opening import target_of
 from tna_onnx.calibration.recalibrate import recalibrate
+from tna_onnx.calibration.target import target_of
 from tna_onnx.calibration.turn import Tables, Turn
 from tna_onnx.data.options import Data
 from tna_onnx.errors import TnaError, UnsupportedModel, UsageError

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 from tna_onnx.calibration.crossfit import FOLDS
@@ -14,6 +13,7 @@ from tna_onnx.calibration.job import Job
 from tna_onnx.calibration.leaks import Told, check_leaks
 from tna_onnx.calibration.network import Network, check_engine
 from tna_onnx.calibration.settings import QuantizedHead
+from tna_onnx.calibration.target import target_of
 from tna_onnx.calibration.task import Task
 from tna_onnx.data.images.notes import preprocessing_warnings
 from tna_onnx.data.source import require_samples, source_notes
@@ -21,7 +21,7 @@ from tna_onnx.engine.placement import placement_of
 from tna_onnx.errors import UnsupportedModel, UsageError
 from tna_onnx.extraction.batch_size import batch_size_for, check_batch_size
 from tna_onnx.extraction.given import Samples, open_samples
-from tna_onnx.extraction.head_check import check_readout
+from tna_onnx.extraction.head_check import Probed, check_readout
 from tna_onnx.extraction.isolated import open_source
 from tna_onnx.extraction.opened_check import opened_notes, unchecked_notes
 from tna_onnx.extraction.sessions import OpenModel
@@ -32,13 +32,12 @@ from tna_onnx.graph.options import ModelOptions
 from tna_onnx.graph.outputs import output_of
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.requantize import requantized
-from tna_onnx.graph.save import check_output
 from tna_onnx.graph.scores import choose_readout, find_readout
 from tna_onnx.maps import MAPS
 from tna_onnx.progress import Progress
 from tna_onnx.runtime import Session, parse_device
 
-__all__ = ["open_task", "target_of"]
+__all__ = ["open_task"]
 
 _log = logging.getLogger("tna_onnx")
 
@@ -52,13 +51,7 @@ def open_task(job: Job, progress: Progress) -> Task:
     # arguments first, then the graph, then labels: nothing has run when one of them is refused
     _check_arguments(job)
     device = parse_device(job.device)
-    model = open_source(job.model, job.options)
-    # of several heads, the turn before this one wrote into the same file
-    if job.turn is None:
-        refuse_finished(model)
-    # before any data are opened: a path that cannot be used costs no run
-    target = target_of(job, model)
-    model, readout = _left_closed(job, model, _find_readout(job, model))
+    model, readout, target = _open_model(job)
     opened = OpenModel(model, readout, device)
     names = job.calib.class_names(model.metadata, readout.labels, readout.n_classes)
     samples = open_samples(opened, job.calib, names)
@@ -68,30 +61,16 @@ def open_task(job: Job, progress: Progress) -> Task:
     _check_samples(job, samples, held_out, training)
     # after the counts, because it reads all data
     told = Told(samples.source, samples.form)
-    judging = None if held_out is None else Told(held_out.source, held_out.form)
-    taught = None if training is None else Told(training.source, training.form)
-    data_notes = check_leaks(model, told, judging, job.calib.limits, earlier=job.turn is None)
-    data_notes += shift_notes(model)
-    data_notes += source_notes(samples.source)
-    if not samples.given:
-        data_notes += tuple(preprocessing_warnings(samples.source, opened.inputs, job.calib.preprocessing))
+    judging = _told(held_out)
+    leaks = check_leaks(model, told, judging, job.calib.limits, earlier=job.turn is None)
 
     session = opened.session_from(samples.given)
-    if session is not None and session.elsewhere:
-        data_notes += (f"the session is on CUDA, but {session.elsewhere}",)
-    size = _batch_size(job, opened, samples, session)
-    probed = check_readout(opened, samples.readout, session, samples.source, size)
-    data_notes += unchecked_notes(opened) if samples.given else opened_notes(opened, samples.source, size)
-    if probed.tail is not None and session is not None and session.fixed_batch:
-        # the tail runs the collected batches as they are, so they must be those of the model
-        size = session.fixed_batch
+    probed, size, more = _probed(job, opened, samples, session)
     provider, fallback = _provider(session)
-    _log.info("open: %s, provider %s", model.name, provider)
-    _log.debug("open: %s, samples per run: %d, inputs: %s", _described(readout), size, ", ".join(model.inputs))
     network = Network(opened, probed, names, size, progress, job)
     calibration = network.collect(told, samples, "calibration data", job.calib, job.folder)
     held_out_features = network.collect_beside(judging, held_out, "held-out data", job.held_out)
-    training_features = network.collect_beside(taught, training, "training data", job.training)
+    training_features = network.collect_beside(_told(training), training, "training data", job.training)
     # the network has run: what it holds, on the device too, is free for the search
     opened.close()
     return Task(
@@ -108,8 +87,49 @@ def open_task(job: Job, progress: Progress) -> Task:
         batch_size=size,
         placement=placement_of(provider, device),
         tilt_bias=job.settings.tilt_bias,
-        data_notes=data_notes,
+        data_notes=_data_notes(job, opened, samples, leaks) + more,
     )
+
+
+def _open_model(job: Job) -> tuple[Model, Readout, Path | None]:
+    """Return the model, its head and the path to write: a path that cannot be used costs no run."""
+    model = open_source(job.model, job.options)
+    # of several heads, the turn before this one wrote into the same file
+    if job.turn is None:
+        refuse_finished(model)
+    target = target_of(job, model)
+    return *_left_closed(job, model, _find_readout(job, model)), target
+
+
+def _told(samples: Samples | None) -> Told | None:
+    return None if samples is None else Told(samples.source, samples.form)
+
+
+def _data_notes(job: Job, opened: OpenModel, samples: Samples, leaks: tuple[str, ...]) -> tuple[str, ...]:
+    """Say what the data alone tell, before the network runs."""
+    notes = (*leaks, *shift_notes(opened.model), *source_notes(samples.source))
+    if samples.given:
+        return notes
+    return (*notes, *preprocessing_warnings(samples.source, opened.inputs, job.calib.preprocessing))
+
+
+def _probed(
+    job: Job, opened: OpenModel, samples: Samples, session: Session | None
+) -> tuple[Probed, int, tuple[str, ...]]:
+    """Check the head in a first run; return it, the samples per run, and what this tells of session and model."""
+    size = _batch_size(job, opened, samples, session)
+    probed = check_readout(opened, samples.readout, session, samples.source, size)
+    notes: tuple[str, ...] = ()
+    if session is not None and session.elsewhere:
+        notes = (f"the session is on CUDA, but {session.elsewhere}",)
+    notes += unchecked_notes(opened) if samples.given else opened_notes(opened, samples.source, size)
+    if probed.tail is not None and session is not None and session.fixed_batch:
+        # the tail runs the collected batches as they are, so they must be those of the model
+        size = session.fixed_batch
+    name, inputs = opened.model.name, ", ".join(opened.model.inputs)
+    _log.info("open: %s, provider %s", name, _provider(session)[0])
+    _log.debug("open: %s, samples per run: %d, inputs: %s", _described(opened.readout), size, inputs)
+    return probed, size, notes
 
 
 def _described(readout: Readout) -> str:
@@ -162,34 +182,6 @@ def _open_held_out(job: Job, opened: OpenModel, names: tuple[str, ...] | None) -
                 "eval has other class names than calib; both must be the model's, in the order of its output"
             )
     return open_samples(opened, data, names)
-
-
-def target_of(job: Job, model: Model) -> Path | None:
-    """Return the path to write, and refuse one that would harm a file of the run.
-
-    Raises:
-        UsageError: such a path.
-    """
-    if job.output is not None:
-        target = Path(job.output)
-    elif model.path is not None:
-        target = model.path.with_suffix(".tna.onnx")
-    else:
-        return None
-    # a dry run beside a model in a read-only folder writes nothing there
-    if job.output is not None or not job.dry_run:
-        check_output(model, target, overwrite=job.overwrite)
-    # writing the model over its own data would lose them
-    for path in _data_files(job):
-        if target.exists() and path.exists() and target.samefile(path):
-            raise UsageError(f"{target}: output is the data file; choose another --output")
-    return target
-
-
-def _data_files(job: Job) -> Iterator[Path]:
-    for data in (job.calib, job.held_out):
-        if data is not None:
-            yield from (Path(each) for each in (data.samples, data.labels) if isinstance(each, (str, Path)))
 
 
 def _find_readout(job: Job, model: Model) -> Readout:

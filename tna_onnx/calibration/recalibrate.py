@@ -14,7 +14,7 @@ from tna_onnx.calibration.comparing import compare_heads
 from tna_onnx.calibration.details import collect_details
 from tna_onnx.calibration.final import FinalFile, with_digest
 from tna_onnx.calibration.job import Job
-from tna_onnx.calibration.labels import check_labels
+from tna_onnx.calibration.labels import LabelCheck, check_labels
 from tna_onnx.calibration.made import Started
 from tna_onnx.calibration.opening import open_task
 from tna_onnx.calibration.outcome import Outcome
@@ -27,7 +27,7 @@ from tna_onnx.calibration.written import check_written, checked_samples
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.nodes import PREFIX
 from tna_onnx.graph.readout import Head
-from tna_onnx.graph.rewrite import unchanged
+from tna_onnx.graph.rewrite import Rewritten, unchanged
 from tna_onnx.graph.save import pending
 from tna_onnx.maps.feature_space import FeatureSpace
 from tna_onnx.progress import Progress
@@ -67,24 +67,12 @@ def recalibrate(job: Job, progress: Progress, finish: Finish | None = None) -> R
 def _recalibrate(job: Job, task: Task, started: Started, progress: Progress, finish: Finish | None) -> Report:
     # wrong labels would make every later number meaningless: before the search
     labels = check_labels(job, task)
-    writing = Writing(task, job.settings.fold, job.turn.block if job.turn else PREFIX)
-    # a map that the graph cannot hold, or that lacks classes, is refused before the search, not after it
-    writing.require(job.settings.resolved_map)
-    labels.require(job.settings.resolved_map)
-    if job.settings.anchor == "refit":
-        writing.require_anchor()
-        labels.require("refit", "anchor")
-
+    writing = _writing(job, task, labels)
     strategy = _strategy(job, task, [name for name in writing.choices if labels.covers(name)])
     outcome = _search(task, strategy, progress)
     outcome.logits.forget()  # they are asked for when the file is there, and writing takes memory of its own
     folding = writing.folding(outcome)
-    entries = provenance_entries(task, job.settings, outcome)
-    if job.turn is not None:
-        entries = job.turn.entries(entries, task)
-    rewritten = writing.write(outcome, entries)
-    if outcome.unchanged:
-        rewritten = unchanged(task.model, task.readout)
+    rewritten = _rewritten(job, task, writing, outcome)
 
     # a dry run writes and checks the file too, and leaves none behind
     target = None if job.dry_run else task.output
@@ -118,6 +106,27 @@ def _recalibrate(job: Job, task: Task, started: Started, progress: Progress, fin
             report = finish(path, report, FinalFile(task, checked, shipped))
     _log.info("done: %s", report.verdict)
     return report
+
+
+def _writing(job: Job, task: Task, labels: LabelCheck) -> Writing:
+    """Refuse a map that the graph cannot hold, or that lacks classes, before the search and not after it."""
+    writing = Writing(task, job.settings.fold, job.turn.block if job.turn else PREFIX)
+    writing.require(job.settings.resolved_map)
+    labels.require(job.settings.resolved_map)
+    if job.settings.anchor == "refit":
+        writing.require_anchor()
+        labels.require("refit", "anchor")
+    return writing
+
+
+def _rewritten(job: Job, task: Task, writing: Writing, outcome: Outcome) -> Rewritten:
+    entries = provenance_entries(task, job.settings, outcome)
+    if job.turn is not None:
+        entries = job.turn.entries(entries, task)
+    rewritten = writing.write(outcome, entries)
+    if outcome.unchanged:
+        return unchanged(task.model, task.readout)
+    return rewritten
 
 
 def _strategy(job: Job, task: Task, choices: Sequence[str]) -> Strategy | AnchoredStrategy:

@@ -12,8 +12,8 @@ from pathlib import Path
 from tna_onnx.calibration.earlier import refuse_finished
 from tna_onnx.calibration.final import FinalFile
 from tna_onnx.calibration.job import Job
-from tna_onnx.calibration.opening import target_of
 from tna_onnx.calibration.recalibrate import recalibrate
+from tna_onnx.calibration.target import target_of
 from tna_onnx.data.options import Data
 from tna_onnx.data.part import Part, halves
 from tna_onnx.errors import TnaError, UsageError
