@@ -22,6 +22,7 @@ PAGE = HERE.parent / "docs" / "results" / "performance.md"
 PACKAGES = ("numpy", "scipy", "onnxruntime", "torch", "scikit-learn", "netcal", "probmetrics")
 
 SECTIONS = {
+    "goals": ("Goals", ["goals.py"]),
     "tilt": ("Tilt: rotations a second", ["tilt.py"]),
     "search": ("Sparse search", ["search_speed.py", "--repeats", "5"]),
     "complete": ("Complete search", ["map_cost.py", "search", "--maps", "ts,ets,irova", "--repeats", "3"]),

@@ -47,17 +47,20 @@ def open_head(
 
 
 def make(
-    samples: int, n: int, classes: int, lean: float, sharpness: float
+    samples: int, n: int, classes: int, lean: float, sharpness: float, *, seed: int = 0, wrong_labels: float = 0.0
 ) -> tuple[FeatureTable, np.ndarray, np.ndarray]:
     """Return features, weight and bias of an overconfident classifier.
 
-    Class vectors are random; features lean towards the vector of their label, which sets the accuracy.
+    Class vectors are random; features lean towards the vector of their label, which sets the accuracy. A share of the
+    labels is then drawn anew: errors that no weight mends, however noisy it is.
     """
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     weight = rng.standard_normal((classes, n), np.float32)
     labels = rng.integers(0, classes, samples)
     features = np.maximum(rng.standard_normal((samples, n), np.float32) + np.float32(lean) * weight[labels], 0)
     weight *= np.float32(sharpness)
+    drawn_anew = rng.random(samples) < wrong_labels
+    labels[drawn_anew] = rng.integers(0, classes, int(drawn_anew.sum()))
     return FeatureTable(features, labels.astype(np.int64)), weight, np.zeros(classes, np.float32)
 
 

@@ -1,0 +1,240 @@
+"""The project's goals for speed and memory, each beside what is measured now.
+
+Every row is run by the default settings. Ratios come from runs that take turns in one process; the median of the turns
+counts. Rows about memory and whole commands run in processes of their own.
+
+    python benchmarks/goals.py                           # all rows, about 25 minutes on two idle cores
+    python benchmarks/goals.py --only search,demo --turns 5
+    python benchmarks/goals.py --cifar10 FOLDER          # and the rows over a script by hand: FOLDER/{calib,test}/
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from common import arguments, markdown, timed
+from fits import temperature_fits
+from large_head import write_large_head
+from problems import bare_products, make, sparse_search
+
+from tna_onnx.calibration.strategy import Strategy
+from tna_onnx.engine.logits import HeadLogits, score_all
+from tna_onnx.extraction.table import FeatureTable
+from tna_onnx.maps import MAPS
+from tna_onnx.maps.temperature import Temperature
+from tna_onnx.numerics.isotonic import isotonic_log_odds
+from tna_onnx.search.candidates import choose
+from tna_onnx.search.settings import SearchSettings
+
+HERE = Path(__file__).parent
+DIGITS = HERE.parent / "models/digits"
+TEMPERATURE = 1.5  # of the problems whose temperature is set: they are overconfident by it
+
+Row = tuple[str, str, list[float], str]
+"""Case, goal, what was measured in each turn, and words on it."""
+
+Problem = tuple[FeatureTable, np.ndarray, np.ndarray]
+
+
+def problem(samples: int, n: int, classes: int, lean: float, wrong_labels: float = 0.0) -> Problem:
+    """Return a problem that one temperature describes: `TEMPERATURE` is optimal for its NLL."""
+    table, weight, bias = make(samples, n, classes, lean, 1.0, wrong_labels=wrong_labels)
+    fitted = Temperature.fit(HeadLogits(table, weight, bias).reduce()).temperature
+    return table, weight * np.float32(TEMPERATURE / fitted), bias
+
+
+def ratios(ours: Callable[[], object], theirs: Callable[[], object], turns: int) -> list[float]:
+    """Return seconds of one over seconds of the other, in turn."""
+    return [timed(ours) / timed(theirs) for _ in range(turns)]
+
+
+def search(turns: int) -> Iterator[Row]:
+    """Sparse search over the products of its grid."""
+    large = (12_500, 2048, 1000)
+    cases: list[tuple[str, str, Callable[[], Problem]]] = [
+        ("10 members are enough", "0.7", functools.partial(problem, *large, 0.5, 0.1)),
+        ("accuracy asks for more", "1.0", functools.partial(problem, *large, 0.125)),
+        *((f"random, seed {k}", "0.8", functools.partial(make, *large, 0.125, 0.15, seed=k)) for k in range(3)),
+        ("n 256", "5", functools.partial(problem, 5000, 256, 100, 0.25)),
+        ("n 1024", "5", functools.partial(problem, 5000, 1024, 100, 0.125)),
+    ]
+    settings = SearchSettings()
+    for name, goal, made in cases:
+        given = made()
+        bare = functools.partial(bare_products, given[0], given[1], len(settings.grid))
+        pool = sparse_search(*given, settings)
+        chosen = pool[choose(pool, settings)]
+        measured = ratios(lambda g=given: sparse_search(*g, settings), bare, turns)
+        size = f"N {len(given[0]):,}, n {given[1].shape[1]:,}, C {len(given[1]):,}"
+        words = f"{chosen.ensemble_size or 'limit of many'} members, {chosen.angle:g} degrees"
+        yield f"sparse search, {size}, {name}, over {len(settings.grid)} products", goal, measured, words
+
+
+def complete(turns: int) -> Iterator[Row]:
+    """Complete searches over the same products; the fit of `aar`."""
+    table, weight, bias = make(12_500, 2048, 1000, 0.125, 0.15)
+    settings = SearchSettings()
+    bare = functools.partial(bare_products, table, weight, len(settings.grid))
+    for name in ("ts", "ets"):
+        strategy = Strategy(lambda w: HeadLogits(table, w, bias), weight, "complete", name, settings)
+        measured = ratios(functools.partial(strategy.run, lambda *_: None), bare, turns)
+        yield f"complete search with {name}, over the products", "1.0", measured, ""
+
+    def fit() -> None:
+        MAPS["aar"].fit(HeadLogits(table, weight, bias).reduce(features=True))
+
+    yield "fit of aar, N 12,500, n 2,048, C 1,000, s", "5", [timed(fit) for _ in range(turns)], ""
+    yield from scoring(table, weight, bias, bare, turns)
+
+
+def scoring(
+    table: FeatureTable, weight: np.ndarray, bias: np.ndarray, bare: Callable[[], object], turns: int
+) -> Iterator[Row]:
+    """Scores of as many weights as the grid has, and of the limit curve, beyond the products."""
+    angles = SearchSettings().grid
+    original = HeadLogits(table, weight, bias)
+
+    def scores() -> None:
+        for _ in angles:
+            score_all([HeadLogits(table, weight, bias)])
+
+    def limits() -> None:
+        for angle in angles:
+            original.scaled_scores(float(np.cos(np.radians(angle))))
+
+    beyond = [ratio - 1 for ratio in ratios(scores, bare, turns)]
+    curve = ratios(limits, bare, turns)
+    together = [a + b for a, b in zip(beyond, curve, strict=True)]
+    words = f"scores {np.median(beyond):.2f}, limit curve {np.median(curve):.2f}"
+    yield f"scores and limit curve at {len(angles)} angles, over the products", "0.15", together, words
+
+
+def fits(turns: int) -> Iterator[Row]:
+    """Temperature and isotonic fits: how many times as long the library takes."""
+    rng = np.random.default_rng(0)
+    for (samples, classes), goal in zip([(12_500, 1000), (5000, 10), (100_000, 100)], ("12", "3", "8"), strict=True):
+        honest = 2 * rng.standard_normal((samples, classes))
+        labels = (honest + rng.gumbel(size=honest.shape)).argmax(axis=1)
+        logits = (2.5 * honest).astype(np.float32)
+        others = temperature_fits(logits, labels)
+        repeats = turns * 5 if samples == 5000 else turns
+        measured = ratios(others["scikit-learn, float64"], others["tna-onnx"], repeats)
+        yield f"scikit-learn's temperature over ours, {samples:,} x {classes:,}", f"at least {goal}", measured, ""
+    yield isotonic(turns)
+
+
+def isotonic(turns: int) -> Row:
+    """A loop of scikit-learn's over ours."""
+    from sklearn.isotonic import IsotonicRegression  # noqa: PLC0415 - optional, as in fits.py
+
+    table, weight, bias = make(12_500, 2048, 1000, 0.125, 0.15)
+    logits = table.features @ weight.T + bias
+    p = np.exp(logits - logits.max(axis=1, keepdims=True))
+    p /= p.sum(axis=1, keepdims=True)
+    hits = table.labels[:, np.newaxis] == np.arange(1000)
+
+    def ours() -> None:
+        for c in range(1000):
+            isotonic_log_odds(p[:, c], hits[:, c])
+
+    def theirs() -> None:
+        for c in range(1000):
+            IsotonicRegression(out_of_bounds="clip").fit(p[:, c], hits[:, c])
+
+    return "scikit-learn's isotonic over ours, 12,500 x 1,000", "at least 6", ratios(theirs, ours, turns), ""
+
+
+def cost(*words: str) -> tuple[float, float, float]:
+    """Run this interpreter; return wall seconds, CPU seconds and the peak of resident memory in GB of 10^9 bytes."""
+    waited: list[Any] = []
+
+    def run() -> None:
+        child = subprocess.Popen([sys.executable, *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        _, status, used = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+        if child.returncode not in (0, 1):  # 1: a gate that was missed
+            sys.exit(f"{' '.join(words)}: exit code {child.returncode}")
+        waited.append(used)
+
+    wall = timed(run)
+    used: resource.struct_rusage = waited[0]
+    return wall, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024 / 1e9
+
+
+def demo(turns: int) -> Iterator[Row]:
+    """The command of the README, and what it waits for before it starts."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [
+            *("-m", "tna_onnx", "calibrate", str(DIGITS / "model.onnx"), "--calib", str(DIGITS / "calib.npz")),
+            *("--eval", str(DIGITS / "test.npz"), "-o", f"{folder}/out.onnx"),
+        ]
+        found = [cost(*command) for _ in range(turns)]
+    yield "digits demo, CPU s", "3", [cpu for _, cpu, _ in found], "default, `--eval`"
+    libraries = [1e3 * cost("-c", "import numpy, onnx, onnxruntime")[1] for _ in range(3 * turns)]
+    imported = [1e3 * cost("-c", "from tna_onnx import calibrate")[1] for _ in range(3 * turns)]
+    words = f"numpy, onnx and onnxruntime alone {np.median(libraries):.0f}"
+    yield "`from tna_onnx import calibrate`, CPU ms", "300", imported, words
+
+
+def large(turns: int) -> Iterator[Row]:
+    """A head of 21,843 classes: time and memory of the whole command."""
+    with tempfile.TemporaryDirectory() as folder:
+        weight_bytes = write_large_head(Path(folder))
+        for name, more in (("default", []), ("sparse search", ["--search", "sparse"])):
+            command = [
+                *("-m", "tna_onnx", "calibrate", f"{folder}/model.onnx", "--calib", f"{folder}/calib.npz"),
+                *("--eval", f"{folder}/eval.npz", "-o", f"{folder}/out.onnx", *more),
+            ]
+            found = [cost(*command) for _ in range(turns)]
+            words = f"CPU {np.median([cpu for _, cpu, _ in found]):.0f} s"
+            case = f"head 21,843 x 1,280, N 2,000, {name}"
+            yield f"{case}, wall s", "60", [wall for wall, _, _ in found], words
+            times = [peak * 1e9 / weight_bytes for _, _, peak in found]
+            yield f"{case}, peak memory over the weight", "4", times, f"{np.median([p for *_, p in found]):.2f} GB"
+
+
+def by_hand(turns: int, folder: Path) -> Iterator[Row]:
+    """The command over a script with Pillow, ONNX Runtime and scikit-learn."""
+    for name in ("resnet20", "resnet20-wide"):
+        files = [str(folder / part) for part in (f"{name}.onnx", "calib", "test")]
+        with tempfile.TemporaryDirectory() as out:
+            ours = [
+                *("-m", "tna_onnx", "calibrate", files[0], "--calib", files[1], "--eval", files[2]),
+                *("--mean", "0.485,0.456,0.406", "--std", "0.229,0.224,0.225", "-o", f"{out}/out.onnx"),
+            ]
+            pairs = [(cost(*ours), cost(str(HERE / "by_hand.py"), *files)) for _ in range(turns)]
+        words = f"{np.median([a[0] for a, _ in pairs]):.1f} s against {np.median([b[0] for _, b in pairs]):.1f} s"
+        yield f"CIFAR-10, {name}, over a script by hand", "1.0", [a[0] / b[0] for a, b in pairs], words
+
+
+PARTS = {"search": search, "complete": complete, "fits": fits, "demo": demo, "large": large}
+
+
+def main() -> None:
+    """Print the table."""
+    parser = arguments(__doc__)
+    parser.add_argument("--only", default=",".join(PARTS))
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--cifar10", type=Path, help="folder with calib/, test/ and the two networks")
+    a = parser.parse_args()
+    rows = [row for name in a.only.split(",") for row in PARTS[name](a.turns)]
+    if a.cifar10:
+        rows += by_hand(a.turns, a.cifar10)
+    cells = (
+        [case, goal, f"{np.median(found):.2f} ({min(found):.2f} to {max(found):.2f})", words]
+        for case, goal, found, words in rows
+    )
+    print(markdown(["case", "goal", "median (range)", "what it was"], cells))
+
+
+if __name__ == "__main__":
+    main()
