@@ -73,7 +73,7 @@ def search(turns: int) -> Iterator[Row]:
         bare = functools.partial(bare_products, given[0], given[1], len(settings.grid))
         pool = sparse_search(*given, settings)
         chosen = pool[choose(pool, settings)]
-        measured = ratios(lambda g=given: sparse_search(*g, settings), bare, turns)
+        measured = ratios(functools.partial(sparse_search, *given, settings), bare, turns)
         size = f"N {len(given[0]):,}, n {given[1].shape[1]:,}, C {len(given[1]):,}"
         words = f"{chosen.ensemble_size or 'limit of many'} members, {chosen.angle:g} degrees"
         yield f"sparse search, {size}, {name}, over {len(settings.grid)} products", goal, measured, words

@@ -47,4 +47,4 @@ def write_large_head(folder: Path, *, seed: int = 0) -> int:
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     onnx.save(model, folder / "model.onnx")
-    return weight.nbytes
+    return int(weight.nbytes)
