@@ -36,6 +36,14 @@ def test_another_schema_is_not_read_even_with_its_digest(tmp_path: Path) -> None
     assert read_manifest(tmp_path) is None
 
 
+@pytest.mark.parametrize("dtype", [">f4", "<i4", "<u4", "|S4", "f4", "<f3", "<c8", 4, None])
+def test_bytes_are_not_taken_for_other_numbers(dtype: object, tmp_path: Path) -> None:
+    manifest = {"schema": 1, **CONTENT, "arrays": {"features": {"dtype": dtype, "shape": [2]}}}
+    manifest["sha256"] = json_digest(manifest)
+    (tmp_path / MANIFEST).write_text(json.dumps(manifest))
+    assert read_manifest(tmp_path) is None
+
+
 def test_the_digest_is_that_of_sorted_json() -> None:
     expected = hashlib.sha256(b'{"a": [1, null], "b": "x"}').hexdigest()
     assert json_digest({"b": "x", "a": [1, None]}) == expected

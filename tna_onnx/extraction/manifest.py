@@ -49,8 +49,7 @@ def _is_plausible(manifest: dict[str, Any]) -> bool:
     """
     counts = [manifest["samples"], manifest["chunk"]]
     for name, described in manifest["arrays"].items():
-        dtype = described["dtype"]
-        if not _ARRAY.fullmatch(name) or not isinstance(dtype, str) or np.dtype(dtype).kind not in "biufc":
+        if not _ARRAY.fullmatch(name) or not _is_written_as(described["dtype"], name):
             return False
         counts += [1, *described["shape"]]
     if not all(type(count) is int and 0 <= count < _MAX_COUNT for count in counts) or manifest["chunk"] < 1:
@@ -58,6 +57,16 @@ def _is_plausible(manifest: dict[str, Any]) -> bool:
     n_chunks = -(-manifest["samples"] // manifest["chunk"])
     checksums = manifest["checksums"]
     return isinstance(manifest["key"], dict) and isinstance(checksums, list) and len(checksums) <= n_chunks
+
+
+def _is_written_as(dtype: Any, name: str) -> bool:
+    """Whether an array may be of this dtype. Checksums are of bytes, which fit other numbers as well."""
+    if not isinstance(dtype, str):
+        return False
+    known = np.dtype(dtype)
+    # what lies beside the features may be masks and positions
+    kinds = "f" if name in ("features", "logits") else "biufc"
+    return known.kind in kinds and known.isnative and known.str == dtype
 
 
 def write_manifest(folder: Path, content: dict[str, Any]) -> None:
