@@ -15,9 +15,10 @@ from tna_onnx.data.images.notes import preprocessing_notes
 from tna_onnx.data.options import Data
 from tna_onnx.engine.movement import Both, run_both
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
-from tna_onnx.extraction.batch_size import BatchSize, batch_size_notes, check_batch_size, choose_batch_size
+from tna_onnx.extraction.batch_size import batch_size_notes, check_batch_size, choose_batch_size
 from tna_onnx.extraction.isolated import open_source
 from tna_onnx.extraction.sessions import in_rows, input_specs, open_model
+from tna_onnx.extraction.words import BatchSize
 from tna_onnx.graph.difference import Difference, differences, head_differences
 from tna_onnx.graph.head import choose_head, find_heads
 from tna_onnx.graph.integers import opened_like

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from tna_onnx.graph.difference.explained import Explained
-from tna_onnx.graph.load import Model
 from tna_onnx.graph.own_names import PRIOR_BLOCK, RAW_LOGITS, block_of, raw_logits
+
+if TYPE_CHECKING:
+    from tna_onnx.graph.difference.explained import Explained
+    from tna_onnx.graph.load import Model
 
 __all__ = ["Difference", "Pair"]
 
