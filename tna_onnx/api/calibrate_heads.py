@@ -12,7 +12,7 @@ from tna_onnx.api.words import SearchWords, Unpack
 from tna_onnx.calibration.settings import Settings
 from tna_onnx.errors import UsageError
 from tna_onnx.extraction.words import BatchSize
-from tna_onnx.graph.load import ModelSource
+from tna_onnx.graph.options import ModelSource
 from tna_onnx.results.gates import Gates
 from tna_onnx.results.heads import HeadReports
 

@@ -32,8 +32,8 @@ from tna_onnx.extraction.batch_size import batch_size_notes, check_batch_size, c
 from tna_onnx.extraction.isolated import open_source
 from tna_onnx.extraction.sessions import in_rows, input_specs, open_model
 from tna_onnx.extraction.words import BatchSize
-from tna_onnx.graph.load import Model, ModelSource
-from tna_onnx.graph.options import ModelOptions
+from tna_onnx.graph.load import Model
+from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.graph.outputs import ClassOutput, class_output
 from tna_onnx.guarding.reading import require_outlier_score, score_guarded
 from tna_onnx.guarding.unknown import open_unknown

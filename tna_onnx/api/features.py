@@ -23,7 +23,7 @@ from tna_onnx.extraction.opened_check import opened_notes
 from tna_onnx.extraction.sessions import OpenModel
 from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.extraction.words import BatchSize
-from tna_onnx.graph.load import ModelSource
+from tna_onnx.graph.options import ModelSource
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.scores import find_readout
 from tna_onnx.results.collection import Collection

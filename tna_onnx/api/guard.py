@@ -9,7 +9,7 @@ from tna_onnx.api.arguments import data_of, guard_settings_of, held_out_of, mode
 from tna_onnx.api.shown import ProgressWord, run_shown
 from tna_onnx.api.words import GuardWords, Unpack
 from tna_onnx.extraction.words import BatchSize
-from tna_onnx.graph.load import ModelSource
+from tna_onnx.graph.options import ModelSource
 from tna_onnx.guarding.settings import GuardSettings
 from tna_onnx.results.guarding import Guard
 

@@ -10,7 +10,7 @@ from tna_onnx.api.arguments import data_of, held_out_of, model_options_of, refus
 from tna_onnx.api.shown import ProgressWord, run_shown
 from tna_onnx.api.words import ShiftWords, Unpack
 from tna_onnx.extraction.words import BatchSize
-from tna_onnx.graph.load import ModelSource
+from tna_onnx.graph.options import ModelSource
 from tna_onnx.results.shifting import Shift
 from tna_onnx.shifting.settings import ShiftSettings
 

@@ -11,7 +11,7 @@ from tna_onnx.api.shown import ProgressWord, run_shown
 from tna_onnx.api.words import StudyWords, Unpack
 from tna_onnx.errors import UsageError
 from tna_onnx.extraction.words import BatchSize
-from tna_onnx.graph.load import ModelSource
+from tna_onnx.graph.options import ModelSource
 from tna_onnx.numerics.metric import Objective
 from tna_onnx.results.study import Studies
 from tna_onnx.studies.settings import Protocol, StudySettings

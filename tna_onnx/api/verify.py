@@ -22,8 +22,8 @@ from tna_onnx.extraction.words import BatchSize
 from tna_onnx.graph.difference import Difference, differences, head_differences
 from tna_onnx.graph.head import choose_head, find_heads
 from tna_onnx.graph.integers import opened_like
-from tna_onnx.graph.load import Model, ModelSource
-from tna_onnx.graph.options import ModelOptions
+from tna_onnx.graph.load import Model
+from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.graph.outputs import class_output, output_of
 from tna_onnx.graph.own_names import calibrated_heads, head_provenance
 from tna_onnx.graph.readout import Head, Readout
