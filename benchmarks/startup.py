@@ -37,6 +37,7 @@ def commands() -> dict[str, list[str]]:
         "tna-onnx inspect DIGITS": [*run, "inspect", MODEL],
         "tna-onnx inspect DIGITS --isolate": [*run, "inspect", MODEL, "--isolate"],
         "import numpy": [sys.executable, "-c", "import numpy"],
+        "import numpy, onnx, onnxruntime": [sys.executable, "-c", "import numpy, onnx, onnxruntime"],
         "tna_onnx.inspect": [sys.executable, "-c", "import tna_onnx; tna_onnx.inspect"],
         "tna_onnx.evaluate": [sys.executable, "-c", "import tna_onnx; tna_onnx.evaluate"],
         "tna_onnx.calibrate": [sys.executable, "-c", "import tna_onnx; tna_onnx.calibrate"],

@@ -17,7 +17,7 @@ import pytest
 
 from tests import support
 from tests.conftest import Small
-from tna_onnx.render.mlflow import TrackingError
+from tna_onnx.render.logged import TrackingError
 
 FAST = ["--method", "tna", "--objective", "ece", "--angle-step", "9", "--max-ensemble-size", "40", "--device", "cpu"]
 

@@ -16,12 +16,10 @@ from tna_onnx.api.arguments import (
 )
 from tna_onnx.api.shown import ProgressWord, check_targets, shown, with_json, write_text
 from tna_onnx.api.words import CalibrateWords, Unpack
-from tna_onnx.calibration.job import Job
-from tna_onnx.calibration.recalibrate import recalibrate
 from tna_onnx.calibration.settings import Settings
 from tna_onnx.errors import UsageError
-from tna_onnx.extraction.batch_size import BatchSize
-from tna_onnx.graph.load import ModelSource
+from tna_onnx.extraction.words import BatchSize
+from tna_onnx.graph.options import ModelSource
 from tna_onnx.results.gates import Gates
 from tna_onnx.results.report import Report
 
@@ -102,6 +100,9 @@ def calibrate(
     chosen = settings_of(words, settings)
     decisions = added_settings_of(words)
     calibration = data_of(calib, words)
+    # the work loads with the first call, so that the name of the function is there at once
+    from tna_onnx.calibration.job import Job  # noqa: PLC0415
+
     job = Job(
         model=model,
         calib=calibration,
@@ -131,6 +132,8 @@ def calibrate(
 
         def run() -> Report:
             if decisions is None:
+                from tna_onnx.calibration.recalibrate import recalibrate  # noqa: PLC0415
+
                 return recalibrate(job, callback)
             from tna_onnx.guarding.recalibrated import recalibrate_and_guard  # noqa: PLC0415 - scipy: heavy
 

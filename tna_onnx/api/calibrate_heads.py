@@ -9,12 +9,10 @@ from typing import Any
 from tna_onnx.api.arguments import data_of, gates_of, held_out_of, model_options_of, refuse_unknown, settings_of
 from tna_onnx.api.shown import ProgressWord, check_targets, shown, with_json
 from tna_onnx.api.words import SearchWords, Unpack
-from tna_onnx.calibration.heads import recalibrate_heads
-from tna_onnx.calibration.job import Job
 from tna_onnx.calibration.settings import Settings
 from tna_onnx.errors import UsageError
-from tna_onnx.extraction.batch_size import BatchSize
-from tna_onnx.graph.load import ModelSource
+from tna_onnx.extraction.words import BatchSize
+from tna_onnx.graph.options import ModelSource
 from tna_onnx.results.gates import Gates
 from tna_onnx.results.heads import HeadReports
 
@@ -74,6 +72,10 @@ def calibrate_heads(
         raise UsageError("head names one head; name all of them in heads")
     chosen = settings_of(words, settings)
     calibration = data_of(calib, words)
+    # the work loads with the first call, so that the name of the function is there at once
+    from tna_onnx.calibration.heads import recalibrate_heads  # noqa: PLC0415
+    from tna_onnx.calibration.job import Job  # noqa: PLC0415
+
     job = Job(
         model=model,
         calib=calibration,

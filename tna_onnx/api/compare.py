@@ -22,10 +22,11 @@ from tna_onnx.api.shown import ProgressWord, check_targets, kept, shown, write_t
 from tna_onnx.api.words import DataModelWords, Unpack
 from tna_onnx.calibration.provenance import versions
 from tna_onnx.errors import UsageError
-from tna_onnx.extraction.batch_size import BatchSize, check_batch_size
+from tna_onnx.extraction.batch_size import check_batch_size
 from tna_onnx.extraction.isolated import open_source
-from tna_onnx.graph.load import Model, ModelSource
-from tna_onnx.graph.options import ModelOptions
+from tna_onnx.extraction.words import BatchSize
+from tna_onnx.graph.load import Model
+from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.graph.outputs import ClassOutput, class_output
 from tna_onnx.guarding.reading import require_outlier_score
 from tna_onnx.numerics.checks import check_level, check_numbers

@@ -16,8 +16,9 @@ from tna_onnx.data.digest import sample_form
 from tna_onnx.data.images.notes import preprocessing_notes
 from tna_onnx.data.options import Data
 from tna_onnx.data.suspicion import warnings_of
-from tna_onnx.extraction.batch_size import BatchSize, batch_size_notes, choose_batch_size
+from tna_onnx.extraction.batch_size import batch_size_notes, choose_batch_size
 from tna_onnx.extraction.sessions import in_rows, input_specs, open_model
+from tna_onnx.extraction.words import BatchSize
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.outputs import ClassOutput
 from tna_onnx.guarding.reading import score_guarded

@@ -15,10 +15,11 @@ from tna_onnx.data.digest import sample_form
 from tna_onnx.data.images.notes import preprocessing_notes
 from tna_onnx.data.source import require_samples
 from tna_onnx.data.suspicion import warnings_of
-from tna_onnx.extraction.batch_size import BatchSize, batch_size_notes, check_batch_size, choose_batch_size
+from tna_onnx.extraction.batch_size import batch_size_notes, check_batch_size, choose_batch_size
 from tna_onnx.extraction.isolated import open_source
 from tna_onnx.extraction.sessions import in_rows, input_specs, open_model
-from tna_onnx.graph.load import ModelSource
+from tna_onnx.extraction.words import BatchSize
+from tna_onnx.graph.options import ModelSource
 from tna_onnx.graph.outputs import class_output
 from tna_onnx.guarding.reading import require_outlier_score, score_guarded
 from tna_onnx.guarding.unknown import open_unknown

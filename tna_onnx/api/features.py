@@ -14,7 +14,7 @@ from tna_onnx.data.images.notes import preprocessing_notes
 from tna_onnx.data.suspicion import warnings_of
 from tna_onnx.engine.collecting import spread_on
 from tna_onnx.errors import UsageError
-from tna_onnx.extraction.batch_size import BatchSize, batch_size_for, batch_size_notes, check_batch_size
+from tna_onnx.extraction.batch_size import batch_size_for, batch_size_notes, check_batch_size
 from tna_onnx.extraction.collect import collect_features
 from tna_onnx.extraction.given import open_samples
 from tna_onnx.extraction.head_check import check_readout
@@ -22,7 +22,8 @@ from tna_onnx.extraction.isolated import open_source
 from tna_onnx.extraction.opened_check import opened_notes
 from tna_onnx.extraction.sessions import OpenModel
 from tna_onnx.extraction.table import FeatureTable
-from tna_onnx.graph.load import ModelSource
+from tna_onnx.extraction.words import BatchSize
+from tna_onnx.graph.options import ModelSource
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.scores import find_readout
 from tna_onnx.results.collection import Collection

@@ -8,10 +8,8 @@ from typing import Any
 from tna_onnx.api.arguments import data_of, guard_settings_of, held_out_of, model_options_of, refuse_unknown
 from tna_onnx.api.shown import ProgressWord, run_shown
 from tna_onnx.api.words import GuardWords, Unpack
-from tna_onnx.extraction.batch_size import BatchSize
-from tna_onnx.graph.load import ModelSource
-from tna_onnx.guarding.guard import guard as run
-from tna_onnx.guarding.job import GuardJob
+from tna_onnx.extraction.words import BatchSize
+from tna_onnx.graph.options import ModelSource
 from tna_onnx.guarding.settings import GuardSettings
 from tna_onnx.results.guarding import Guard
 
@@ -69,6 +67,10 @@ def guard(
     refuse_unknown("guard", words, GuardWords)
     chosen = guard_settings_of(words, settings)
     labelled = data_of(calib, words)
+    # the work loads with the first call, so that the name of the function is there at once
+    from tna_onnx.guarding.guard import guard as run  # noqa: PLC0415
+    from tna_onnx.guarding.job import GuardJob  # noqa: PLC0415
+
     job = GuardJob(
         model=model,
         calib=labelled,

@@ -9,8 +9,8 @@ from tna_onnx.graph.dtypes import FLOAT_TYPES
 from tna_onnx.graph.head import find_heads
 from tna_onnx.graph.input_types import tensor_types
 from tna_onnx.graph.limits import DEFAULT_MODEL_LIMITS, ModelLimits
-from tna_onnx.graph.load import Model, ModelSource
-from tna_onnx.graph.options import ModelOptions
+from tna_onnx.graph.load import Model
+from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.graph.own_names import provenance
 from tna_onnx.graph.readout import Head, Refusal
 from tna_onnx.graph.scores import behind_outputs

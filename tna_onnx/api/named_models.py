@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tna_onnx.errors import UsageError
-from tna_onnx.graph.load import ModelSource
+from tna_onnx.graph.options import ModelSource
 
 __all__ = ["GivenModel", "named_models", "position_of"]
 

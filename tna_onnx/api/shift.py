@@ -9,12 +9,10 @@ from typing import Any
 from tna_onnx.api.arguments import data_of, held_out_of, model_options_of, refuse_unknown, shift_settings_of
 from tna_onnx.api.shown import ProgressWord, run_shown
 from tna_onnx.api.words import ShiftWords, Unpack
-from tna_onnx.extraction.batch_size import BatchSize
-from tna_onnx.graph.load import ModelSource
+from tna_onnx.extraction.words import BatchSize
+from tna_onnx.graph.options import ModelSource
 from tna_onnx.results.shifting import Shift
-from tna_onnx.shifting.job import ShiftJob
 from tna_onnx.shifting.settings import ShiftSettings
-from tna_onnx.shifting.shift import shift as run
 
 __all__ = ["shift"]
 
@@ -72,6 +70,10 @@ def shift(
     refuse_unknown("shift", words, ShiftWords)
     labelled = data_of(calib, words)
     unlabelled = held_out_of(target, labelled, words)
+    # the work loads with the first call, so that the name of the function is there at once
+    from tna_onnx.shifting.job import ShiftJob  # noqa: PLC0415
+    from tna_onnx.shifting.shift import shift as run  # noqa: PLC0415
+
     job = ShiftJob(
         model=model,
         calib=labelled,

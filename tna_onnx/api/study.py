@@ -10,11 +10,10 @@ from tna_onnx.api.arguments import data_of, held_out_of, model_options_of, refus
 from tna_onnx.api.shown import ProgressWord, run_shown
 from tna_onnx.api.words import StudyWords, Unpack
 from tna_onnx.errors import UsageError
-from tna_onnx.extraction.batch_size import BatchSize
-from tna_onnx.graph.load import ModelSource
+from tna_onnx.extraction.words import BatchSize
+from tna_onnx.graph.options import ModelSource
 from tna_onnx.numerics.metric import Objective
 from tna_onnx.results.study import Studies
-from tna_onnx.studies.run import StudyJob, run_studies
 from tna_onnx.studies.settings import Protocol, StudySettings
 
 __all__ = ["study"]
@@ -80,6 +79,9 @@ def study(
     held_out = held_out_of(eval, calibration, words)
     if held_out is None:
         raise UsageError("eval is missing: a study scores held-out data; expected labelled samples")
+    # the work loads with the first call, so that the name of the function is there at once
+    from tna_onnx.studies.run import StudyJob, run_studies  # noqa: PLC0415
+
     job = StudyJob(
         model=model,
         calib=calibration,

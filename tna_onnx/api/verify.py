@@ -15,14 +15,15 @@ from tna_onnx.data.images.notes import preprocessing_notes
 from tna_onnx.data.options import Data
 from tna_onnx.engine.movement import Both, run_both
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
-from tna_onnx.extraction.batch_size import BatchSize, batch_size_notes, check_batch_size, choose_batch_size
+from tna_onnx.extraction.batch_size import batch_size_notes, check_batch_size, choose_batch_size
 from tna_onnx.extraction.isolated import open_source
 from tna_onnx.extraction.sessions import in_rows, input_specs, open_model
+from tna_onnx.extraction.words import BatchSize
 from tna_onnx.graph.difference import Difference, differences, head_differences
 from tna_onnx.graph.head import choose_head, find_heads
 from tna_onnx.graph.integers import opened_like
-from tna_onnx.graph.load import Model, ModelSource
-from tna_onnx.graph.options import ModelOptions
+from tna_onnx.graph.load import Model
+from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.graph.outputs import class_output, output_of
 from tna_onnx.graph.own_names import calibrated_heads, head_provenance
 from tna_onnx.graph.readout import Head, Readout

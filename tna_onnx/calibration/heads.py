@@ -23,7 +23,8 @@ from tna_onnx.errors import TnaError, UnsupportedModel, UsageError
 from tna_onnx.extraction.isolated import open_source
 from tna_onnx.graph.cut import ancestors
 from tna_onnx.graph.head import choose_head
-from tna_onnx.graph.load import Model, ModelSource
+from tna_onnx.graph.load import Model
+from tna_onnx.graph.options import ModelSource
 from tna_onnx.graph.own_names import calibrated_heads
 from tna_onnx.graph.readout import Readout
 from tna_onnx.graph.scores import find_readout

@@ -8,9 +8,9 @@ from pathlib import Path
 from tna_onnx.calibration.settings import Settings
 from tna_onnx.calibration.turn import Turn
 from tna_onnx.data.options import Data
-from tna_onnx.extraction.batch_size import DEFAULT, BatchSize
-from tna_onnx.graph.load import ModelSource
-from tna_onnx.graph.options import ModelOptions
+from tna_onnx.extraction.batch_size import DEFAULT
+from tna_onnx.extraction.words import BatchSize
+from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.results.gates import Gates
 
 __all__ = ["Job"]

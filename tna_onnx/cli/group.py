@@ -2,28 +2,42 @@
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Iterator, Mapping
+
 import click
 
 import tna_onnx
-from tna_onnx.cli.calibrate import calibrate
-from tna_onnx.cli.card import card
 from tna_onnx.cli.command import Group
-from tna_onnx.cli.compare import compare
-from tna_onnx.cli.evaluate import evaluate
-from tna_onnx.cli.features import features
-from tna_onnx.cli.guard import guard
-from tna_onnx.cli.inspect import inspect
-from tna_onnx.cli.shift import shift
-from tna_onnx.cli.study import study
-from tna_onnx.cli.verify import verify
+from tna_onnx.cli.shortage import shortage
 
 __all__ = ["group"]
 
-COMMANDS = (calibrate, card, compare, evaluate, features, guard, inspect, shift, study, verify)
+# Each is a module of this package and, under the same name, the command in it.
+COMMANDS = ("calibrate", "card", "compare", "evaluate", "features", "guard", "inspect", "shift", "study", "verify")
+
+
+class _Commands(Mapping[str, click.Command]):
+    """The commands by name. Each loads when it is asked for: a run needs the options of one, `--version` of none."""
+
+    def __getitem__(self, name: str) -> click.Command:
+        if name not in COMMANDS:
+            raise KeyError(name)
+        try:
+            command: click.Command = getattr(importlib.import_module(f"tna_onnx.cli.{name}"), name)
+        except ImportError as error:
+            raise shortage(error) or error from error
+        return command
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
 
 
 @click.group(
-    cls=Group, commands=COMMANDS, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+    cls=Group, commands=_Commands(), context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
 )
 @click.version_option(tna_onnx.__version__, prog_name="tna-onnx")
 def group() -> None:

@@ -19,8 +19,8 @@ from tna_onnx.cli.signals import loaded
 from tna_onnx.errors import DeviceError, ResultError, TnaError
 from tna_onnx.files import write_file
 from tna_onnx.printable import printable
-from tna_onnx.render.mlflow import TrackingError
-from tna_onnx.render.text import show
+from tna_onnx.render.logged import TrackingError
+from tna_onnx.render.printed import show
 from tna_onnx.results.as_json import to_json
 from tna_onnx.runtime import runtime_version
 

@@ -1,6 +1,7 @@
 """The one function that opens every kind of labelled samples; `tna_onnx.data.formats` says how a path is recognised.
 
-A URL is copied first, and recognised by its copy.
+A URL is copied first, and recognised by its copy. Sources load where they are wanted, as a row's opener does: a run
+reads one kind of data.
 """
 
 from __future__ import annotations
@@ -13,16 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tna_onnx.data.formats import FORMATS, ROWS
-from tna_onnx.data.labelfile import read_label_file
 from tna_onnx.data.labels import check_labels
 from tna_onnx.data.limits import Limits
 from tna_onnx.data.marked import LabelSource
 from tna_onnx.data.positions import PositionSource
 from tna_onnx.data.request import Request
-from tna_onnx.data.sources.loader import open_loader
-from tna_onnx.data.sources.objects import open_object
-from tna_onnx.data.sources.remote import Copy, is_url, local_path
-from tna_onnx.data.sources.webdataset import expand_braces, open_webdataset
+from tna_onnx.data.urls import is_url, local_path
 from tna_onnx.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -114,6 +111,8 @@ def _open(data: Any, request: Request, format: Format | None) -> Source:  # noqa
         return _open_object(data, request)
     if format == "loader":
         request.check_no_table(str(data))
+        from tna_onnx.data.sources.loader import open_loader  # noqa: PLC0415
+
         return open_loader(str(data), request)
     if isinstance(data, str):
         data = local_path(data)
@@ -129,10 +128,15 @@ def _open_object(data: Any, request: Request) -> Source:
         request.check_one_class(source.describe())
         check_labels(source.labels, len(source), request.n_classes, source.describe())
         return source
+    from tna_onnx.data.sources.objects import open_object  # noqa: PLC0415
+
     return open_object(data, request)
 
 
 def _open_url(url: str, request: Request, kind: Format | None) -> Source:
+    from tna_onnx.data.labelfile import read_label_file  # noqa: PLC0415
+    from tna_onnx.data.sources.remote import Copy  # noqa: PLC0415
+
     copy = Copy(url, request.limits)
     try:
         if copy.path.is_file() and (kind or _recognise(copy.path, request)) == "manifest":
@@ -148,6 +152,8 @@ def _open_url(url: str, request: Request, kind: Format | None) -> Source:
 
 def _open_path(path: Path, request: Request, kind: Format | None) -> Source:
     if not path.exists():
+        from tna_onnx.data.sources.webdataset import expand_braces, open_webdataset  # noqa: PLC0415
+
         if shards := expand_braces(path):
             return open_webdataset(path, request, shards)
         advice = "give a file or folder of samples (docs/data.md lists the formats)"

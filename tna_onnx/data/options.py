@@ -15,7 +15,6 @@ from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.images.recipes import read_recipe
 from tna_onnx.data.limits import DEFAULT_LIMITS, Limits
 from tna_onnx.data.names import metadata_class_names, read_class_names
-from tna_onnx.data.opening import open_source
 from tna_onnx.data.placed import Several
 from tna_onnx.data.request import label_columns
 from tna_onnx.data.source import InputSpec, Source
@@ -174,6 +173,9 @@ class Data:
         recipe = self.preprocessing
         if isinstance(recipe, (str, Path)):
             recipe = read_recipe(Path(recipe), self.limits)
+        # what reads data loads with the first data
+        from tna_onnx.data.opening import open_source  # noqa: PLC0415
+
         return open_source(
             self.samples,
             inputs,

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 
 from tna_onnx.engine import local
-from tna_onnx.engine.on_ray import OnRay
-from tna_onnx.engine.processes import Processes
 from tna_onnx.engine.protocol import Engine
 from tna_onnx.errors import UsageError
 from tna_onnx.runtime import allowed_cores
@@ -34,7 +32,11 @@ def engine_of(text: str) -> Engine:
         count = int(processes[1])
         if not 1 <= count <= most:
             raise UsageError(f"engine '{text}': expected 1 to {most} processes, {_MOST} for each core of this machine")
+        from tna_onnx.engine.processes import Processes  # noqa: PLC0415 - an engine loads where it is asked for
+
         return Processes(count)
     if text == "ray" or text.startswith("ray:"):
+        from tna_onnx.engine.on_ray import OnRay  # noqa: PLC0415
+
         return OnRay(text.removeprefix("ray").removeprefix(":"))
     raise UsageError(f"engine '{text}' is not known; expected local, processes:NUMBER, ray or ray:HOST:PORT")

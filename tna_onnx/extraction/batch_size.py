@@ -21,7 +21,6 @@ import math
 import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -30,12 +29,11 @@ from tna_onnx.data.positions import PositionSource
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction.keys import data_key, model_key
 from tna_onnx.extraction.stored import begun_batch_size, find_stores
+from tna_onnx.extraction.words import BatchSize
 from tna_onnx.graph.load import Model
 from tna_onnx.runtime import Device, OutOfMemory, Session, free_device_memory, free_memory, resident_memory
 
-__all__ = ["DEFAULT", "BatchSize", "batch_size_for", "batch_size_notes", "check_batch_size", "choose_batch_size"]
-
-BatchSize: TypeAlias = int | Literal["auto"]
+__all__ = ["DEFAULT", "batch_size_for", "batch_size_notes", "check_batch_size", "choose_batch_size"]
 
 DEFAULT = 64
 """Samples per run where nothing is said, and where `auto` has no network to probe."""

@@ -19,7 +19,7 @@ from tna_onnx.data.digest import arrays_sha256, sample_form
 from tna_onnx.data.options import Data
 from tna_onnx.data.request import Request
 from tna_onnx.data.sources.columns import open_columns
-from tna_onnx.data.sources.remote import Copy, is_url, local_path
+from tna_onnx.data.urls import is_url, local_path
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction.keys import model_key
 from tna_onnx.extraction.mapped import ReadOnce
@@ -122,6 +122,8 @@ def open_samples(opened: OpenModel, data: Data, names: tuple[str, ...] | None) -
     url = data.samples
     # looked at, and opened, from one copy
     if isinstance(url, str) and is_url(local_path(url)) and url.endswith(".npz"):
+        from tna_onnx.data.sources.remote import Copy  # noqa: PLC0415 - most data are no URL
+
         copy = Copy(url, data.limits)
         try:
             samples = open_samples(opened, replace(data, samples=copy.path), names)

@@ -17,8 +17,8 @@ from pathlib import Path
 from tna_onnx.errors import DeviceError, UnsupportedModel
 from tna_onnx.graph.in_memory import model_bytes
 from tna_onnx.graph.integers import opened_up
-from tna_onnx.graph.load import Model, ModelSource, load_model
-from tna_onnx.graph.options import ModelOptions
+from tna_onnx.graph.load import Model, load_model
+from tna_onnx.graph.options import ModelOptions, ModelSource
 
 __all__ = ["STARTED", "open_source"]
 

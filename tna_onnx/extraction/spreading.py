@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tna_onnx.data import Source
 from tna_onnx.data.options import Data
-from tna_onnx.data.sources.remote import is_url, local_path
+from tna_onnx.data.urls import is_url, local_path
 from tna_onnx.errors import UsageError
 from tna_onnx.extraction.collect import Collector, session_for
 from tna_onnx.extraction.filling import ChunkFiller, Column, Filled, versions

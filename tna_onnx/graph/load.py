@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias
+from typing import Any, BinaryIO
 
 import numpy as np
 import onnx
@@ -26,17 +26,15 @@ from tna_onnx.graph.datafiles import check_places, data_path, open_data, require
 from tna_onnx.graph.functions import inlined
 from tna_onnx.graph.in_memory import model_bytes
 from tna_onnx.graph.limits import DEFAULT_MODEL_LIMITS, ModelLimits
+from tna_onnx.graph.options import ModelSource
 from tna_onnx.graph.places import is_external, place_of
 from tna_onnx.graph.traverse import all_tensors, subgraph_inputs
 
-__all__ = ["Model", "ModelSource", "load_model"]
+__all__ = ["Model", "load_model"]
 
 # Files that people give in the place of a model.
 _DATA = (".npz", ".npy", ".csv", ".tsv", ".json", ".jsonl", ".parquet")
 _OTHERS = (".pt", ".pth", ".ckpt", ".safetensors", ".h5", ".keras", ".pb", ".tflite", ".pkl", ".joblib")
-
-ModelSource: TypeAlias = Any
-"""A path, the bytes of a file, an onnx.ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph."""
 
 # Attributes of a Constant node that hold plain numbers in place of a tensor, and the dtype of its output.
 _SHORT_CONSTANTS = {"value_float": "float32", "value_floats": "float32", "value_int": "int64", "value_ints": "int64"}

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 from tna_onnx.graph.limits import DEFAULT_MODEL_LIMITS, ModelLimits
 
-__all__ = ["LABEL_KINDS", "OUTPUT_KINDS", "ModelOptions", "OutputKind"]
+__all__ = ["LABEL_KINDS", "OUTPUT_KINDS", "ModelOptions", "ModelSource", "OutputKind"]
+
+ModelSource: TypeAlias = Any
+"""A path, the bytes of a file, an onnx.ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph."""
 
 OutputKind: TypeAlias = Literal["logits", "probabilities", "logit", "label-logits", "label-probabilities"]
 

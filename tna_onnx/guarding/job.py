@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tna_onnx.data.options import Data
-from tna_onnx.extraction.batch_size import DEFAULT, BatchSize
-from tna_onnx.graph.load import ModelSource
-from tna_onnx.graph.options import ModelOptions
+from tna_onnx.extraction.batch_size import DEFAULT
+from tna_onnx.extraction.words import BatchSize
+from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.guarding.settings import GuardSettings
 
 __all__ = ["GuardJob"]

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from tna_onnx.guarding.samples import Values
 from tna_onnx.numerics.checks import check_level
@@ -141,5 +140,7 @@ def exact_interval(count: int, n: int, level: float) -> tuple[float, float]:
     >>> exact_interval(0, 100, 0.95)[1].__round__(4)
     0.0362
     """
+    from scipy import stats  # noqa: PLC0415 - heavy
+
     interval = stats.binomtest(count, n).proportion_ci(level, "exact")
     return float(interval.low), float(interval.high)

@@ -15,7 +15,6 @@ import math
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy import stats
 
 if TYPE_CHECKING:
     from typing import Any
@@ -75,6 +74,8 @@ def coverage_band(n: int, level: float, new: int | None, confidence: float) -> t
     >>> round(low, 3), round(high, 3)
     (0.93, 0.968)
     """
+    from scipy import stats  # noqa: PLC0415 - heavy
+
     rank = _rank(n, level)
     tail = (1 - confidence) / 2
     if new is None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy import stats
 
 if TYPE_CHECKING:
     from typing import Any
@@ -29,6 +28,8 @@ def area_under(known: NDArray[Any], unknown: NDArray[Any]) -> float:
     >>> area_under(np.array([1.0, 2.0]), np.array([2.0, 3.0]))
     0.875
     """
+    from scipy import stats  # noqa: PLC0415 - heavy
+
     ranks = stats.rankdata(np.concatenate([known, unknown]))[len(known) :]
     above = float(ranks.sum()) - len(unknown) * (len(unknown) + 1) / 2
     return above / (len(known) * len(unknown))

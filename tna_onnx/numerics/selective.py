@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy import stats
 
 if TYPE_CHECKING:
     from typing import Any
@@ -90,6 +89,8 @@ def _counts(
 
 def _lowest(accepted: NDArray[np.int64], wrong: NDArray[np.int64], risk: float, delta: float) -> int:
     """Return the place on the grid of the lowest threshold that passed; -1 for none."""
+    from scipy import stats  # noqa: PLC0415 - heavy
+
     p_values = np.where(accepted > 0, stats.binom.cdf(wrong, accepted, risk), 1.0)
     passed = -1
     for start in range(0, _POINTS, _POINTS // _STARTS):

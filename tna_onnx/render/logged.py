@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from tna_onnx.errors import TnaError
 from tna_onnx.numerics.metric import METRICS
-from tna_onnx.results.report import Comparison, Report
 
-__all__ = ["metrics_of", "parameters_of", "tags_of"]
+if TYPE_CHECKING:
+    from tna_onnx.results.report import Comparison, Report
+
+__all__ = ["TrackingError", "metrics_of", "parameters_of", "tags_of"]
 
 # Fields of a report that are logged as parameters under their own names.
 _FIELDS = (
     "model", "model_sha256", "output", "head", "classes", "features", "search", "map", "folded", "angle", "reached",
     "ensemble_size", "rotations", "objective", "provider",
 )  # fmt: skip
+
+
+class TrackingError(TnaError):
+    """The run could not be logged; the files it wrote are kept."""
+
+    exit_code = 6
 
 
 def tags_of(report: Report) -> dict[str, str]:

@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tna_onnx.data.optional import optional
-from tna_onnx.errors import TnaError
-from tna_onnx.render.logged import metrics_of, parameters_of, tags_of
+from tna_onnx.render.logged import TrackingError, metrics_of, parameters_of, tags_of
 from tna_onnx.render.mlflow_model import log_data_sets, log_model
 from tna_onnx.results.as_json import to_json
 from tna_onnx.results.report import Report
@@ -36,12 +35,6 @@ _MAX_CHARACTERS = 500
 # Metrics and parameters in one request.
 _MAX_METRICS = 1000
 _MAX_PARAMETERS = 100
-
-
-class TrackingError(TnaError):
-    """The run could not be logged; the files it wrote are kept."""
-
-    exit_code = 6
 
 
 def require_mlflow() -> str:

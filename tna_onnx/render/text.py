@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from rich import box
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -23,7 +22,7 @@ from tna_onnx.results.label_metrics import LabelMetrics
 from tna_onnx.results.report import Comparison, Report
 from tna_onnx.results.standing import Word, changed
 
-__all__ = ["collection_text", "evaluation_text", "report_text", "show"]
+__all__ = ["collection_text", "evaluation_text", "report_text"]
 
 # Columns that every table fits into.
 _MIN_WIDTH = 100
@@ -34,17 +33,6 @@ _PLACES = {True: "folded into weight and bias", False: "appended as nodes"}
 # Colours of a difference by its standing: significantly better, open, worse.
 _STYLES = {1: "green", 0: "", -1: "red"}
 _WORD_STYLES: dict[Word, str] = {"improved": "green", "no significant change": "", "worse": "red"}
-
-
-def show(console: Console, content: RenderableType) -> None:
-    """Print without wrapping sentences at the width of a pipe.
-
-    What the encoding cannot hold is escaped, and so is what would act on a terminal.
-    """
-    # A name with letters that the terminal's encoding lacks must not end a run that has written its files.
-    if hasattr(console.file, "reconfigure"):
-        console.file.reconfigure(errors="backslashreplace")
-    console.print(_Escaped(content), soft_wrap=not console.is_terminal, highlight=False, crop=False)
 
 
 def report_text(report: Report, *, plot: bool = False) -> RenderableType:
@@ -141,17 +129,6 @@ def _label_table(labels: Sequence[LabelMetrics]) -> tuple[RenderableType, ...]:
     for row in label_rows(labels, MAX_ROWS):
         table.add_row(*map(printable, row))
     return Text(), lines_text([label_title(labels, MAX_ROWS)]), table
-
-
-@dataclass(frozen=True)
-class _Escaped:
-    """Anything, with the characters escaped that would act on a terminal; styles are applied behind this."""
-
-    content: RenderableType
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for segment in console.render(self.content, options):
-            yield segment._replace(text=printable(segment.text, lines=True))
 
 
 class _Table(Table):

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from tna_onnx.data.labels import listed
 from tna_onnx.errors import CheckFailed, DataError
@@ -125,6 +124,8 @@ def _black_box(observed: Observed) -> FloatArray:
 def _evidence(
     observed: Observed, gain: float, em: FloatArray, box: FloatArray | None, drawn: Draws, settings: ShiftSettings
 ) -> ShiftEvidence:
+    from scipy.special import chdtrc  # noqa: PLC0415 - heavy
+
     n, classes = observed.probabilities.shape
     other = box if settings.estimator == "em" else em
     apart = None
@@ -135,7 +136,7 @@ def _evidence(
     found = surprise(observed, em)
     return ShiftEvidence(
         # twice the log-likelihood ratio has a chi-squared distribution
-        changed_p=float(stats.chi2.sf(2 * n * max(gain, 0.0), classes - 1)),
+        changed_p=float(chdtrc(classes - 1, 2 * n * max(gain, 0.0))),
         gain=max(gain, 0.0),
         other=None if other is None else tuple(other.tolist()),
         disagreement=apart,

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from tna_onnx.data.options import Data
 from tna_onnx.errors import UsageError
-from tna_onnx.extraction.batch_size import DEFAULT, BatchSize
-from tna_onnx.graph.load import ModelSource
-from tna_onnx.graph.options import ModelOptions
+from tna_onnx.extraction.batch_size import DEFAULT
+from tna_onnx.extraction.words import BatchSize
+from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.shifting.settings import ShiftSettings
 
 __all__ = ["ShiftJob"]

@@ -24,9 +24,9 @@ from tna_onnx.calibration.settings import Settings
 from tna_onnx.calibration.task import Task
 from tna_onnx.data.options import Data
 from tna_onnx.errors import DataError, UsageError
-from tna_onnx.extraction.batch_size import DEFAULT, BatchSize
-from tna_onnx.graph.load import ModelSource
-from tna_onnx.graph.options import ModelOptions
+from tna_onnx.extraction.batch_size import DEFAULT
+from tna_onnx.extraction.words import BatchSize
+from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.graph.outputs import require_one_prediction
 from tna_onnx.progress import Progress
 from tna_onnx.results.study import Studies, Study

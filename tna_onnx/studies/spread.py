@@ -12,7 +12,6 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from scipy import stats
 
 __all__ = ["deviation", "mean", "mean_interval", "paired_interval"]
 
@@ -42,8 +41,10 @@ def mean_interval(values: Sequence[float], overlap: float = 0.0) -> tuple[float,
     spread = deviation(values)
     if spread is None:
         return None
+    from scipy.special import stdtrit  # noqa: PLC0415 - heavy
+
     count = len(values)
-    width = float(stats.t.ppf((1 + _LEVEL) / 2, count - 1)) * spread * math.sqrt(1 / count + overlap)
+    width = float(stdtrit(count - 1, (1 + _LEVEL) / 2)) * spread * math.sqrt(1 / count + overlap)
     centre = mean(values)
     return centre - width, centre + width
 

@@ -50,13 +50,17 @@ def unknown_variables(ctx: click.Context) -> list[str]:
         UsageError: a variable that looks like a typing error. It is refused because the gate it was meant to set
             would be missing.
     """
+    present = [name for name in sorted(os.environ) if name.startswith(_PREFIX)]
+    # what could be meant are the options of all commands, and most runs need those of one
+    if not present:
+        return []
     known = {
         variable
         for name, command in configurable_commands(ctx).items()
         for flag in ("config", *options_by_flag(command))
         for variable in _variables(name, flag)
     }
-    unknown = [name for name in sorted(os.environ) if name.startswith(_PREFIX) and name not in known]
+    unknown = [name for name in present if name not in known]
     for variable in unknown:
         meant = _meant(variable, known)
         if meant is not None:

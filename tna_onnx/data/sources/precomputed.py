@@ -21,7 +21,7 @@ from tna_onnx.data.request import Request
 from tna_onnx.data.source import AnyArray, Batch, InputSpec, IntArray
 from tna_onnx.data.sources.columns import LABELS, ArraySource, check_names, open_columns
 from tna_onnx.data.sources.npfiles import map_npy, read_npz
-from tna_onnx.data.sources.remote import Copy, is_url, local_path
+from tna_onnx.data.urls import is_url, local_path
 from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:
@@ -116,6 +116,8 @@ def open_precomputed(
         if not data.endswith(".npz"):
             return None
         # Only a single file is fetched to be looked at; a folder may be large and hold something else.
+        from tna_onnx.data.sources.remote import Copy  # noqa: PLC0415 - most data are no URL
+
         copy = Copy(data, limits)
         precomputed = open_precomputed(
             copy.path, inputs, n_classes, labels=labels, class_names=class_names, limits=limits

@@ -9,10 +9,11 @@ import onnx
 from numpy.typing import NDArray
 
 from tna_onnx.graph.difference.content import CONTENT, ratio
+from tna_onnx.graph.difference.pair import Pair
 from tna_onnx.graph.difference.parts import serialized
 from tna_onnx.graph.difference.tensors import tensor_differences
 from tna_onnx.graph.difference.texts import arrow, attribute_text
-from tna_onnx.graph.difference.values import Difference, Pair
+from tna_onnx.graph.difference.values import Difference
 from tna_onnx.graph.hidden import TRANSFORM
 from tna_onnx.graph.places import is_external, placeless
 from tna_onnx.graph.traverse import all_tensors_of

@@ -13,8 +13,9 @@ from tna_onnx.graph.difference.decisions import without_decisions
 from tna_onnx.graph.difference.explained import explained_by
 from tna_onnx.graph.difference.frame import frame_differences
 from tna_onnx.graph.difference.nodes import nodes_differences
+from tna_onnx.graph.difference.pair import Pair
 from tna_onnx.graph.difference.tensors import tensors_differences
-from tna_onnx.graph.difference.values import Difference, Pair
+from tna_onnx.graph.difference.values import Difference
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.readout import Head, Readout
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from tna_onnx.graph.difference.pair import Pair
 from tna_onnx.graph.difference.parts import by_name, field_differences, item_differences, serialized
 from tna_onnx.graph.difference.texts import info_text, shortened
-from tna_onnx.graph.difference.values import Difference, Pair
+from tna_onnx.graph.difference.values import Difference
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.opsets import map_opset
 from tna_onnx.graph.own_names import METADATA_PREFIX, provenance

@@ -10,10 +10,11 @@ import onnx
 
 from tna_onnx.graph.difference.attributes import attribute_differences, encoded_attribute_differences
 from tna_onnx.graph.difference.explained import OWN, Explained
+from tna_onnx.graph.difference.pair import Pair
 from tna_onnx.graph.difference.parts import field_differences, moved, serialized
 from tna_onnx.graph.difference.tensors import tensor_differences
 from tna_onnx.graph.difference.texts import arrow
-from tna_onnx.graph.difference.values import Difference, Pair
+from tna_onnx.graph.difference.values import Difference
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.places import is_external
 from tna_onnx.graph.traverse import all_tensors_of, subgraph_inputs

@@ -8,9 +8,10 @@ from onnx import TensorProto
 
 from tna_onnx.graph.difference.content import CONTENT, content_size, largest_change, same_content
 from tna_onnx.graph.difference.explained import OWN
+from tna_onnx.graph.difference.pair import Pair
 from tna_onnx.graph.difference.parts import by_name, field_differences, item_differences, moved
 from tna_onnx.graph.difference.texts import arrow, shortened, tensor_text
-from tna_onnx.graph.difference.values import Difference, Pair
+from tna_onnx.graph.difference.values import Difference
 from tna_onnx.graph.dtypes import type_name
 from tna_onnx.graph.places import placeless
 
