@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.calibration.decided import told_in_file
-from tna_onnx.data.suspicion import warnings_of
+from tna_onnx.data.suspicion import checked_warnings
 from tna_onnx.engine.outputs import score_model
-from tna_onnx.errors import CheckFailed, DataError
+from tna_onnx.errors import CheckFailed
 from tna_onnx.graph.own_names import provenance
 from tna_onnx.graph.save import file_beside, pending
 from tna_onnx.numerics.checks import check_level
@@ -124,10 +124,9 @@ def _frequencies(job: ShiftJob, opened: Opened, progress: Progress) -> _Found:
     old = probabilities_of(opened.session, opened.output, opened.source, opened.batch_size, "source", progress)
     suspicion = job.calib.check(old.argmax(axis=1), labels, opened.known_names, classes)
     # wrong labels would make a wrong confusion matrix, and wrong frequencies
-    if suspicion is not None and suspicion.tells:
-        raise DataError(f"{where}: {suspicion.text(opened.known_names)}")
+    warnings = checked_warnings(suspicion, opened.known_names, where)
     note = off_centre(old, labels, source, opened.names)
-    notes = (*warnings_of(suspicion, opened.known_names), *([note] if note else []))
+    notes = tuple(filter(None, (*warnings, note)))
     if opened.unlabelled is None:
         return _Found(source, given["target"], old, None, notes)
     new = probabilities_of(opened.session, opened.output, opened.unlabelled, opened.batch_size, "target", progress)
