@@ -226,7 +226,9 @@ def _columns(sizes: list[int | None], class_axis: int, walked: Walked, labels: t
     if walked.paired:
         return 2
     one_axis = len(sizes) == 1 and not labels  # (N,): one number a sample
-    return 1 if one_axis else columns
+    if one_axis:
+        return 1
+    return columns
 
 
 def _is_multi_label(kind: str | None, walked: Walked, columns: int, class_axis: int) -> bool:
