@@ -206,8 +206,12 @@ class Collector:
             return class_logits(self._model, self.readout, raw, samples)
         if not head.linear:
             check_batch_axis(self._model, head, raw, samples)
-            return raw if len(raw) == samples else raw.reshape(samples, -1, *raw.shape[1:])
-        features = raw.T if head.features_transposed else raw
+            if len(raw) != samples:
+                raw = raw.reshape(samples, -1, *raw.shape[1:])
+            return raw
+        features = raw
+        if head.features_transposed:
+            features = raw.T
         if len(features) != samples or features.size != samples * head.n_features:
             raise UnsupportedModel(
                 f"{self._model.name}: features '{head.features}' have shape {raw.shape}; expected "

@@ -96,14 +96,11 @@ def open_guard(job: GuardJob) -> Opened:
     names = job.calib.class_names(model.metadata, output.labels, output.n_classes)
     inputs = input_specs(session)
 
-    def opened(data: Data | None) -> Source | None:
-        return None if data is None else data.open(inputs, output.n_classes, names)
-
     source = job.calib.open(inputs, output.n_classes, names)
-    fit = opened(job.fit)
+    fit = _opened(job.fit, inputs, output, names)
     rows = _to_fit(fit, source, job.settings)
     _check_number(job.settings, source, fit, rows)
-    held_out = opened(job.held_out)
+    held_out = _opened(job.held_out, inputs, output, names)
     notes = _leaks(job, model, source, held_out)
     size = choose_batch_size(job.batch_size, session, [output.name], source)
     notes += batch_size_notes(job.batch_size, size)
@@ -125,6 +122,14 @@ def open_guard(job: GuardJob) -> Opened:
     )
 
 
+def _opened(
+    data: Data | None, inputs: tuple[InputSpec, ...], output: ClassOutput, names: tuple[str, ...] | None
+) -> Source | None:
+    if data is None:
+        return None
+    return data.open(inputs, output.n_classes, names)
+
+
 def _check_number(settings: GuardSettings, source: Source, fit: Source | None, rows: NDArray[np.int64]) -> None:
     """Refuse too few samples for thresholds; those that scores are fitted to give none."""
     fresh = len(source)
@@ -134,11 +139,14 @@ def _check_number(settings: GuardSettings, source: Source, fit: Source | None, r
 
 
 def _leaks(job: GuardJob, model: Model, source: Source, held_out: Source | None) -> tuple[str, ...]:
-    judging = None if held_out is None else Told(held_out, sample_form(held_out))
     told = Told(source, sample_form(source))
+    judging = None
+    if held_out is not None:
+        judging = Told(held_out, sample_form(held_out))
     notes = check_leaks(model, told, judging, job.calib.limits, cross_fits=False)
-    for each in (told, judging):
-        notes += () if each is None else decided_on(model, each, job.calib.limits)
+    notes += decided_on(model, told, job.calib.limits)
+    if judging is not None:
+        notes += decided_on(model, judging, job.calib.limits)
     return notes
 
 

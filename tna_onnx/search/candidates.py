@@ -58,7 +58,9 @@ class Candidate:
     @property
     def parameters(self) -> dict[str, Any]:
         """What a reader wants to know of the map fitted for this weight; empty for none."""
-        return self.fitted.brief if self.fitted else {}
+        if not self.fitted:
+            return {}
+        return self.fitted.brief
 
 
 def choose(candidates: Sequence[Candidate], settings: SearchSettings, rows: NDArray[Any] | None = None) -> int:

@@ -113,7 +113,9 @@ def _expected(
     theta = np.radians(feature_angles(weight, tilted, np.arange(len(weight))))[classes]
     modes = np.degrees(np.arccos(np.cos(psi) * np.cos(theta)))
     known = modes[~np.isnan(modes)]
-    return float(known.mean()) if len(known) else None
+    if not len(known):
+        return None
+    return float(known.mean())
 
 
 def _row(key: tuple[str, str], reached: float, found: NDArray[np.float64], expected: float | None) -> tuple[Cell, ...]:
