@@ -58,9 +58,7 @@ class Candidate:
     @property
     def parameters(self) -> dict[str, Any]:
         """What a reader wants to know of the map fitted for this weight; empty for none."""
-        if not self.fitted:
-            return {}
-        return self.fitted.brief
+        return self.fitted.brief if self.fitted else {}
 
 
 def choose(candidates: Sequence[Candidate], settings: SearchSettings, rows: NDArray[Any] | None = None) -> int:
