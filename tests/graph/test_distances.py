@@ -13,7 +13,8 @@ from tests.builders import small_model, tensor_info
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.head import find_heads
 from tna_onnx.graph.load import load_model
-from tna_onnx.graph.readout import Head, Refusal
+from tna_onnx.graph.readout import Head
+from tna_onnx.graph.refusal import Refusal
 from tna_onnx.graph.scores import choose_readout
 
 CLASSES, FEATURES = 4, 3

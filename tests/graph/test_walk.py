@@ -6,7 +6,8 @@ from pathlib import Path
 
 from tests.graph.samples import Builder
 from tna_onnx.graph.cut import ancestors
-from tna_onnx.graph.readout import Head, Refusal
+from tna_onnx.graph.readout import Head
+from tna_onnx.graph.refusal import Refusal
 from tna_onnx.graph.walk import walk_back
 
 

@@ -5,8 +5,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import onnx
-import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,10 +12,9 @@ from numpy.typing import NDArray
 from onnx.reference import ReferenceEvaluator
 from scipy import optimize, special
 
-from tests.builders import small_model, tensor_info
+from tests.maps.faces import on_numpy, on_onnxruntime, on_torch, onnx_model
 from tests.maps.samples import reduce_of
 from tna_onnx.errors import DataError
-from tna_onnx.graph.nodes import NodeOps
 from tna_onnx.maps import LABEL_MAPS, MAPS, maps_of
 from tna_onnx.maps.base import CalibrationMap, apply_map
 from tna_onnx.maps.label_isotonic import LabelIsotonic
@@ -59,32 +56,8 @@ def by_definition(fitted: CalibrationMap, s: Array) -> Array:
     return np.stack([x[:, c] + np.interp(x[:, c], *fitted.knots[c]) for c in range(s.shape[1])], axis=1)
 
 
-def onnx_model(fitted: CalibrationMap, dtype: str, opset: int) -> onnx.ModelProto:
-    ops = NodeOps(dtype, opset)
-    result = fitted.forward(ops, "logits")
-    before, after = (tensor_info(name, ["N", 3], dtype) for name in ("logits", result))
-    model = small_model(ops.nodes, [before], [after], ops.initializers, opset=opset)
-    onnx.checker.check_model(model, full_check=True)
-    return model
-
-
-def on_numpy(fitted: CalibrationMap, logits: Array) -> Array:
-    return np.asarray(apply_map(fitted, logits))
-
-
-def on_torch(fitted: CalibrationMap, logits: Array) -> Array:
-    torch = pytest.importorskip("torch", reason="torch is in the extra 'gpu'")
-    return np.asarray(apply_map(fitted, torch.from_numpy(logits)).numpy())
-
-
-def on_onnxruntime(fitted: CalibrationMap, logits: Array) -> Array:
-    model = onnx_model(fitted, logits.dtype.name, 17)
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    return np.asarray(session.run(None, {"logits": logits})[0])
-
-
 def on_reference_evaluator(fitted: CalibrationMap, logits: Array) -> Array:
-    return np.asarray(ReferenceEvaluator(onnx_model(fitted, logits.dtype.name, 18)).run(None, {"logits": logits})[0])
+    return np.asarray(ReferenceEvaluator(onnx_model(fitted, logits.dtype.name, 3, 18)).run(None, {"logits": logits})[0])
 
 
 @pytest.mark.parametrize("face", [on_numpy, on_torch, on_onnxruntime, on_reference_evaluator])

@@ -9,19 +9,15 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import onnx
-import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from onnx.reference import ReferenceEvaluator
 from scipy import optimize, special
 
-from tests.builders import small_model, tensor_info
+from tests.maps.faces import on_numpy, on_onnxruntime, on_reference_evaluator, on_torch, onnx_model
 from tests.maps.samples import reduce_of
 from tna_onnx.errors import DataError
-from tna_onnx.graph.nodes import NodeOps
 from tna_onnx.maps import MAPS
 from tna_onnx.maps.base import CalibrationMap, Reduce, apply_map
 from tna_onnx.maps.ensemble_temperature import EnsembleTemperature
@@ -67,35 +63,6 @@ LOGITS: dict[str, Array] = {
     "equal": np.ones((3, 4)),
     "huge": np.array([[1e4, -1e4, 0.0], [-1e4, 1e4, 1e4], [-1e4, -1e4, -1e4], [1e4, 1e4 - 1, 5.0]]),
 }
-
-
-def onnx_model(fitted: CalibrationMap, dtype: str, classes: int, opset: int = 17) -> onnx.ModelProto:
-    ops = NodeOps(dtype, opset)
-    result = fitted.forward(ops, "logits")
-    before, after = (tensor_info(name, ["N", classes], dtype) for name in ("logits", result))
-    model = small_model(ops.nodes, [before], [after], ops.initializers, opset=opset)
-    onnx.checker.check_model(model, full_check=True)
-    return model
-
-
-def on_numpy(fitted: CalibrationMap, logits: Array) -> Array:
-    return np.asarray(apply_map(fitted, logits))
-
-
-def on_torch(fitted: CalibrationMap, logits: Array) -> Array:
-    torch = pytest.importorskip("torch", reason="torch is in the extra 'gpu'")
-    return np.asarray(apply_map(fitted, torch.from_numpy(logits)).numpy())
-
-
-def on_onnxruntime(fitted: CalibrationMap, logits: Array, opset: int = 17) -> Array:
-    model = onnx_model(fitted, logits.dtype.name, logits.shape[1], opset)
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    return np.asarray(session.run(None, {"logits": logits})[0])
-
-
-def on_reference_evaluator(fitted: CalibrationMap, logits: Array) -> Array:
-    model = onnx_model(fitted, logits.dtype.name, logits.shape[1])
-    return np.asarray(ReferenceEvaluator(model).run(None, {"logits": logits})[0])
 
 
 FACES = [on_numpy, on_torch, on_onnxruntime, on_reference_evaluator]

@@ -33,7 +33,7 @@ import tna_onnx
 from tna_onnx.api.words import CalibrateWords
 from tna_onnx.data.images.transform import ResolvedRecipe
 from tna_onnx.graph.difference import Difference
-from tna_onnx.graph.readout import Refusal
+from tna_onnx.graph.refusal import Refusal
 from tna_onnx.maps import MAPS
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Interval

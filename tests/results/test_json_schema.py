@@ -18,7 +18,7 @@ from tests.conftest import Demo, Small
 from tests.support import PLAIN, TILTED, cli, words_of
 from tna_onnx.data.images.preprocess import ResolvedRecipe
 from tna_onnx.graph.difference import Difference
-from tna_onnx.graph.readout import Refusal
+from tna_onnx.graph.refusal import Refusal
 from tna_onnx.numerics.corp import Corp, Curve, Decomposition
 from tna_onnx.numerics.cumulative import CumulativeTest
 from tna_onnx.numerics.metric import METRICS

@@ -12,7 +12,8 @@ from tna_onnx.graph.limits import DEFAULT_MODEL_LIMITS, ModelLimits
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.graph.own_names import provenance
-from tna_onnx.graph.readout import Head, Refusal
+from tna_onnx.graph.readout import Head
+from tna_onnx.graph.refusal import Refusal
 from tna_onnx.graph.scores import behind_outputs
 from tna_onnx.results.inspection import LABELS, HeadInfo, Inspection, ScoresInfo
 

@@ -24,7 +24,7 @@ from tna_onnx.graph.head import choose_head, find_heads
 from tna_onnx.graph.integers import opened_like
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.options import ModelOptions, ModelSource
-from tna_onnx.graph.outputs import class_output, output_of
+from tna_onnx.graph.outputs import OUTPUT_KINDS, class_output, output_of
 from tna_onnx.graph.own_names import calibrated_heads, head_provenance
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.scores import choose_readout
@@ -214,23 +214,12 @@ def _readout(model: Model, head: str | None, output: str | None, kind: str | Non
         return None
 
 
-# Words of the provenance that the command line has words of its own for.
-_TOLD = {
-    "positive_logit": "logit",
-    "label_logits": "label-logits",
-    "label_probabilities": "label-probabilities",
-}
-
-
 def _plain_kind(known: dict[str, str]) -> str | None:
     """Return what the provenance says that the output holds, in the words of `--output-kind`."""
     kind = known.get("output_kind")
     if kind is None:
         return None
-    if kind in _TOLD:
-        return _TOLD[kind]
-    # `--output-kind` has one word for both
-    return "probabilities" if kind in ("probabilities", "positive_probability") else "logits"
+    return OUTPUT_KINDS.get(kind, "logits")
 
 
 def _missing_kind(readout: Readout | None, known: dict[str, str]) -> str | None:

@@ -56,7 +56,9 @@ def _shift_of(model: Model) -> dict[str, Any]:
         found = json.loads(provenance(model).get("shift", "{}"))
     except (ValueError, RecursionError):  # not written by this tool
         return {}
-    return found if isinstance(found, dict) else {}
+    if not isinstance(found, dict):
+        return {}
+    return found
 
 
 def _among(entries: dict[str, Any], prefix: str, each: Told, limits: Limits) -> bool | None:

@@ -135,7 +135,9 @@ def _classes(names: tuple[str, ...], before: MappedLogits, after: MappedLogits, 
 
 def _device(task: Task) -> str:
     device = task.device
-    return f"cuda:{device.index}" if device.kind == "cuda" else device.kind
+    if device.kind == "cuda":
+        return f"cuda:{device.index}"
+    return device.kind
 
 
 def _diagram(scores: SampleScores, settings: Settings) -> Bins:

@@ -59,7 +59,9 @@ class Job:
     @property
     def folder(self) -> Path | None:
         """Folder of feature stores, as a path."""
-        return None if self.cache is None else Path(self.cache)
+        if self.cache is None:
+            return None
+        return Path(self.cache)
 
     @property
     def needs_head(self) -> bool:

@@ -60,7 +60,9 @@ class Method:
             name = f"{name} {self._strengths[self.step]:g}"
         if not self.tilted:
             return name
-        return "tna" if self.map == "none" else f"tna + {name}"
+        if self.map == "none":
+            return "tna"
+        return f"tna + {name}"
 
     @property
     def has_path(self) -> bool:
@@ -69,7 +71,9 @@ class Method:
 
     @property
     def _strengths(self) -> tuple[float, ...]:
-        return getattr(MAPS[self.map], "strengths", ()) if self.map in MAPS else ()
+        if self.map not in MAPS:
+            return ()
+        return getattr(MAPS[self.map], "strengths", ())
 
     @property
     def keeps_order(self) -> bool:

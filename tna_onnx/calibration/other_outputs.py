@@ -105,7 +105,9 @@ def relation(values: NDArray[Any], p: NDArray[np.float64], tolerance: float) -> 
     values = values.reshape(n, classes)
     if np.max(np.abs(values - p)) <= tolerance:
         return "probabilities"
-    return "logits" if np.max(np.abs(softmax(values) - p)) <= tolerance else ""
+    if np.max(np.abs(softmax(values) - p)) <= tolerance:
+        return "logits"
+    return ""
 
 
 def label_relation(values: NDArray[Any], p: NDArray[np.float64], tolerance: float) -> str:
@@ -125,7 +127,9 @@ def label_relation(values: NDArray[Any], p: NDArray[np.float64], tolerance: floa
         return "labels" if np.mean(agreeing) >= _MIN_AGREEMENT else ""
     if np.max(np.abs(values - p)) <= tolerance:
         return "probabilities"
-    return "logits" if np.max(np.abs(sigmoid(values) - p)) <= tolerance else ""
+    if np.max(np.abs(sigmoid(values) - p)) <= tolerance:
+        return "logits"
+    return ""
 
 
 def _holds(
@@ -160,7 +164,9 @@ def _labels_of(values: NDArray[Any], p: NDArray[np.float64]) -> dict[int, Any] |
         names[c] = own[counts.argmax()]
         agreeing += int(counts.max())
     different = len({str(name) for name in names.values()}) == len(names) > 1
-    return names if different and agreeing >= _MIN_AGREEMENT * len(p) else None
+    if not different or agreeing < _MIN_AGREEMENT * len(p):
+        return None
+    return names
 
 
 def _outputs(runner: Runs, names: list[str], batches: Iterable[Batch]) -> dict[str, NDArray[Any]]:

@@ -59,7 +59,9 @@ class Outcome:
     def label(self) -> str:
         """What was done in a word: `ts`, `tna + ets`, `refit 0.05 > tna + ts`; without a tilt that was no better."""
         own = dataclasses.replace(self.method, tilted=self.chosen.angle != 0).label
-        return own if self.anchor is None else f"{self.anchor.name} {self.anchor.strength:g} > {own}"
+        if self.anchor is None:
+            return own
+        return f"{self.anchor.name} {self.anchor.strength:g} > {own}"
 
     @property
     def unchanged(self) -> bool:

@@ -147,7 +147,9 @@ def _strategy(job: Job, task: Task, choices: Sequence[str]) -> Strategy | Anchor
         options=options,
         keep_predictions=settings.predictions == "keep",
     )
-    return AnchoredStrategy(task, strategy) if settings.anchor == "refit" else strategy
+    if settings.anchor == "refit":
+        return AnchoredStrategy(task, strategy)
+    return strategy
 
 
 def _search(task: Task, strategy: Strategy | AnchoredStrategy, progress: Progress) -> Outcome:

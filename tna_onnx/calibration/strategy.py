@@ -7,9 +7,7 @@ have been cross-fitted (`calibration.methods`); a path of fits, as `refit` has o
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.calibration.crossfit import FOLDS, Fit, Scores, chosen_per_fold, cross_scores, folds, nested
+from tna_onnx.calibration.map_fits import MapFits
 from tna_onnx.calibration.methods import Method, Rule
 from tna_onnx.calibration.outcome import Outcome
 from tna_onnx.engine.logits import HeadLogits, Logits, score_all
 from tna_onnx.errors import DataError
-from tna_onnx.maps import MAPS, maps_of
-from tna_onnx.maps.base import CalibrationMap, Reduce
+from tna_onnx.maps import maps_of
 from tna_onnx.numerics.averages import TurnedWeight
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.progress import Progress, silent
@@ -105,7 +103,7 @@ class Strategy:
         weight = self._weight_of(chosen)
         logits = self.logits_of(weight)
         # only the pairs of a complete search were fitted with their weights
-        fitted = chosen.fitted or self._fit(method, logits)
+        fitted = chosen.fitted or self._map_fits.chosen(method, logits)
         allowed = self.rule.allowed(scores, before)
         # what could not be fitted on one weight may have been fitted on another
         failed = {each: reason for each, reason in failed.items() if each not in scores}
@@ -141,7 +139,9 @@ class Strategy:
         """Whether the weight stays, or is tilted, or may be both."""
         if self.weight is None or self.search == "none":
             return (False,)
-        return (False, True) if self.search == "auto" else (True,)
+        if self.search == "auto":
+            return (False, True)
+        return (True,)
 
     @property
     def _methods(self) -> tuple[Method, ...]:
@@ -254,10 +254,14 @@ class Strategy:
     def _pair(self, rows: Mask | None, weight: NDArray[Any], start: Any) -> tuple[SampleScores, Any]:
         """Fit the map for a weight and score both, on the samples chosen."""
         logits = self.logits_of(weight)
-        fitted = self._fit_one(self.map, logits, rows, start)
+        fitted = self._map_fits.one(self.map, logits, rows, start)
         return logits.mapped_scores(fitted, rows), fitted
 
     # ---- maps
+
+    @property
+    def _map_fits(self) -> MapFits:
+        return MapFits(self.options)
 
     def _fits(
         self, progress: Progress, methods: Sequence[Method], logits: Sequence[Logits], k: int, train: Mask
@@ -268,7 +272,7 @@ class Strategy:
         if all(method.tilted for method in methods):
             original.forget()  # it has served the search
         for done, method in enumerate(methods, k * len(methods) + 1):
-            yield method, self._path(method, tilted if method.tilted else original, train)
+            yield method, self._map_fits.path(method, tilted if method.tilted else original, train)
             progress("cross-validate", done, FOLDS * len(methods))
         if tilted is not logits[min(k + 1, FOLDS - 1)] or k == FOLDS - 1:
             tilted.forget()
@@ -277,29 +281,3 @@ class Strategy:
         """Return the logits under the weight for each fold; folds with one weight share them."""
         made = {id(weight): self.logits_of(weight) for weight in weights}
         return [made[id(weight)] for weight in weights]
-
-    def _path(self, method: Method, logits: Logits, train: Mask) -> Iterator[Fit]:
-        """One fit, or those along the map's path."""
-        if not method.has_path:
-            yield method, logits, self._fit_one(method.map, logits, train)
-            return
-        path: Any = MAPS[method.map]
-        for step, fitted in enumerate(path.fit_path(self._reduce(method.map, logits, train))):
-            yield dataclasses.replace(method, step=step), logits, fitted
-
-    def _fit(self, method: Method, logits: Logits) -> CalibrationMap | None:
-        """Fit a map on all samples, up to the step chosen."""
-        fits = self._path(dataclasses.replace(method, step=0), logits, np.ones(len(logits), bool))
-        _, _, fitted = next(itertools.islice(fits, method.step, None))
-        return fitted
-
-    def _fit_one(self, name: str, logits: Logits, rows: Mask | None, start: Any = None) -> CalibrationMap | None:
-        if name == "none":
-            return None
-        chosen = MAPS[name]
-        options = {option: value for option, value in self.options.items() if option in chosen.options}
-        return chosen.fit(self._reduce(name, logits, rows), start=start, **options)
-
-    @staticmethod
-    def _reduce(name: str, logits: Logits, rows: Mask | None) -> Reduce:
-        return logits.reduce(rows, features=MAPS[name].needs_features)

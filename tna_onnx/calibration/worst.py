@@ -93,7 +93,9 @@ def _folder_names(source: Source) -> dict[int, str]:
         pairs.add((label, folder if slash else ""))
     folder_of = dict(pairs)
     one_to_one = len(pairs) == len(folder_of) == len(set(folder_of.values()))
-    return folder_of if one_to_one and "" not in folder_of.values() else {}
+    if one_to_one and "" not in folder_of.values():
+        return folder_of
+    return {}
 
 
 def _predicted(logits: Logits, fitted: CalibrationMap | None, rows: NDArray[Any]) -> dict[int, int]:

@@ -77,7 +77,9 @@ class Coverage:
             parts.append(f"no sample of {self._listed(self.unseen, class_names)}")
         if self.scarce:
             parts.append(f"fewer than {FEW} of {self._listed(self.scarce, class_names)}")
-        return f"{what} have {' and '.join(parts)}" if parts else ""
+        if not parts:
+            return ""
+        return f"{what} have {' and '.join(parts)}"
 
     def _listed(self, classes: tuple[int, ...], names: Sequence[str] | None) -> str:
         return f"{len(classes):,} of {self.classes:,} classes ({_named(classes, names)})"
@@ -103,11 +105,16 @@ def marks_text(marks: IntArray, what: str, names: Sequence[str] | None = None) -
             if len(found):
                 listed = _named(tuple(found.tolist()), names)
                 parts.append(f"{how} {word} {len(found):,} of {len(held):,} labels ({listed})")
-    return f"{what} have {' and '.join(parts)}" if parts else ""
+    if not parts:
+        return ""
+    return f"{what} have {' and '.join(parts)}"
 
 
 def _named(classes: tuple[int, ...], names: Sequence[str] | None) -> str:
     """List classes by name, or by number."""
-    first = [names[c] if names else str(c) for c in classes[:_MAX_NAMES]]
-    more = [f"{len(classes) - _MAX_NAMES:,} more"] if len(classes) > _MAX_NAMES else []
-    return ", ".join(first + more)
+    listed = [str(c) for c in classes[:_MAX_NAMES]]
+    if names:
+        listed = [names[c] for c in classes[:_MAX_NAMES]]
+    if len(classes) > _MAX_NAMES:
+        listed.append(f"{len(classes) - _MAX_NAMES:,} more")
+    return ", ".join(listed)

@@ -103,7 +103,9 @@ def open_source(
     source = _open(data, request, format)
     if multi_label:
         return LabelSource.of(source)
-    return source if several is None else PositionSource.of(source, n_classes, several)
+    if several is None:
+        return source
+    return PositionSource.of(source, n_classes, several)
 
 
 def _open(data: Any, request: Request, format: Format | None) -> Source:  # noqa: A002 - as in `open_source`

@@ -100,7 +100,9 @@ class Data:
             if all(isinstance(name, str) for name in names) or list(names) != list(range(n_classes)):
                 return tuple(str(name) for name in names)
         columns = label_columns(self.label_column)
-        return columns if len(columns) == n_classes else None
+        if len(columns) == n_classes:
+            return columns
+        return None
 
     def check(
         self, predicted: NDArray[Any], labels: NDArray[np.int64], names: Sequence[str] | None, n_classes: int

@@ -157,7 +157,8 @@ class PositionSource:
         """Return SHA-256 (hex) of the samples and of the rows that are taken of them."""
         digest = hashlib.sha256(self.source.digest().encode("ascii"))
         for array in (self.labels, self.owner, self.flat):
-            digest.update(b"" if array is None else array.astype(">i8").tobytes())
+            if array is not None:
+                digest.update(array.astype(">i8").tobytes())
         return digest.hexdigest()
 
     def batches(self, size: int, rows: IntArray | None = None) -> Iterator[Batch]:
@@ -189,10 +190,11 @@ class PositionSource:
     def _placed(self, batch: Batch, rows: IntArray, samples: IntArray) -> Batch:
         """Put the positions of some rows beside a batch; `samples` are the rows' places in it."""
         shape = self.shape
-        flat = self.flat[rows] if self.flat is not None else None
-        if flat is None:
+        if self.flat is None:
             flat, length = _last_positions(batch)
             shape = (length,)
+        else:
+            flat = self.flat[rows]
         places = samples * int(np.prod(shape)) + flat
         return {POSITIONS: places.astype(np.int64), SHAPE: np.array(shape, np.int64), **batch}
 

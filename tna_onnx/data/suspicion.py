@@ -20,12 +20,14 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from tna_onnx.errors import DataError
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tna_onnx.data.source import AnyArray, IntArray
 
-__all__ = ["Confusion", "Suspicion", "below_expectation", "label_suspicion", "warnings_of"]
+__all__ = ["Confusion", "Suspicion", "below_expectation", "checked_warnings", "label_suspicion", "warnings_of"]
 
 _NEAR = 0.05  # of the way from chance to 1: a 10-class model below 14.5 %, a 1,000-class model below 5.1 %
 # Another order must be better by both. The first leaves out what is not worth a warning, the second is reached by
@@ -141,6 +143,23 @@ def warnings_of(suspicion: Suspicion | None, class_names: Sequence[str] | None) 
     if suspicion is None:
         return ()
     return (suspicion.text(class_names),)
+
+
+def checked_warnings(suspicion: Suspicion | None, class_names: Sequence[str] | None, where: str) -> tuple[str, ...]:
+    """Return the same, where it does not speak against the labels.
+
+    Args:
+        suspicion: of the labels.
+        class_names: of the model, if known.
+        where: what the message starts with.
+
+    Raises:
+        DataError: it does, so that nothing should rest on them.
+    """
+    warnings = warnings_of(suspicion, class_names)
+    if suspicion is not None and suspicion.tells:
+        raise DataError(f"{where}: {warnings[0]}")
+    return warnings
 
 
 def below_expectation(accuracy: float, n_samples: int, expected: float) -> str | None:

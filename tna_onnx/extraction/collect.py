@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from tna_onnx.data import Batch, Source
 from tna_onnx.data.positions import clusters_of
-from tna_onnx.data.sources.columns import ArraySource
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.extraction.head_check import check_batch_axis, class_logits
 from tna_onnx.extraction.keys import data_key, model_key
 from tna_onnx.extraction.mapped import TemporaryRows, release
+from tna_onnx.extraction.own_column import own_column
 from tna_onnx.extraction.positions import batch_in_rows
 from tna_onnx.extraction.sessions import OpenModel
 from tna_onnx.extraction.store import open_store
@@ -27,9 +27,6 @@ from tna_onnx.progress import Progress
 from tna_onnx.runtime import Session, runtime_version
 
 __all__ = ["Collector", "Rows", "collect_features", "session_for"]
-
-# Rows checked at a time: their flags fit into the cache.
-_FINITE_ROWS = 4096
 
 # Axes that a tensor may have. A vector of that many numbers may be a shape, which is no row per sample.
 _MAX_AXES = 8
@@ -69,7 +66,8 @@ def collect_features(
     tensors = Tensors.of(opened, readout, given, keep_logits=cache is not None)
     collector = Collector(opened, readout, source, batch_size, tensors, session_for(opened, tensors, source, given))
     if cache is None:
-        return _stored_column(collector) or collector.run(TemporaryRows(len(source)).array, progress)
+        own = own_column(readout, source, tensors, batch_size)
+        return own or collector.run(TemporaryRows(len(source)).array, progress)
     with open_store(cache, collector.key(), source.labels, batch_size) as store:
         table = collector.run(store.array, progress, store.done, store.finish_up_to)
         return replace(table, folder=store.folder, resumed=tuple(store.notes))
@@ -206,8 +204,12 @@ class Collector:
             return class_logits(self._model, self.readout, raw, samples)
         if not head.linear:
             check_batch_axis(self._model, head, raw, samples)
-            return raw if len(raw) == samples else raw.reshape(samples, -1, *raw.shape[1:])
-        features = raw.T if head.features_transposed else raw
+            if len(raw) != samples:
+                raw = raw.reshape(samples, -1, *raw.shape[1:])
+            return raw
+        features = raw
+        if head.features_transposed:
+            features = raw.T
         if len(features) != samples or features.size != samples * head.n_features:
             raise UnsupportedModel(
                 f"{self._model.name}: features '{head.features}' have shape {raw.shape}; expected "
@@ -273,25 +275,3 @@ def session_for(opened: OpenModel, tensors: Tensors, source: Source, given: Mapp
             "data themselves, with --cache for the features"
         )
     return session
-
-
-def _stored_column(collector: Collector) -> FeatureTable | None:
-    """Return the samples' own array of features where that is all there is to keep: nothing is copied.
-
-    None where something has to be computed or converted, or the samples are no arrays.
-    """
-    head = collector.readout
-    source = collector.source
-    tensors = collector.tensors
-    if not isinstance(head, Head) or not head.linear or tensors.computed or not isinstance(source, ArraySource):
-        return None
-    column = source.columns[tensors.main]
-    wanted = next(spec.dtype for spec in source.inputs if spec.name == tensors.main)
-    if not isinstance(column, np.ndarray) or column.dtype != wanted:  # a conversion copies
-        return None
-    features = column.reshape(len(source), head.n_features)
-    for start in range(0, len(features), _FINITE_ROWS):
-        block = slice(start, start + _FINITE_ROWS)
-        require_finite(source, "features", features[block], start)
-        release(features, block)
-    return FeatureTable(features, source.labels, collector.batch_size)

@@ -175,8 +175,11 @@ def _stored(model: Model, readout: Readout, folder: Path, data: Data, names: tup
             f"{stored.folder}: the features were computed with another model, or other external data (SHA-256 "
             f"{str(stored.key.get('model_sha256'))[:12]}..., now {model.sha256[:12]}...); collect them again"
         )
-    kind = "features" if isinstance(readout, Head) else "logits"
-    tensor = readout.features if isinstance(readout, Head) else readout.logits
+    kind = "logits"
+    tensor = readout.logits
+    if isinstance(readout, Head):
+        kind = "features"
+        tensor = readout.features
     if stored.key.get("features") != tensor:
         raise DataError(
             f"{stored.folder}: holds the tensor '{stored.key.get('features')}', but the {kind} are '{tensor}'; choose "
@@ -211,9 +214,11 @@ def _by_place(model: Model, tensor: str) -> bool:
     seen = {tensor}
     while todo:
         node = model.producer(todo.pop())
-        if node is not None and node.op_type in _NUMBERING:
+        if node is None:
+            continue
+        if node.op_type in _NUMBERING:
             return True
-        new = set(node.input) - seen if node is not None else set()
+        new = set(node.input) - seen
         todo += new
         seen |= new
     return False
@@ -284,6 +289,7 @@ def _as_held(readout: Readout, logits: NDArray[Any]) -> NDArray[Any]:
         logits = logits[:, 1:] - logits[:, :1]
     if readout.holds == "logits":
         return logits
-    both = np.concatenate([np.zeros_like(logits), logits], axis=1) if readout.binary else logits
-    held: NDArray[Any] = (readout.probabilities(both)).astype(logits.dtype)
-    return held[:, 1:] if readout.binary else held
+    if readout.binary:
+        both = np.concatenate([np.zeros_like(logits), logits], axis=1)
+        return readout.probabilities(both).astype(logits.dtype)[:, 1:]
+    return readout.probabilities(logits).astype(logits.dtype)

@@ -39,7 +39,9 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
     # The file may be anything: of another program, cut short, no text, a list, nested without end, no file at all.
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, MemoryError, DataError):
         return None
-    return manifest if intact else None
+    if not intact:
+        return None
+    return manifest
 
 
 def _is_plausible(manifest: dict[str, Any]) -> bool:

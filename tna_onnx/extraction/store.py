@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from tna_onnx.data.files import open_regular
 from tna_onnx.errors import UsageError
 from tna_onnx.extraction.journal import JOURNAL, Done, append_line, clear, read_lines
+from tna_onnx.extraction.lock import locked
 from tna_onnx.extraction.manifest import MANIFEST, as_json, json_digest, read_manifest, replace_file, write_manifest
 from tna_onnx.extraction.mapped import allocate, release
 from tna_onnx.extraction.own_files import make_folder, open_own
@@ -243,7 +244,7 @@ def open_store(cache: Path, key: Mapping[str, Any], labels: NDArray[np.int64], b
     with contextlib.ExitStack() as stack:
         try:
             make_folder(folder)  # rule 6
-            stack.enter_context(_locked(folder))  # rule 4, before anything of the store is read
+            stack.enter_context(locked(folder))  # rule 4, before anything of the store is read
             store.restore("r+")
             store._restart_journal()
             replace_file(folder / LABELS, _npy(labels))
@@ -252,28 +253,6 @@ def open_store(cache: Path, key: Mapping[str, Any], labels: NDArray[np.int64], b
         except OSError as error:
             raise cannot_write(folder, error) from error
         yield store
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of a store (rule 4); the file may stay behind, and is then no lock.
-
-    Raises:
-        UsageError: another process holds it.
-    """
-    import filelock  # noqa: PLC0415 - heavy
-
-    lock = filelock.FileLock(folder / "lock", timeout=0, mode=0o600)
-    try:
-        lock.acquire()
-    except filelock.Timeout as error:
-        raise UsageError(f"{folder}: another process is filling this feature store; wait for it to end") from error
-    except NotImplementedError as error:  # older versions of filelock, where the file system has no locks
-        raise UsageError(f"{folder}: this file system has no locks; choose another --cache") from error
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def cannot_write(folder: Path, error: OSError) -> UsageError:

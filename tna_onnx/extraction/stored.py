@@ -94,4 +94,6 @@ def begun_batch_size(cache: Path, key: Mapping[str, Any]) -> int | None:
         if manifest is not None and entries.items() <= manifest["key"].items():
             done = len(manifest["checksums"]) * manifest["chunk"]
             begun.append((done, int(manifest["key"]["batch_size"])))
-    return max(begun)[1] if begun else None
+    if not begun:
+        return None
+    return max(begun)[1]

@@ -175,4 +175,6 @@ def _defined_types(op_type: str, version: int, domain: str) -> dict[str, int]:
 
 
 def _type_name(kind: int) -> str:
-    return str(AttributeProto.AttributeType.Name(kind)) if kind in AttributeProto.AttributeType.values() else str(kind)
+    if kind not in AttributeProto.AttributeType.values():
+        return str(kind)
+    return str(AttributeProto.AttributeType.Name(kind))

@@ -35,6 +35,11 @@ _MIN_SORTING_OPSET = 11  # CumSum and ScatterElements
 _MIN_INTEGER_OPSET = 12  # Max and Min of whole numbers
 
 
+# Outputs with a number or a decision for each class; the others have one a sample.
+_OF_CLASSES = ("set", "posterior")
+_SCORES = ("confidence", "posterior", "ood")
+
+
 def add_scores(model: Model, guarded: Guarded) -> tuple[onnx.ModelProto, dict[str, str]]:
     """Return a model that has the scores as outputs too, and their names: `confidence`, `set`, `ood`.
 
@@ -87,9 +92,10 @@ def add_decisions(
     outputs = []
     for role, name in names.items():
         ops.nodes.append(helper.make_node("Identity", [made[role]], [name], name=f"{PREFIX}/{role}"))
-        shape = [batch, guarded.output.n_classes] if role in ("set", "posterior") else [batch]
-        kind = TensorProto.FLOAT if role in ("confidence", "posterior", "ood") else TensorProto.BOOL
-        outputs.append(helper.make_tensor_value_info(name, kind, shape))
+        shape = [batch]
+        if role in _OF_CLASSES:
+            shape.append(guarded.output.n_classes)
+        outputs.append(helper.make_tensor_value_info(name, _type_of(role), shape))
     proto = _extended(model, ops, outputs)
     for dial in dials:
         default = np.asarray(dial.default, np.float32)
@@ -164,9 +170,18 @@ def _require_opset(model: Model, guarded: Guarded, dials: Dials) -> None:
         )
 
 
+def _type_of(role: str) -> int:
+    """Return the type of an output: of a score, or of a decision."""
+    if role in _SCORES:
+        return int(TensorProto.FLOAT)
+    return int(TensorProto.BOOL)
+
+
 def _matrix(ops: DecisionOps, name: str, columns: int) -> str:
     """Write a tensor as float32 rows; nothing where there is none."""
-    return ops.reshape(ops.cast(name), [-1, columns]) if name else ""
+    if not name:
+        return ""
+    return ops.reshape(ops.cast(name), [-1, columns])
 
 
 def _values(ops: DecisionOps, model: Model, output: ClassOutput) -> str:
@@ -212,13 +227,15 @@ def _set_score(ops: DecisionOps, p: str, score: SetScore, classes: int) -> str:
 
 def _ours(name: str) -> str:
     """Return the name under which a tensor of the block goes into the model; a map there may have the same words."""
-    return name.replace(f"{PREFIX}/", f"{GUARD}/", 1) if name.startswith(f"{PREFIX}/") else name
+    if not name.startswith(f"{PREFIX}/"):
+        return name
+    return name.replace(f"{PREFIX}/", f"{GUARD}/", 1)
 
 
 def _extended(model: Model, ops: DecisionOps, outputs: Sequence[onnx.ValueInfoProto]) -> onnx.ModelProto:
     """Return a copy of a model with the block behind its nodes."""
-    own = {name for node in ops.nodes for name in (node.name, *node.output)}
-    own |= {tensor.name for tensor in ops.initializers}
+    own = {name: _ours(name) for node in ops.nodes for name in (node.name, *node.output)}
+    own |= {tensor.name: _ours(tensor.name) for tensor in ops.initializers}
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
     for tensor in ops.initializers:
@@ -229,8 +246,8 @@ def _extended(model: Model, ops: DecisionOps, outputs: Sequence[onnx.ValueInfoPr
         copy = proto.graph.node.add()
         copy.CopyFrom(node)
         copy.name = _ours(node.name)
-        copy.input[:] = [_ours(name) if name in own else name for name in node.input]
-        copy.output[:] = [_ours(name) if name in own else name for name in node.output]
+        copy.input[:] = [own.get(name, name) for name in node.input]
+        copy.output[:] = [own[name] for name in node.output]
     proto.graph.output.extend(outputs)
     return proto
 

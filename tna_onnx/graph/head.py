@@ -29,7 +29,8 @@ from tna_onnx.graph.cut import ancestors
 from tna_onnx.graph.dtypes import FLOAT_TYPES
 from tna_onnx.graph.linear import is_linear
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.readout import Head, Refusal
+from tna_onnx.graph.readout import Head
+from tna_onnx.graph.refusal import Refusal
 from tna_onnx.graph.walk import MULTI_LABEL, walk_back
 
 __all__ = ["choose_head", "find_heads"]

@@ -17,7 +17,9 @@ __all__ = ["LINEAR", "OPENERS"]
 def _requantized(work: Work, made: Made, kind: str, data: list[str], y: int, **attributes: Any) -> None:
     """Write the float operator and the QuantizeLinear behind it; its scale is input `y`, the zero point the next."""
     real = work.main(made, kind, data, work.fresh("float"), **attributes)
-    inputs = [real, work.input(y), *([work.input(y + 1)] if work.input(y + 1) else [])]
+    inputs = [real, work.input(y)]
+    if work.input(y + 1):
+        inputs.append(work.input(y + 1))
     work.write(made, "QuantizeLinear", inputs, str(work.node.output[0]))
 
 
@@ -39,9 +41,10 @@ def _qlinear_matmul(work: Work, made: Made) -> None:
 def _bias(work: Work, made: Made, name: str, a_scale: str, b_scale: str) -> str:
     """Dequantise a 32-bit bias, which has the scale of the data times that of the weight."""
     product = work.constant(a_scale).reshape(-1) * work.constant(b_scale).reshape(-1)
-    scale = work.put(made, product.reshape(()) if product.size == 1 else product, "bias_scale")
     if product.size == 1:
+        scale = work.put(made, product.reshape(()), "bias_scale")
         return work.write(made, "DequantizeLinear", [name, scale])
+    scale = work.put(made, product, "bias_scale")
     return work.write(made, "DequantizeLinear", [name, scale], axis=0)
 
 
@@ -51,7 +54,7 @@ def _qgemm(work: Work, made: Made) -> None:
     if attributes.get("alpha", 1.0) != 1:
         raise Unknown
     turned = {k: v for k, v in attributes.items() if k in ("transA", "transB")}
-    axis = 0 if attributes.get("transB", 0) else 1
+    axis = int(not attributes.get("transB", 0))
     data = [work.dequantized(made, _triple(work, 0)), work.dequantized(made, _triple(work, 3), axis)]
     if work.input(6):
         data.append(_bias(work, made, work.input(6), work.input(1), work.input(4)))

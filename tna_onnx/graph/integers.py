@@ -18,7 +18,6 @@ A form that is not known is left as it is, and the walk refuses it by name.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
 
 from tna_onnx.graph.integer_forms import LINEAR, OPENERS
 from tna_onnx.graph.linear import is_linear
@@ -54,7 +53,7 @@ def left_closed(model: Model, readout: Readout) -> tuple[Model, Readout]:
     closed = model.closed
     if closed is None or readout.logits not in closed.producers:
         return model, readout
-    return closed, Readout(**{each.name: getattr(readout, each.name) for each in fields(Readout)})
+    return closed, readout.without_head()
 
 
 def opened_like(source: Model, written: Model) -> Model:

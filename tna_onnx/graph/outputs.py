@@ -33,6 +33,7 @@ from tna_onnx.graph.walk import walk_back
 from tna_onnx.numerics.ops import sigmoid, softmax
 
 __all__ = [
+    "OUTPUT_KINDS",
     "ClassOutput",
     "class_output",
     "decision_outputs",
@@ -48,8 +49,19 @@ _KINDS = {
     "sigmoid": "positive_probability",
 }
 
-# What the tool's own word for an output is on the command line, where the graph does not tell it.
-_TOLD = {"positive_logit": "logit", "label_logits": "label-logits"}
+OUTPUT_KINDS = {
+    "logits": "logits",
+    "log_probabilities": "logits",
+    "probabilities": "probabilities",
+    "positive_probability": "probabilities",
+    "positive_logit": "logit",
+    "label_logits": "label-logits",
+    "label_probabilities": "label-probabilities",
+}
+"""What an output holds (`ClassOutput.kind`) -> the word of `--output-kind` for it."""
+
+# Those that the graph does not tell.
+_TOLD = {kind: OUTPUT_KINDS[kind] for kind in ("positive_logit", "label_logits")}
 
 _LABEL_KINDS = ("label_logits", "label_probabilities")
 
@@ -149,9 +161,8 @@ def tensor_outputs(model: Model) -> list[str]:
 def decision_outputs(model: Model, names: Mapping[str, str]) -> dict[str, str]:
     """Return those of the outputs, role -> name, that the graph has, with the type of a score or of a decision."""
     types = {info.name: info.type.tensor_type.elem_type for info in model.proto.graph.output}
-    scores = ("confidence", "ood")
-    wanted = {role: TensorProto.FLOAT if role in scores else TensorProto.BOOL for role in names}
-    return {role: name for role, name in names.items() if types.get(name) == wanted[role]}
+    scores = {"confidence": TensorProto.FLOAT, "ood": TensorProto.FLOAT}
+    return {role: name for role, name in names.items() if types.get(name) == scores.get(role, TensorProto.BOOL)}
 
 
 def output_of(readout: Readout) -> ClassOutput:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.graph.dtypes import INTEGER_TYPES
 from tna_onnx.graph.load import Model
+from tna_onnx.graph.traverse import input_at
 
 __all__ = ["Quantized", "read_quantized"]
 
@@ -125,7 +126,7 @@ def read_quantized(model: Model, index: int) -> tuple[Quantized, NDArray[Any]] |
         node=index,
         dtype=dtype,
         scale=factor,
-        zero_point=node.input[2] if len(node.input) > 2 else "",
+        zero_point=input_at(node, 2),
         limit=_limit(dtype, int(np.max(np.abs(shifted), initial=0))),
         axis=axis,
     )

@@ -12,34 +12,13 @@ from numpy.typing import NDArray
 from tna_onnx.graph.linear_layer import oriented
 from tna_onnx.graph.stored import Step, Stored
 from tna_onnx.numerics.label_terms import label_logits
+from tna_onnx.numerics.log_probabilities import log_probabilities
 from tna_onnx.numerics.ops import sigmoid, softmax
 
-__all__ = ["Head", "Readout", "Refusal"]
-
-# A thousand float16 probabilities, each rounded by up to 2^-11 of itself, add up to well within this.
-_SUM_TOLERANCE = 1e-2
-# A forest's share of class 0 is 1 less a sum in float32 of the others, which ends a little above 1: no sign of logits.
-_ROUNDING = 1e-5
+__all__ = ["Head", "Readout"]
 
 # Samples whose logits are made at a time; a thousand classes in float64 are 32 MB.
 _PIECE = 4096
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """Why the walk from a graph output found no head.
-
-    Attributes:
-        output: name of the graph output.
-        node: node at which the walk ended.
-        reason: why it ended there.
-        activation: what followed that node.
-    """
-
-    output: str
-    node: str
-    reason: str
-    activation: str = "none"
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,11 +93,7 @@ class Readout:
             return raw
         if self.multi_label:
             return label_logits(raw)
-        if np.any(raw < -_ROUNDING) or np.any(np.abs(raw.sum(axis=1) - 1) > _SUM_TOLERANCE):
-            raise ValueError("the values are no probabilities: some are negative, or do not add up to 1")
-        # log p differs from the logits by one number a sample, which a softmax does not see.
-        logs: NDArray[Any] = np.log(np.clip(raw, np.finfo(raw.dtype).tiny, 1))
-        return logs
+        return log_probabilities(raw)
 
     def probabilities(self, logits: NDArray[Any]) -> NDArray[np.float64]:
         """Return (N, C) probabilities of (N, C) logits: they add up to 1, or are each label's own."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from tna_onnx.graph.load import Model
+from tna_onnx.graph.traverse import input_at
 
 __all__ = ["Made", "Unknown", "Work"]
 
@@ -55,7 +56,7 @@ class Work:
 
     def input(self, position: int) -> str:
         """Return the name of an input; empty if it is left out."""
-        return str(self.node.input[position]) if len(self.node.input) > position else ""
+        return input_at(self.node, position)
 
     def fresh(self, role: str) -> str:
         """Return a name that is free."""
@@ -70,7 +71,7 @@ class Work:
         Raises:
             Unknown: it is none.
         """
-        tensor = self.model.constant_tensor(name) if name else None
+        tensor = self.model.constant_tensor(name)
         if tensor is None:
             raise Unknown
         return self.model.array(tensor)
@@ -101,11 +102,14 @@ class Work:
             Unknown: the scale is none that it takes.
         """
         tensor, scale, zero = names
-        sizes = self._size(scale), self._size(zero) if zero else 1
-        inputs = [tensor, scale, *([zero] if zero else [])]
+        inputs = [tensor, scale]
+        sizes = {self._size(scale)}
+        if zero:
+            inputs.append(zero)
+            sizes.add(self._size(zero))
         if max(sizes) == 1:
             return self.write(made, "DequantizeLinear", inputs)
-        if self.model.opset < _PER_COLUMN_OPSET or (zero and sizes[0] != sizes[1]):
+        if self.model.opset < _PER_COLUMN_OPSET or len(sizes) > 1:
             raise Unknown
         flat = self.constant(scale)
         if flat.ndim > 1:  # a factor behind a convolution is (C, 1, 1)

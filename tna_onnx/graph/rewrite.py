@@ -29,6 +29,7 @@ from tna_onnx.graph.readers import require_no_other_readers
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.several import Layout
 from tna_onnx.graph.stored import Stored
+from tna_onnx.graph.traverse import input_at
 
 __all__ = ["Rewritten", "rewrite", "unchanged"]
 
@@ -222,7 +223,7 @@ def _keep_words(before: onnx.TensorProto, after: onnx.TensorProto) -> None:
 def _replace_input(model: Model, at: int, position: int, value: NDArray[Any], name: str, result: Rewritten) -> None:
     """Give a node a new constant: where the old one lies if no other reads it and it has the same shape."""
     node = result.proto.graph.node[at]
-    old = node.input[position] if len(node.input) > position else ""
+    old = input_at(node, position)
     tensor = model.initializers.get(old)
     if tensor is not None and model.uses.get(old, 0) == 1 and tuple(tensor.dims) == value.shape:
         _overwrite(model, old, numpy_helper.from_array(value, old), result)

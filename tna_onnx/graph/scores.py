@@ -122,15 +122,7 @@ def _readout(model: Model, info: onnx.ValueInfoProto, kind: str | None) -> Reado
     walked = walk_back(model, info.name, kind=kind)
     labels = walked.labels or _node_labels(walked.node)
     sizes = declared_sizes(model, info.name) or []
-    class_axis = ONE
-    if has_several(sizes):
-        # one class a box is not one class a position
-        what = purpose(model)
-        if what:
-            raise Refused(what)
-        class_axis = walked.class_axis or class_axis_of(sizes)
-        if class_axis == ONE:
-            raise Refused(OPEN_AXIS)
+    class_axis = _class_axis(model, walked, sizes)
     plain = walked.activation == "none" and walked.holds == "logits"  # divided by their sum, columns are of one class
     if kind is None and plain and stands_for_labels(model, walked.node):
         kind = "label-probabilities"
@@ -158,6 +150,24 @@ def _readout(model: Model, info: onnx.ValueInfoProto, kind: str | None) -> Reado
         class_axis=class_axis,
         multi_label=multi_label,
     )
+
+
+def _class_axis(model: Model, walked: Walked, sizes: list[int | None]) -> int:
+    """Return the axis of the classes where there are several predictions a sample, or `ONE`.
+
+    Raises:
+        Refused: the predictions are no classes of positions, or no axis is known to be that of the classes.
+    """
+    if not has_several(sizes):
+        return ONE
+    # one class a box is not one class a position
+    what = purpose(model)
+    if what:
+        raise Refused(what)
+    axis = walked.class_axis or class_axis_of(sizes)
+    if axis == ONE:
+        raise Refused(OPEN_AXIS)
+    return axis
 
 
 def _single_logit(info: onnx.ValueInfoProto, walked: Walked) -> int:
@@ -216,7 +226,9 @@ def _columns(sizes: list[int | None], class_axis: int, walked: Walked, labels: t
     if walked.paired:
         return 2
     one_axis = len(sizes) == 1 and not labels  # (N,): one number a sample
-    return 1 if one_axis else columns
+    if one_axis:
+        return 1
+    return columns
 
 
 def _is_multi_label(kind: str | None, walked: Walked, columns: int, class_axis: int) -> bool:

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import onnx
+
 from tna_onnx.graph.load import Model
 
 __all__ = [
@@ -22,6 +24,7 @@ __all__ = [
     "class_axis_of",
     "declared_sizes",
     "has_several",
+    "lengths_of",
 ]
 
 ONE = 0
@@ -55,9 +58,13 @@ def declared_sizes(model: Model, tensor: str) -> list[int | None] | None:
     graph = model.proto.graph
     for info in (*graph.output, *graph.value_info):
         if info.name == tensor and info.type.tensor_type.HasField("shape"):
-            dims = info.type.tensor_type.shape.dim
-            return [d.dim_value if d.HasField("dim_value") else None for d in dims]
+            return lengths_of(info)
     return None
+
+
+def lengths_of(info: onnx.ValueInfoProto) -> list[int | None]:
+    """Return the declared lengths of the axes of a tensor with a shape, None for any."""
+    return [dim.dim_value if dim.HasField("dim_value") else None for dim in info.type.tensor_type.shape.dim]
 
 
 def has_several(sizes: list[int | None] | None) -> bool:
@@ -79,4 +86,6 @@ def class_axis_of(sizes: list[int | None]) -> int:
         return declared[0]
     if declared and len(set(sizes[1:])) == 1:
         return ONE
-    return CLASSES_LAST if len(sizes) == 3 else CLASSES_FIRST
+    if len(sizes) == 3:
+        return CLASSES_LAST
+    return CLASSES_FIRST

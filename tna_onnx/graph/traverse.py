@@ -6,7 +6,14 @@ from collections.abc import Iterator
 
 import onnx
 
-__all__ = ["all_tensors", "all_tensors_of", "subgraph_inputs", "subgraph_outputs", "subgraphs"]
+__all__ = ["all_tensors", "all_tensors_of", "input_at", "subgraph_inputs", "subgraph_outputs", "subgraphs"]
+
+
+def input_at(node: onnx.NodeProto, position: int) -> str:
+    """Return the name of an input; empty if it is left out."""
+    if len(node.input) <= position:
+        return ""
+    return str(node.input[position])
 
 
 def subgraphs(attribute: onnx.AttributeProto) -> Iterator[onnx.GraphProto]:

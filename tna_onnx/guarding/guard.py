@@ -70,11 +70,13 @@ def guard(job: GuardJob, progress: Progress, check: Callable[[Path], object] | N
     opened = open_guard(job)
     model = opened.model
     target = file_beside(model, job.output, ".guard.onnx", overwrite=job.overwrite, dry_run=job.dry_run)
+    if job.dry_run:
+        target = None
     chosen = _choose(job, opened, progress)
     metadata = _metadata(job, opened, chosen)
     thresholds = chosen.thresholds
     proto = add_decisions(model, chosen.guarded, thresholds.values, settings.outputs, metadata, thresholds.dials)
-    with pending(model, proto, None if job.dry_run else target) as path:
+    with pending(model, proto, target) as path:
         _check_file(model, path)
         written = open_session(path, path.name, opened.device)
         change = _checked(opened, chosen, written, settings.outputs, progress)
@@ -87,7 +89,7 @@ def guard(job: GuardJob, progress: Progress, check: Callable[[Path], object] | N
     return Guard(
         model=model.name,
         model_sha256=model.sha256,
-        output="" if job.dry_run or target is None else str(target),
+        output=str(target or ""),
         class_output=opened.output.name,
         outputs=new_outputs(settings, thresholds, of_sets, opened.output.n_classes, temperature),
         inputs=dial_inputs(thresholds.dials),
@@ -166,7 +168,9 @@ def _columns(names: dict[str, str]) -> dict[str, str]:
 
 
 def _temperature(guarded: Guarded) -> float:
-    return 1.0 if guarded.set_score is None else guarded.set_score.temperature
+    if guarded.set_score is None:
+        return 1.0
+    return guarded.set_score.temperature
 
 
 def _metadata(job: GuardJob, opened: Opened, chosen: _Chosen) -> dict[str, str]:

@@ -12,8 +12,8 @@ from tna_onnx.calibration.leaks import Told, check_leaks
 from tna_onnx.data import InputSpec, Source
 from tna_onnx.data.digest import sample_form
 from tna_onnx.data.options import Data
-from tna_onnx.data.suspicion import warnings_of
-from tna_onnx.errors import DataError, UsageError
+from tna_onnx.data.suspicion import checked_warnings
+from tna_onnx.errors import UsageError
 from tna_onnx.extraction.batch_size import batch_size_notes, check_batch_size, choose_batch_size
 from tna_onnx.extraction.isolated import open_source
 from tna_onnx.extraction.sessions import input_specs, open_model
@@ -96,22 +96,16 @@ def open_guard(job: GuardJob) -> Opened:
     names = job.calib.class_names(model.metadata, output.labels, output.n_classes)
     inputs = input_specs(session)
 
-    def opened(data: Data | None) -> Source | None:
-        return None if data is None else data.open(inputs, output.n_classes, names)
-
     source = job.calib.open(inputs, output.n_classes, names)
-    fit = opened(job.fit)
+    fit = _opened(job.fit, inputs, output, names)
     rows = _to_fit(fit, source, job.settings)
-    fresh = len(source) if fit is not None else len(source) - len(rows)
-    require_enough(job.settings, len(source), fresh, source.describe())
-    held_out = opened(job.held_out)
+    _check_number(job.settings, source, fit, rows)
+    held_out = _opened(job.held_out, inputs, output, names)
     notes = _leaks(job, model, source, held_out)
     size = choose_batch_size(job.batch_size, session, [output.name], source)
     notes += batch_size_notes(job.batch_size, size)
     for data, samples in ((job.calib, source), (job.held_out, held_out)):
-        if data is not None and samples is not None:
-            predicted = _predicted(session, output, samples, size)
-            notes += _label_warnings(data, samples, predicted, names, output.n_classes)
+        notes += _label_warnings(data, samples, names, output, session, size)
     notes += _unseen_notes(source, output.n_classes, job.settings)
     return Opened(
         model=model,
@@ -128,17 +122,41 @@ def open_guard(job: GuardJob) -> Opened:
     )
 
 
+def _opened(
+    data: Data | None, inputs: tuple[InputSpec, ...], output: ClassOutput, names: tuple[str, ...] | None
+) -> Source | None:
+    if data is None:
+        return None
+    return data.open(inputs, output.n_classes, names)
+
+
+def _check_number(settings: GuardSettings, source: Source, fit: Source | None, rows: NDArray[np.int64]) -> None:
+    """Refuse too few samples for thresholds; those that scores are fitted to give none."""
+    fresh = len(source)
+    if fit is None:
+        fresh -= len(rows)
+    require_enough(settings, len(source), fresh, source.describe())
+
+
 def _leaks(job: GuardJob, model: Model, source: Source, held_out: Source | None) -> tuple[str, ...]:
-    judging = None if held_out is None else Told(held_out, sample_form(held_out))
     told = Told(source, sample_form(source))
+    judging = None
+    if held_out is not None:
+        judging = Told(held_out, sample_form(held_out))
     notes = check_leaks(model, told, judging, job.calib.limits, cross_fits=False)
-    for each in (told, judging):
-        notes += () if each is None else decided_on(model, each, job.calib.limits)
+    notes += decided_on(model, told, job.calib.limits)
+    if judging is not None:
+        notes += decided_on(model, judging, job.calib.limits)
     return notes
 
 
 def _label_warnings(
-    data: Data, samples: Source, predicted: NDArray[np.int64], names: tuple[str, ...] | None, n_classes: int
+    data: Data | None,
+    samples: Source | None,
+    names: tuple[str, ...] | None,
+    output: ClassOutput,
+    session: Session,
+    size: int,
 ) -> tuple[str, ...]:
     """Refuse labels that are certainly wrong, which would make thresholds and figures meaningless.
 
@@ -146,10 +164,11 @@ def _label_warnings(
         DataError: such labels.
         CheckFailed: the accuracy is more than two standard errors below the expected one.
     """
-    suspicion = data.check(predicted, samples.labels, names, n_classes)
-    if suspicion is not None and suspicion.tells:
-        raise DataError(f"{samples.describe()}: {suspicion.text(names)}")
-    return warnings_of(suspicion, names)
+    if data is None or samples is None:
+        return ()
+    predicted = _predicted(session, output, samples, size)
+    suspicion = data.check(predicted, samples.labels, names, output.n_classes)
+    return checked_warnings(suspicion, names, samples.describe())
 
 
 def _unseen_notes(source: Source, n_classes: int, settings: GuardSettings) -> tuple[str, ...]:

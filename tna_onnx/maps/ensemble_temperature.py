@@ -79,8 +79,7 @@ class EnsembleTemperature:
             DataError: as `Temperature.fit`.
         """
         # T changes little with the weight: a fit from the neighbour's takes fewer passes
-        first = Temperature(start.temperature) if start else None
-        temperature = Temperature.fit(reduce, start=first).temperature
+        temperature = Temperature.fit(reduce, start=start).temperature
         # G and t for the squared error; the number of classes for both losses
         sums = reduce(Blocked(functools.partial(_quadratic, temperature)))
         count = sums[12]

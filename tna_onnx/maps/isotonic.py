@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.maps.base import Reduce
-from tna_onnx.maps.ramps import Knots, chain
+from tna_onnx.maps.ramps import Knots, chain, knot_counts
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.maps.top_versus_all import TopVersusAll
 from tna_onnx.numerics.isotonic import CENTRES, isotonic_log_odds, thinned
@@ -70,12 +70,7 @@ class IsotonicOneVsAll:
     @property
     def brief(self) -> dict[str, Any]:
         """The temperature, how many knots there are and how many a class has at most, and the classes without any."""
-        sizes = [len(x) for x, _ in self.knots]
-        brief: dict[str, Any] = {
-            "temperature": self.temperature,
-            "knots": sum(sizes),
-            "most_knots_of_a_class": max(sizes),
-        }
+        brief: dict[str, Any] = {"temperature": self.temperature, **knot_counts(self.knots, "class")}
         if len(self.left_alone) > _MAX_LISTED:
             brief["classes_left_alone"] = len(self.left_alone)
         elif self.left_alone:
@@ -103,8 +98,7 @@ class IsotonicOneVsAll:
         Raises:
             DataError: as `Temperature.fit`.
         """
-        first = Temperature(start.temperature) if start else None
-        temperature = Temperature.fit(reduce, start=first).temperature
+        temperature = Temperature.fit(reduce, start=start).temperature
         count, expected = reduce(functools.partial(_class_sums, temperature))
         # a class that was expected often and never seen has much to say
         few = np.maximum(count, expected) < _MIN_SAMPLES

@@ -19,7 +19,7 @@ import numpy as np
 
 from tna_onnx.maps.base import Reduce
 from tna_onnx.maps.labels import LabelColumns, brief_of
-from tna_onnx.maps.ramps import Knots, chain
+from tna_onnx.maps.ramps import Knots, chain, knot_counts
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.isotonic import isotonic_log_odds, thinned_over_log_odds
 from tna_onnx.numerics.ops import Ops
@@ -57,13 +57,7 @@ class LabelIsotonic:
     @property
     def brief(self) -> dict[str, Any]:
         """The temperature, how many knots there are and how many a label has at most, and the labels without any."""
-        sizes = [len(x) for x, _ in self.knots]
-        return {
-            "temperature": self.temperature,
-            "knots": sum(sizes),
-            "most_knots_of_a_label": max(sizes),
-            **brief_of(self.shared),
-        }
+        return {"temperature": self.temperature, **knot_counts(self.knots, "label"), **brief_of(self.shared)}
 
     def forward(self, op: Ops, logits: Any, features: Any = None) -> Any:  # noqa: ARG002
         """Return x_c + g_c(x_c)."""
@@ -85,8 +79,7 @@ class LabelIsotonic:
             DataError: as `Temperature.fit`, of all labels together; or labels that are one class a sample.
         """
         columns = LabelColumns.of(reduce)
-        first = Temperature(start.temperature) if start else None
-        temperature = Temperature.fit(reduce, start=first).temperature
+        temperature = Temperature.fit(reduce, start=start).temperature
         scarce = columns.scarce(_MIN_SAMPLES)
         knots = [_UNCHANGED] * len(scarce)
         for c in np.flatnonzero(~scarce).tolist():

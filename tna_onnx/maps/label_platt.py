@@ -69,10 +69,5 @@ class LabelPlatt:
         """
         columns = LabelColumns.of(reduce)
         together = Platt(1 / Temperature.fit(reduce).temperature, 0.0)
-        own = columns.fits(Platt.fit)
-        lines = [each or together for each in own]
-        return cls(
-            tuple(each.slope for each in lines),
-            tuple(each.intercept for each in lines),
-            tuple(c for c, each in enumerate(own) if not each),
-        )
+        lines, shared = columns.fits(Platt.fit, together)
+        return cls(tuple(each.slope for each in lines), tuple(each.intercept for each in lines), shared)

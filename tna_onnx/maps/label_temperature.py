@@ -65,7 +65,5 @@ class LabelTemperature:
         """
         columns = LabelColumns.of(reduce)
         together = Temperature.fit(reduce)
-        own = columns.fits(lambda each: Temperature.fit(each, start=together))
-        return cls(
-            tuple((each or together).temperature for each in own), tuple(c for c, each in enumerate(own) if not each)
-        )
+        fits, shared = columns.fits(lambda each: Temperature.fit(each, start=together), together)
+        return cls(tuple(each.temperature for each in fits), shared)

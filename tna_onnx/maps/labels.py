@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,8 @@ __all__ = ["FEW", "LabelColumns", "brief_of", "in_two_classes"]
 
 FEW = 5
 """Samples with the label, or without it, below which it has no fit of its own."""
+
+_Fit = TypeVar("_Fit")
 
 # Numbers of labels that `brief` lists.
 _MAX_LISTED = 20
@@ -76,11 +78,13 @@ class LabelColumns:
         labels = self.labels[:, c]
         return lambda of, *aligned: of(pair, labels, None, *aligned)
 
-    def fits(self, fit: Callable[[Reduce], Any], few: int = FEW) -> list[Any]:
-        """Return the fit of each label; None where it has the shared temperature."""
-        return [None if scarce else self._fit(fit, c) for c, scarce in enumerate(self.scarce(few))]
+    def fits(self, fit: Callable[[Reduce], _Fit], together: _Fit, few: int = FEW) -> tuple[list[_Fit], tuple[int, ...]]:
+        """Return the fit of each label, and the labels that have `together` in its place: the shared temperature."""
+        own = {c: self._fit(fit, c) for c in np.flatnonzero(~self.scarce(few)).tolist()}
+        labels = range(self.labels.shape[1])
+        return [own.get(c) or together for c in labels], tuple(c for c in labels if own.get(c) is None)
 
-    def _fit(self, fit: Callable[[Reduce], Any], c: int) -> Any:
+    def _fit(self, fit: Callable[[Reduce], _Fit], c: int) -> _Fit | None:
         try:
             return fit(self.reduce(c))
         # a label that the model knows nothing of, or everything
@@ -96,8 +100,10 @@ def brief_of(shared: Sequence[int], **values: Sequence[float]) -> dict[str, Any]
     """Return parameters by label, and which labels share a temperature; of many labels their range, or their number."""
     brief: dict[str, Any] = {}
     for name, numbers in values.items():
-        many = len(numbers) > _MAX_LISTED
-        brief[f"{name}_range" if many else name] = [min(numbers), max(numbers)] if many else list(numbers)
+        if len(numbers) > _MAX_LISTED:
+            brief[f"{name}_range"] = [min(numbers), max(numbers)]
+        else:
+            brief[name] = list(numbers)
     if len(shared) > _MAX_LISTED:
         brief["labels_shared"] = len(shared)
     elif shared:

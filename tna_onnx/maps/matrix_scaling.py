@@ -95,8 +95,7 @@ class MatrixScaling:
                 f"sms: a matrix for {size.classes} classes is too large to fit; expected at most {MAX_CLASSES}; "
                 "use --map svs, which has one factor per class"
             )
-        first = Temperature(start.temperature) if start else None
-        temperature = Temperature.fit(reduce, start=first).temperature
+        temperature = Temperature.fit(reduce, start=start).temperature
         begin = (start.matrix, start.bias) if start else None
         ridge = size.classes / size.samples
         strength = np.full((size.classes, size.classes), ridge * (size.classes - 1))

@@ -17,10 +17,16 @@ import numpy as np
 
 from tna_onnx.numerics.ops import Ops
 
-__all__ = ["Knots", "chain"]
+__all__ = ["Knots", "chain", "knot_counts"]
 
 Knots = tuple[tuple[float, ...], tuple[float, ...]]
 """(x, y), K values each, x ascending, K >= 1."""
+
+
+def knot_counts(functions: Sequence[Knots], of: str) -> dict[str, int]:
+    """Return how many knots there are, and how many one has at most of what has a function each: a class, a label."""
+    sizes = [len(x) for x, _ in functions]
+    return {"knots": sum(sizes), f"most_knots_of_a_{of}": max(sizes)}
 
 
 def chain(op: Ops, x: Any, functions: Sequence[Knots]) -> Any:

@@ -76,8 +76,7 @@ class SmoothedScaling:
         Raises:
             DataError: as `Temperature.fit`.
         """
-        first = Temperature(start.temperature) if start else None
-        temperature = Temperature.fit(reduce, start=first).temperature
+        temperature = Temperature.fit(reduce, start=start).temperature
         size = shape_of(reduce)
         share = 1 / (size.samples + 1)
         ridge = size.classes / size.samples

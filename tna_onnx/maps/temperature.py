@@ -16,7 +16,7 @@ import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import array_api_compat
 import numpy as np
@@ -41,6 +41,14 @@ _MAX_BETA = 1e6
 _REACH = 3.0
 _SCANNED = 33
 _SCANS = 3
+
+
+class Tempered(Protocol):
+    """A map with a temperature."""
+
+    @property
+    def temperature(self) -> float:
+        """T."""
 
 
 @dataclass(frozen=True)
@@ -76,13 +84,13 @@ class Temperature:
 
     @classmethod
     def fit(
-        cls, reduce: Reduce, *, start: Temperature | None = None, objective: Objective = "nll", bins: int = 15
+        cls, reduce: Reduce, *, start: Tempered | None = None, objective: Objective = "nll", bins: int = 15
     ) -> Temperature:
         """Fit T by safeguarded Halley steps in log(1/T); for another objective than the NLL, scan T around that.
 
         Args:
             reduce: runs over chunks of (logits, labels).
-            start: a map whose T is tried first.
+            start: a map whose T is tried first, of this kind or another.
             objective: what T minimises.
             bins: of a calibration error.
 
@@ -91,7 +99,9 @@ class Temperature:
                 less than nothing about the labels (T -> infinity).
         """
         reduce = in_two_classes(reduce)
-        first = 1 / start.temperature if start else 1.0
+        first = 1.0
+        if start is not None:
+            first = 1 / start.temperature
         # d NLL / d beta increases: its root is the minimum, and a range end means that there is none
         root = increasing_root(functools.partial(_slope, reduce), _MIN_BETA, _MAX_BETA, start=first)
         if root.status == "upper":
@@ -105,7 +115,9 @@ class Temperature:
                 "these data; check the labels, the class order and the preprocessing"
             )
         fitted = cls(1 / root.value)
-        return fitted if objective == "nll" else _scanned(reduce, fitted, objective, bins)
+        if objective == "nll":
+            return fitted
+        return _scanned(reduce, fitted, objective, bins)
 
 
 def _scanned(reduce: Reduce, centre: Temperature, objective: Objective, bins: int) -> Temperature:

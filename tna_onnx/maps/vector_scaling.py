@@ -77,8 +77,7 @@ class VectorScaling:
         Raises:
             DataError: as `Temperature.fit`.
         """
-        first = Temperature(start.temperature) if start else None
-        temperature = Temperature.fit(reduce, start=first).temperature
+        temperature = Temperature.fit(reduce, start=start).temperature
         size = shape_of(reduce)
         begin = (start.vector, start.bias) if start else None
         ridge = size.classes / size.samples

@@ -109,4 +109,6 @@ def _ratio(value: float, sigma: float) -> float:
     """Divide; where every confidence is 0 or 1 nothing is left to chance."""
     if sigma > 0:
         return value / sigma
-    return np.inf if value > 0 else 0.0
+    if value > 0:
+        return np.inf
+    return 0.0

@@ -127,11 +127,9 @@ def redraw(observed: Observed, em: FloatArray, count: int, seed: int, *, with_bl
         size = min(at_once, count - first)
         counts = rng.multinomial(n, np.full(n, 1 / n), size=size)
         old_counts = rng.multinomial(m, np.full(m, 1 / m), size=size)
-        by_class = np.stack([np.bincount(observed.labels, row, classes) for row in old_counts])
-        source = smoothed(by_class / m, m) if observed.counted else observed.source
         fitted = fit_em(
             observed.probabilities,
-            source,
+            _redrawn_source(observed, old_counts),
             counts,
             start=start,
             tolerance=_DRAWN_TOLERANCE,
@@ -173,6 +171,15 @@ def _box(matrix: FloatArray, shares: FloatArray) -> FloatArray | None:
         return black_box(matrix, shares)
     except DataError:
         return None
+
+
+def _redrawn_source(observed: Observed, counts: NDArray[np.integer]) -> FloatArray:
+    """Return the frequencies before, (C,), or (B, C) where they come from the labelled samples of each draw."""
+    if not observed.counted:
+        return observed.source
+    m = len(observed.labels)
+    by_class = np.stack([np.bincount(observed.labels, row, observed.n_classes) for row in counts])
+    return smoothed(by_class / m, m)
 
 
 def _redrawn(observed: Observed, counts: NDArray[np.integer]) -> FloatArray:

@@ -23,7 +23,9 @@ def p_text(p: float | None) -> str:
     """
     if p is None:
         return "none"
-    return "< 0.001" if p < 0.001 else f"{p:.2g}"
+    if p < 0.001:
+        return "< 0.001"
+    return f"{p:.2g}"
 
 
 def bin_free_lines(*stages: BinFree) -> list[str]:

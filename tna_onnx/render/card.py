@@ -149,7 +149,9 @@ def _scalar(value: Any) -> str:
         return json.dumps(printable(value), ensure_ascii=False)
     text = json.dumps(value)
     # YAML 1.1 takes 1e-07 for a text, as it has no point
-    return text.replace("e", ".0e") if isinstance(value, float) and "." not in text else text
+    if isinstance(value, float) and "." not in text:
+        return text.replace("e", ".0e")
+    return text
 
 
 def _body(report: StoredReport, figures: Sequence[str]) -> Iterator[str]:

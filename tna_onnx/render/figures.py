@@ -16,7 +16,7 @@ from tna_onnx.data.optional import optional
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.render import candidates
 from tna_onnx.render.figure_files import STYLE, save_figure
-from tna_onnx.render.reliability import OF_CLASSES, OF_LABELS, DiagramWords, bars
+from tna_onnx.render.reliability import OF_LABELS, DiagramWords, bars, words_of
 from tna_onnx.render.reliability_figure import BAR, OVER, Panel, draw_reliability
 from tna_onnx.results.details import Details, Scored
 from tna_onnx.results.report import Report
@@ -83,7 +83,7 @@ def write_figures(report: Report, folder: Path, formats: Sequence[str] = ("svg",
 
 def _figures(report: Report, details: Details) -> dict[str, Callable[[Any], None]]:
     """File name -> what draws on a figure."""
-    words = OF_LABELS if report.labels else OF_CLASSES
+    words = words_of(report.labels)
     panels = (
         Panel("before", details.before, report.comparison.before.ece, report.bin_free_before.corp.curve),
         Panel("after", details.after, report.comparison.after.ece, report.bin_free_after.corp.curve),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.console import RenderableType
 
-from tna_onnx.graph.readout import Refusal
+from tna_onnx.graph.refusal import Refusal
 from tna_onnx.render.lines import lines_text
 from tna_onnx.results.inspection import LABELS, HeadInfo, Inspection, ScoresInfo
 

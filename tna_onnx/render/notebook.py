@@ -16,7 +16,7 @@ from tna_onnx.render.html.calibration import to_html
 from tna_onnx.render.html.comparison import comparison_page
 from tna_onnx.render.html.short import evaluation_page, report_page
 from tna_onnx.render.html.study import study_page
-from tna_onnx.render.reliability import OF_CLASSES, OF_LABELS, DiagramWords
+from tna_onnx.render.reliability import DiagramWords, words_of
 from tna_onnx.render.reliability_figure import MOST_ABREAST, Panel, draw_reliability
 from tna_onnx.render.study_figures import figure_of
 from tna_onnx.results.comparison import ModelComparison
@@ -46,7 +46,7 @@ def figure(result: Any) -> Any:
         UsageError: matplotlib is missing.
     """
     if isinstance(result, Report):
-        words = OF_LABELS if result.labels else OF_CLASSES
+        words = words_of(result.labels)
         curves = (result.bin_free_before.corp.curve, result.bin_free_after.corp.curve)
         sides = (result.reliability.before, result.reliability.after)
         errors = (result.comparison.before.ece, result.comparison.after.ece)
@@ -54,11 +54,11 @@ def figure(result: Any) -> Any:
             [Panel(*each) for each in zip(("before", "after"), sides, errors, curves, strict=True)], words
         )
     if isinstance(result, Evaluation):
-        words = OF_LABELS if result.labels else OF_CLASSES
+        words = words_of(result.labels)
         name = PurePath(result.model).name
         return _reliability([Panel(name, result.reliability, result.metrics.ece, result.bin_free.corp.curve)], words)
     if isinstance(result, ModelComparison):
-        words = OF_LABELS if result.models[0].output_kind.startswith("label_") else OF_CLASSES
+        words = words_of(result.models[0].output_kind.startswith("label_"))
         return _reliability([Panel(model.name, model.reliability, model.metrics.ece) for model in result.models], words)
     if isinstance(result, Studies):
         return {study.name: drawn for study in result.studies if (drawn := figure_of(study)) is not None}

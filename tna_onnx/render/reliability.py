@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from tna_onnx.numerics.proportions import consistent_range, wilson_interval
 from tna_onnx.numerics.reliability import Bins
 
-__all__ = ["FEW", "OF_CLASSES", "OF_EACH", "OF_LABELS", "Bar", "DiagramWords", "bars", "short_count"]
+__all__ = ["FEW", "OF_CLASSES", "OF_EACH", "OF_LABELS", "Bar", "DiagramWords", "bars", "short_count", "words_of"]
 
 FEW = 10
 """Bins with fewer samples are drawn pale: their interval is wider than half of the axis."""
@@ -34,6 +34,13 @@ OF_EACH = DiagramWords("frequency", "probability", "samples")
 
 OF_LABELS = DiagramWords("frequency", "probability", "labels of samples")
 """All labels of samples that may have several, together."""
+
+
+def words_of(several: object) -> DiagramWords:
+    """Return the words for samples that may have several labels, if that is so, or for classes."""
+    if several:
+        return OF_LABELS
+    return OF_CLASSES
 
 
 @dataclass(frozen=True)

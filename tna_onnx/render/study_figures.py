@@ -34,7 +34,9 @@ def require_formats(asked: Sequence[str]) -> tuple[str, ...]:
     if asked:
         require_matplotlib()
         return tuple(asked)
-    return ("svg",) if importlib.util.find_spec("matplotlib") else ()
+    if importlib.util.find_spec("matplotlib"):
+        return ("svg",)
+    return ()
 
 
 def figure_step(studies: Studies, folder: Path, formats: Sequence[str]) -> Callable[[], Sequence[str]]:

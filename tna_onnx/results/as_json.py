@@ -72,4 +72,6 @@ def _plain(value: Any) -> Any:
     # NumPy's scalars are no JSON numbers
     if isinstance(value, np.generic):
         value = value.item()
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

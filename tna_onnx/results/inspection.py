@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tna_onnx.errors import UnsupportedModel
-from tna_onnx.graph.readout import Refusal
+from tna_onnx.graph.refusal import Refusal
 
 __all__ = ["LABELS", "HeadInfo", "Inspection", "ScoresInfo"]
 

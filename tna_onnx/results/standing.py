@@ -74,7 +74,9 @@ class Standing:
         if self.worse and not outweighed:
             return "worse"
         # rules 4 and 5
-        return "improved" if self.better else "no significant change"
+        if self.better:
+            return "improved"
+        return "no significant change"
 
     def sentence(self, before: Metrics, after: Metrics, differences: Mapping[str, Interval]) -> str:
         """Say what the metrics come to, then each with its values and its interval; the samples are not named."""

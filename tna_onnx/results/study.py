@@ -48,7 +48,9 @@ class Column:
         50.0
         """
         # a count stays a whole number
-        return value if isinstance(value, str) or value is None or self.factor == 1 else self.factor * value
+        if isinstance(value, str) or value is None or self.factor == 1:
+            return value
+        return self.factor * value
 
     def number(self, value: Cell) -> str:
         """Write a value in the unit of the column.

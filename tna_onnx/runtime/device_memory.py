@@ -24,7 +24,9 @@ def free_device_memory(index: int, limit: int | None = None) -> int | None:
     except OSError:
         return None
     free = _free(driver, index)
-    return free if free is None or limit is None else min(free, limit)
+    if free is None or limit is None:
+        return free
+    return min(free, limit)
 
 
 def _free(driver: Any, index: int) -> int | None:
@@ -44,4 +46,6 @@ def _free(driver: Any, index: int) -> int | None:
         driver.cuCtxPopCurrent_v2(ctypes.byref(context))
     finally:
         driver.cuDevicePrimaryCtxRelease_v2(device)
-    return None if failed else int(free.value)
+    if failed:
+        return None
+    return int(free.value)

@@ -80,7 +80,9 @@ def search_sparse(
 
 
 def _some(rows: NDArray[np.bool_] | None, scores: SampleScores) -> SampleScores:
-    return scores if rows is None else scores.take(rows)
+    if rows is None:
+        return scores
+    return scores.take(rows)
 
 
 def _target(original: Candidate, settings: SearchSettings, scores_at: Callable[[float], SampleScores]) -> int:

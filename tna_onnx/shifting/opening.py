@@ -95,10 +95,13 @@ def open_shift(job: ShiftJob) -> Opened:
         # labels that the samples bring are not read: an estimate must not know them
         without = dataclasses.replace(job.target, labels=NO_LABELS)
         unlabelled = without.open(opened.inputs, output.n_classes, names)
-    held_out = None if job.held_out is None else job.held_out.open(opened.inputs, output.n_classes, names)
+    held_out = None
+    if job.held_out is not None:
+        held_out = job.held_out.open(opened.inputs, output.n_classes, names)
     notes = _leak_notes(model, source, unlabelled, held_out, job.calib)
-    for each in (source, unlabelled):
-        notes += () if each is None else source_notes(each)
+    notes += source_notes(source)
+    if unlabelled is not None:
+        notes += source_notes(unlabelled)
     size = choose_batch_size(job.batch_size, opened.session, [output.name], source)
     notes += batch_size_notes(job.batch_size, size)
     notes += opened_notes(opened, source, size)

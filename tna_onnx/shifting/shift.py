@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.calibration.decided import told_in_file
-from tna_onnx.data.suspicion import warnings_of
+from tna_onnx.data.suspicion import checked_warnings
 from tna_onnx.engine.outputs import score_model
-from tna_onnx.errors import CheckFailed, DataError
+from tna_onnx.errors import CheckFailed
 from tna_onnx.graph.own_names import provenance
 from tna_onnx.graph.save import file_beside, pending
 from tna_onnx.numerics.checks import check_level
@@ -71,10 +71,12 @@ def shift(job: ShiftJob, progress: Progress) -> Shift:
     opened = open_shift(job)
     model = opened.model
     target = file_beside(model, job.output, ".shift.onnx", overwrite=job.overwrite, dry_run=job.dry_run)
+    if job.dry_run:
+        target = None
     found = _frequencies(job, opened, progress)
     change = log_ratio(found.source, found.target)
     rewritten, placed = write(model, opened.probed, change, _metadata(job, opened, found))
-    with pending(model, rewritten.proto, None if job.dry_run else target) as path:
+    with pending(model, rewritten.proto, target) as path:
         session = open_session(path, path.name, opened.device)
         # whole batches: a model may quantise each in its own way
         rows = max(opened.batch_size, _CHECKED // opened.batch_size * opened.batch_size)
@@ -82,10 +84,13 @@ def shift(job: ShiftJob, progress: Progress) -> Shift:
         size = opened.batch_size
         largest = check_result(model, rewritten, path, session, opened.output, opened.source, size, expected)
         effect = _effect(job, opened, session, found.target, progress)
+    evidence = None
+    if found.estimated is not None:
+        evidence = found.estimated.evidence
     return Shift(
         model=model.name,
         model_sha256=model.sha256,
-        output="" if job.dry_run or target is None else str(target),
+        output=str(target or ""),
         class_output=opened.output.name,
         method=_method(job),
         classes=_classes(opened, found),
@@ -93,7 +98,7 @@ def shift(job: ShiftJob, progress: Progress) -> Shift:
         samples=len(opened.source),
         target_data="" if opened.unlabelled is None else opened.unlabelled.describe(),
         target_samples=0 if opened.unlabelled is None else len(opened.unlabelled),
-        evidence=None if found.estimated is None else found.estimated.evidence,
+        evidence=evidence,
         effect=effect,
         placed=placed,
         nodes=len(rewritten.proto.graph.node) - len(model.proto.graph.node),
@@ -104,7 +109,9 @@ def shift(job: ShiftJob, progress: Progress) -> Shift:
 
 
 def _method(job: ShiftJob) -> str:
-    return "given" if job.target is None else job.settings.estimator
+    if job.target is None:
+        return "given"
+    return job.settings.estimator
 
 
 def _frequencies(job: ShiftJob, opened: Opened, progress: Progress) -> _Found:
@@ -124,10 +131,9 @@ def _frequencies(job: ShiftJob, opened: Opened, progress: Progress) -> _Found:
     old = probabilities_of(opened.session, opened.output, opened.source, opened.batch_size, "source", progress)
     suspicion = job.calib.check(old.argmax(axis=1), labels, opened.known_names, classes)
     # wrong labels would make a wrong confusion matrix, and wrong frequencies
-    if suspicion is not None and suspicion.tells:
-        raise DataError(f"{where}: {suspicion.text(opened.known_names)}")
+    warnings = checked_warnings(suspicion, opened.known_names, where)
     note = off_centre(old, labels, source, opened.names)
-    notes = (*warnings_of(suspicion, opened.known_names), *([note] if note else []))
+    notes = tuple(filter(None, (*warnings, note)))
     if opened.unlabelled is None:
         return _Found(source, given["target"], old, None, notes)
     new = probabilities_of(opened.session, opened.output, opened.unlabelled, opened.batch_size, "target", progress)

@@ -31,6 +31,17 @@ _MEMBERS = 10
 _WIDTH = 3.0
 _EDGES = np.arange(0, 180 + _WIDTH, _WIDTH)
 
+_COLUMNS = (
+    Column("weight", "Weight"),
+    Column("mrc", "mRC, degrees", 1, 2),
+    Column("kind", "Class vector"),
+    Column("samples", "Samples"),
+    Column("mean", "Mean angle, degrees", 1, 2, beside=("sd",)),
+    Column("sd", "SD, degrees", 1, 2, hidden=True),
+    Column("theorem", "Mean of arccos(cos psi cos theta), degrees", 1, 2),
+    *(Column(f"bin_{low:g}", f"{low:g} to {low + _WIDTH:g} degrees, %", 100, 2, hidden=True) for low in _EDGES[:-1]),
+)
+
 Angles = dict[tuple[str, str], NDArray[np.float64]]
 """(weight, kind) -> angles in degrees."""
 
@@ -55,19 +66,6 @@ def study(data: StudyData, settings: StudySettings, progress: Callable[[int, int
             expected = {kind: _expected(data.weight, average.weight, table, kinds[kind]) for kind in kinds}
         rows += [_row(key, average.reached, found, expected.get(key[1])) for key, found in own.items() if len(found)]
         progress(k + 1, 1 + 2 * len(_ANGLES))
-    columns = (
-        Column("weight", "Weight"),
-        Column("mrc", "mRC, degrees", 1, 2),
-        Column("kind", "Class vector"),
-        Column("samples", "Samples"),
-        Column("mean", "Mean angle, degrees", 1, 2, beside=("sd",)),
-        Column("sd", "SD, degrees", 1, 2, hidden=True),
-        Column("theorem", "Mean of arccos(cos psi cos theta), degrees", 1, 2),
-        *(
-            Column(f"bin_{low:g}", f"{low:g} to {low + _WIDTH:g} degrees, %", 100, 2, hidden=True)
-            for low in _EDGES[:-1]
-        ),
-    )
     charts = (
         _chart("One tilted weight", ["original", *(f"{a:g} degrees" for a in _ANGLES)], angles),
         _chart("Average of 10", ["original", *(f"{a:g} degrees, 10 members" for a in _ANGLES)], angles),
@@ -78,7 +76,7 @@ def study(data: StudyData, settings: StudySettings, progress: Callable[[int, int
         "Angles between class vectors and features",
         "distribution plots of the angles",
         _sentence(angles),
-        columns,
+        _COLUMNS,
         tuple(rows),
         charts,
     )
@@ -115,7 +113,9 @@ def _expected(
     theta = np.radians(feature_angles(weight, tilted, np.arange(len(weight))))[classes]
     modes = np.degrees(np.arccos(np.cos(psi) * np.cos(theta)))
     known = modes[~np.isnan(modes)]
-    return float(known.mean()) if len(known) else None
+    if not len(known):
+        return None
+    return float(known.mean())
 
 
 def _row(key: tuple[str, str], reached: float, found: NDArray[np.float64], expected: float | None) -> tuple[Cell, ...]:

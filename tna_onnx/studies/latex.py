@@ -75,4 +75,6 @@ def _cell(study: Study, row: int, column: Column, best: bool) -> str:
         number = f"{number}_{{{re.sub('^0(?=[.])', '', column.number(beside[0]))}}}"
     if len(beside) == 2 and None not in beside:
         number = f"{number}\\;[{column.number(beside[0])}, {column.number(beside[1])}]"
-    return f"$\\mathbf{{{number}}}$" if best else f"${number}$"
+    if best:
+        return f"$\\mathbf{{{number}}}$"
+    return f"${number}$"

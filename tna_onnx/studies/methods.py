@@ -159,7 +159,9 @@ def _complete_printed(data: StudyData, name: str, settings: StudySettings, own: 
 
     printed = search_printed(data.weight, score, own)
     fitted = found[printed.index]
-    return None if fitted is None else _of_printed(printed, fitted)
+    if fitted is None:
+        return None
+    return _of_printed(printed, fitted)
 
 
 def chosen(data: StudyData, settings: StudySettings, seed: int, **words: Any) -> Found:

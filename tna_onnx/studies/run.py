@@ -147,7 +147,9 @@ def _earlier(name: str, job: StudyJob, task: Task) -> Study | None:
     if job.folder is None:
         return None
     study = read_study(job.folder, name)
-    return study if study is not None and study.digest == _digest(name, job, task) else None
+    if study is not None and study.digest == _digest(name, job, task):
+        return study
+    return None
 
 
 def _calibration(job: StudyJob) -> Job:

@@ -25,7 +25,9 @@ def mean(values: Sequence[float]) -> float:
 
 def deviation(values: Sequence[float]) -> float | None:
     """Return the standard deviation; None of a single value."""
-    return float(np.std(values, ddof=1, dtype=np.float64)) if len(values) > 1 else None
+    if len(values) < 2:
+        return None
+    return float(np.std(values, ddof=1, dtype=np.float64))
 
 
 def mean_interval(values: Sequence[float], overlap: float = 0.0) -> tuple[float, float] | None:

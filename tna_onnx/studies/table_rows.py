@@ -111,7 +111,9 @@ def _base_of(row: Row) -> Row | None:
     search, name = row
     if search in ("sparse", "complete"):
         return ("none", name)
-    return None if row == ("none", "none") else ("none", "none")
+    if row == ("none", "none"):
+        return None
+    return ("none", "none")
 
 
 def _change(runs: Runs, base: Row | None, row: Row, name: str, sizes: tuple[int, int]) -> tuple[Cell, Cell, Cell]:

@@ -38,8 +38,10 @@ def preprocessing_notes(source: Source, inputs: Sequence[InputSpec], stated: Rec
         DataError: a sample cannot be read.
     """
     recipe = source.recipe()
-    done = [] if recipe is None else [f"preprocessing: {recipe_text(recipe)}"]
-    return [*source_notes(source), *done, *preprocessing_warnings(source, inputs, stated)]
+    notes = [*source_notes(source)]
+    if recipe is not None:
+        notes.append(f"preprocessing: {recipe_text(recipe)}")
+    return [*notes, *preprocessing_warnings(source, inputs, stated)]
 
 
 def preprocessing_warnings(
@@ -126,4 +128,6 @@ def _plain(value: object) -> str:
     """Write a value of the recipe: 0.485, (224, 224)."""
     if isinstance(value, (list, tuple)):
         return "(" + ", ".join(_plain(v) for v in value) + ")"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return str(value)

@@ -213,8 +213,11 @@ def _per_channel(flag: str, values: tuple[float, ...] | None, default: float, n_
     if values is None:
         values = (default,)
     if len(values) not in (1, n_channels):
-        channels = f"{n_channels} channels" if n_channels > 1 else "1 channel"
-        expected = f"1 or {n_channels} values" if n_channels > 1 else "1 value"
+        channels = "1 channel"
+        expected = "1 value"
+        if n_channels > 1:
+            channels = f"{n_channels} channels"
+            expected = f"1 or {n_channels} values"
         raise UsageError(
             f"{flag} has {len(values)} values, but the input has {channels}; give {expected}, or another --preset"
         )

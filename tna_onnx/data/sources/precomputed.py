@@ -113,17 +113,7 @@ def open_precomputed(
     if isinstance(data, str):
         data = local_path(data)
     if isinstance(data, str) and is_url(data):
-        if not data.endswith(".npz"):
-            return None
-        # Only a single file is fetched to be looked at; a folder may be large and hold something else.
-        from tna_onnx.data.sources.remote import Copy  # noqa: PLC0415 - most data are no URL
-
-        copy = Copy(data, limits)
-        precomputed = open_precomputed(
-            copy.path, inputs, n_classes, labels=labels, class_names=class_names, limits=limits
-        )
-        copy.keep_for(precomputed or copy)
-        return precomputed
+        return _open_url(data, inputs, n_classes, labels, class_names, limits)
     if isinstance(data, str):
         data = Path(data)
     if not isinstance(data, (Path, Mapping)):
@@ -154,6 +144,26 @@ def open_precomputed(
     request = Request([spec], n_classes, None, labels, class_names, limits=limits)
     indices = labels_apart(request, arrays.get(LABELS))
     return Precomputed(kind, open_columns(title, where, request, {kind: values}, indices, hashed=hashed))
+
+
+def _open_url(
+    url: str,
+    inputs: Sequence[InputSpec],
+    n_classes: int,
+    labels: str | Path | npt.ArrayLike | None,
+    class_names: Sequence[str] | None,
+    limits: Limits,
+) -> Precomputed | None:
+    """Open a file behind a URL; None if it is no `.npz` file."""
+    # Only a single file is fetched to be looked at; a folder may be large and hold something else.
+    if not url.endswith(".npz"):
+        return None
+    from tna_onnx.data.sources.remote import Copy  # noqa: PLC0415 - most data are no URL
+
+    copy = Copy(url, limits)
+    precomputed = open_precomputed(copy.path, inputs, n_classes, labels=labels, class_names=class_names, limits=limits)
+    copy.keep_for(precomputed or copy)
+    return precomputed
 
 
 def _check_values(values: AnyArray, kind: Kind, n_classes: int, where: str) -> None:

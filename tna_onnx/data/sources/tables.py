@@ -13,19 +13,12 @@ a temporary file, a few hundred rows at a time: so memory does not grow with the
 from __future__ import annotations
 
 import importlib
-import io
-import json
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tna_onnx.data.digest import arrays_sha256, files_sha256
-from tna_onnx.data.files import check_inside, read_text
-from tna_onnx.data.formats import ROWS
 from tna_onnx.data.labelfile import find_label_column, labels_apart
-from tna_onnx.data.labels import label_indices, listed
+from tna_onnx.data.labels import label_indices
 from tna_onnx.data.optional import optional
-from tna_onnx.data.parsing import parsing
 from tna_onnx.data.sources.arrow import ArrowColumn, is_list, map_table, table_schema
 from tna_onnx.data.sources.columns import ArraySource, open_columns
 from tna_onnx.data.sources.delimited import DELIMITED, open_delimited
@@ -34,63 +27,20 @@ from tna_onnx.data.sources.inmemory import open_in_memory, plain_column
 from tna_onnx.data.sources.layout import Kind, Layout, lay_out, texts_of
 from tna_onnx.data.sources.ragged import padded, token_columns
 from tna_onnx.data.sources.stacked import stack
+from tna_onnx.data.sources.table_files import table_files
+from tna_onnx.data.sources.table_images import TableImages, image_column
 from tna_onnx.data.sources.table_labels import stored_labels
 from tna_onnx.data.sources.tokens import text_columns, tokenized
-from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import BinaryIO
+    from pathlib import Path
 
-    from tna_onnx.data.limits import Limits
     from tna_onnx.data.request import Request
-    from tna_onnx.data.source import AnyArray, IntArray
+    from tna_onnx.data.source import AnyArray
     from tna_onnx.data.sources.columns import Column
 
 __all__ = ["open_table"]
-
-_SUFFIXES = ROWS["table"].files
-# What `datasets` writes beside its Arrow files: how a data set is stored, its features, the names of its splits.
-_STATE = "state.json"
-_SPLITS = "dataset_dict.json"
-_IMAGE_NAMES = ("image", "img")
-
-
-@dataclass(frozen=True, eq=False)
-class TableImages:
-    """Images in a column of bytes, or of structs with `bytes` or `path`, of a mapped table."""
-
-    path: Path
-    files: tuple[Path, ...]
-    column: ArrowColumn
-    data_root: Path | None = None
-
-    def __len__(self) -> int:
-        """Return their number."""
-        return self.column.shape[0]
-
-    def name(self, row: int) -> str:
-        """Return the path of the table and the row."""
-        return f"{self.path}: row {row}"
-
-    def open(self, row: int) -> Path | BinaryIO:
-        """Return the bytes of image `row`, or its path where only that is stored."""
-        content = self.column.value(row)
-        path = None
-        if isinstance(content, dict):
-            path = content.get("path")
-            content = content.get("bytes")
-        if content is not None:
-            return io.BytesIO(content)
-        if path:
-            folder = _folder(self.path)
-            check_inside(folder, [str(path)], self.name(row), self.data_root)
-            return folder / str(path)
-        raise DataError(f"{self.name(row)}: holds no image; remove that row")
-
-    def digest(self, rows: IntArray, labels: IntArray, contents: object) -> str:  # noqa: ARG002 - whole files count
-        """Return SHA-256 (hex) over the bytes of all files of the table, in order, and the labels."""
-        return files_sha256(self.files, labels)
 
 
 def open_table(path: Path, request: Request) -> ArraySource | ImageSource:
@@ -103,8 +53,7 @@ def open_table(path: Path, request: Request) -> ArraySource | ImageSource:
     if path.is_file() and path.suffix.lower() in DELIMITED:
         return open_delimited(path, request)
     pyarrow = optional("pyarrow", "tables", "reading Parquet and Arrow files")
-    files = _files(path, request.limits, request.data_root)
-    check_inside(_folder(path), [str(file.absolute()) for file in files if file != path], str(path), request.data_root)
+    files = table_files(path, request.limits, request.data_root)
     schema = table_schema(files[0])
     if request.labels is None and request.label_columns:
         return _open_in_memory(path, files, list(schema.names), request)
@@ -114,7 +63,7 @@ def open_table(path: Path, request: Request) -> ArraySource | ImageSource:
     if request.labels is None:
         rest = {name: kind for name, kind in kinds.items() if name not in (*wanted, *request.columns)}
         label_name = find_label_column([*rest], request.label_column, str(path), texts_of(rest))
-    image_name = _image_column(pyarrow, schema, request, label_name, path)
+    image_name = image_column(pyarrow, schema, request, label_name, path)
     if image_name is not None:
         return _open_images(path, files, request, image_name, label_name)
     if request.tokenizer is not None:
@@ -234,69 +183,6 @@ def _map(
 
 def _title(path: Path) -> str:
     return f"table {path.resolve().name}"
-
-
-def _folder(path: Path) -> Path:
-    """Return the folder that paths in a table count from."""
-    if path.is_dir():
-        return path
-    return path.parent
-
-
-def _files(path: Path, limits: Limits, data_root: Path | None) -> tuple[Path, ...]:
-    """Return the files of a table in their order."""
-    if path.is_file():
-        return (path,)
-    if (path / _SPLITS).is_file():
-        splits = sorted(entry.name for entry in path.iterdir() if (entry / _STATE).is_file())
-        raise DataError(
-            f"{path}: holds several data sets; choose one: {', '.join(str(path / name) for name in splits)}"
-        )
-    if (path / _STATE).is_file():
-        check_inside(path, [_STATE], str(path), data_root)
-        with parsing(str(path / _STATE), "cannot be read", "save the data set again"):
-            state = json.loads(read_text(path / _STATE, limits))
-            names = [str(entry["filename"]) for entry in state["_data_files"]]
-        if state.get("_indices_data_files"):  # left by `shuffle` and `select`, which do not move the rows
-            raise DataError(f"{path}: its rows are not stored in their order; save data_set.flatten_indices() instead")
-        files = tuple(path / name for name in names)
-    else:
-        files = tuple(sorted(file for suffix in _SUFFIXES for file in path.glob(f"*{suffix}")))
-    if not files:
-        raise DataError(f"{path}: no files {' '.join(_SUFFIXES)} in this folder; give the folder that holds them")
-    return files
-
-
-def _image_column(pyarrow: Any, schema: Any, request: Request, label_name: str | None, path: Path) -> str | None:
-    """Return the name of the column that holds the images of the model's only input; None if samples are numbers."""
-    if len(request.inputs) != 1:
-        return None
-    types = pyarrow.types
-    kinds = {field.name: field.type for field in schema}
-    candidates: list[str] = [
-        column for column, kind in kinds.items() if column != label_name and _holds_images(types, kind)
-    ]
-    name = request.inputs[0].name
-    if name in kinds:
-        if name in candidates:
-            return name
-        return None
-    if len(candidates) > 1:  # a mask beside the image, say
-        candidates = [column for column in _IMAGE_NAMES if column in candidates] or candidates
-    if len(candidates) == 1:
-        return candidates[0]
-    if candidates or any(types.is_struct(kind) for kind in kinds.values()):
-        raise DataError(
-            f"{path}: no column is known to hold the images (found {listed(kinds)}); call it 'image' or after the "
-            f"model's input, {name!r}"
-        )
-    return None
-
-
-def _holds_images(types: Any, kind: Any) -> bool:
-    if types.is_struct(kind):  # as `datasets` stores an image
-        return {field.name for field in kind} <= {"bytes", "path"}
-    return bool(types.is_binary(kind) or types.is_large_binary(kind))
 
 
 def _kind(pyarrow: Any, kind: Any) -> Kind:

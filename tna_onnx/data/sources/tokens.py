@@ -49,8 +49,9 @@ def text_columns(where: str, text: Sequence[str], request: Request) -> tuple[str
                 f"of {listed(text) or 'none'}"
             )
         return request.columns
-    named = [name for name in text if name.lower() in _TEXT]
-    found = named if len(named) == 1 else list(text)
+    found = [name for name in text if name.lower() in _TEXT]
+    if len(found) != 1:
+        found = list(text)
     if len(found) != 1:
         raise DataError(
             f"{where}: expected one column of text, found {listed(text) or 'none'}; name it with --columns, or two "
@@ -117,7 +118,12 @@ def roles_of(request: Request) -> dict[str, str]:
     roles = {}
     for spec in request.inputs:
         name = spec.name.lower()
-        roles[spec.name] = "mask" if "mask" in name else "types" if "type" in name or "segment" in name else "ids"
+        role = "ids"
+        if "mask" in name:
+            role = "mask"
+        elif "type" in name or "segment" in name:
+            role = "types"
+        roles[spec.name] = role
     wrong = [spec.name for spec in request.inputs if len(spec.shape) != 2 or spec.dtype.kind not in "iu"]
     if wrong or list(roles.values()).count("ids") != 1:
         return {}
@@ -141,7 +147,9 @@ def _load(name: str, limits: Limits) -> tuple[Any, Path]:
     path = Path(name)
     if not path.exists():
         path = _downloaded(name)
-    file = path / "tokenizer.json" if path.is_dir() else path
+    file = path
+    if path.is_dir():
+        file = path / "tokenizer.json"
     if not file.is_file():
         raise UsageError(f"{file}: no such file; give the folder of a tokenizer.json (tokenizer.save_pretrained)")
     with parsing(str(file), "cannot be read as a tokenizer", "save it again"):

@@ -37,7 +37,9 @@ def attribute_differences(pair: Pair, k: int, before: onnx.NodeProto, after: onn
 
 def _axis_role(key: str, role: str) -> str:
     """Only the axis of a scale may come, go, or change in another way than by numbers."""
-    return role if key == "axis" else ""
+    if key != "axis":
+        return ""
+    return role
 
 
 def _attribute_differences(
@@ -59,7 +61,9 @@ def _attribute_differences(
         detail = arrow(attribute_text(before), attribute_text(after))
         # Without the block the scores would be no probabilities.
         shown = before.name == TRANSFORM and after.s == b"NONE" and pair.raw_logits in pair.new.producers
-        yield Difference("node", node, change, detail, role if shown else _axis_role(before.name, role))
+        if not shown:
+            role = _axis_role(before.name, role)
+        yield Difference("node", node, change, detail, role)
 
 
 def _number_difference(

@@ -49,7 +49,9 @@ def frame_differences(pair: Pair) -> Iterator[Difference]:
 def _imported(pair: Pair, difference: Difference) -> str:
     """What explains an import: appended nodes, in a file that had no standard node (rule 7)."""
     fits = difference.change == "added" and not pair.old.opset and pair.new.opset == map_opset(pair.old)
-    return "for the appended nodes" if fits and pair.raw_logits in pair.new.producers else ""
+    if not (fits and pair.raw_logits in pair.new.producers):
+        return ""
+    return "for the appended nodes"
 
 
 def _opsets(model: Model) -> dict[str, int]:

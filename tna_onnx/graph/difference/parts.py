@@ -124,15 +124,15 @@ def moved(old: Iterable[str], new: Iterable[str]) -> list[str]:
     place = {name: k for k, name in enumerate(old)}
     names = [name for name in new if name in place]
     ends: list[int] = []  # last place of the best increasing run of each length
-    at: list[int] = []  # index of the name at that place
+    at = [-1]  # index of the name at that place; -1 for the run of no names
     before: list[int] = []  # index of the predecessor of each name in its run
     for k, name in enumerate(names):
         length = bisect_left(ends, place[name])
         ends[length : length + 1] = [place[name]]
-        at[length : length + 1] = [k]
-        before.append(at[length - 1] if length else -1)
+        at[length + 1 : length + 2] = [k]
+        before.append(at[length])
     kept = set()
-    k = at[-1] if at else -1
+    k = at[-1]
     while k >= 0:
         kept.add(k)
         k = before[k]

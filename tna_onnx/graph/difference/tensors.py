@@ -45,7 +45,9 @@ def _own_tensor(name: str) -> str:
     if not name.startswith(OWN):
         return ""
     role = name.removeprefix(OWN).partition("_")[0]
-    return role if role in ("weight", "bias") else "appended block"
+    if role in ("weight", "bias"):
+        return role
+    return "appended block"
 
 
 def _sparse_differences(pair: Pair) -> Iterator[Difference]:

@@ -14,6 +14,7 @@ import onnx
 
 from tna_onnx.graph.constants import made_from_constants
 from tna_onnx.graph.load import Model
+from tna_onnx.graph.traverse import input_at
 from tna_onnx.graph.walk.logit_steps import PASSED
 
 __all__ = ["distance", "one_a_sample", "products_added_up"]
@@ -51,13 +52,13 @@ def distance(model: Model, tensor: str) -> str:
 def _made_by(model: Model, node: onnx.NodeProto) -> str:
     kind = node.op_type
     data = str(node.input[0])
-    if kind == "CDist":
+    if kind == "CDist" and _one_constant(model, node):
         metric = next((a.s for a in node.attribute if a.name == "metric"), b"sqeuclidean")
-        return _CDIST.get(metric, "") if _one_constant(model, node) else ""
-    if kind == "Sqrt" or (kind == "Pow" and _exponent(model, node) == 0.5):
-        return EUCLIDEAN if _squared(model, data) else ""
-    if _square_of(model, node):
-        return SQUARED if distance(model, _unsigned(model, data)) == EUCLIDEAN else ""
+        return _CDIST.get(metric, "")
+    if _root_of(model, node) and _squared(model, data):
+        return EUCLIDEAN
+    if _square_of(model, node) and distance(model, _unsigned(model, data)) == EUCLIDEAN:
+        return SQUARED
     if kind in ("ReduceL2", "ReduceSumSquare", "ReduceL1") and _is_difference(model, data):
         return {"ReduceL2": EUCLIDEAN, "ReduceSumSquare": SQUARED}.get(kind, CITY_BLOCK)
     if kind in ("ReduceSum", "ReduceMean"):
@@ -72,7 +73,9 @@ def _sum(model: Model, terms: str) -> str:
         return ""
     if _square_of(model, node):
         return SQUARED
-    return CITY_BLOCK if node.op_type == "Abs" else ""
+    if node.op_type == "Abs":
+        return CITY_BLOCK
+    return ""
 
 
 def _squared(model: Model, tensor: str) -> bool:
@@ -95,10 +98,10 @@ def _is_expanded(model: Model, node: onnx.NodeProto, computed: list[str]) -> boo
     """Whether a node adds |x|^2 to products of x and constants: in a sum, or as a product of [x, |x|^2, 1]."""
     if node.op_type in ("Add", "Sub", "Sum"):
         return any(_is_norm(model, name) for name in computed)
-    before = model.producer(computed[0]) if len(computed) == 1 else None
-    if node.op_type not in ("MatMul", "Gemm") or before is None or before.op_type != "Concat":
+    if node.op_type not in ("MatMul", "Gemm") or len(computed) != 1:
         return False
-    return any(_is_norm(model, name) for name in before.input)
+    before = model.producer(computed[0])
+    return before is not None and before.op_type == "Concat" and any(_is_norm(model, name) for name in before.input)
 
 
 def _is_norm(model: Model, tensor: str) -> bool:
@@ -112,6 +115,11 @@ def _is_norm(model: Model, tensor: str) -> bool:
     if node.op_type in ("Add", "Sub"):
         return any(_is_norm(model, name) for name in node.input)
     return node.op_type == "ReduceSumSquare"
+
+
+def _root_of(model: Model, node: onnx.NodeProto) -> bool:
+    """Whether a node takes the square root of its first input."""
+    return node.op_type == "Sqrt" or (node.op_type == "Pow" and _exponent(model, node) == 0.5)
 
 
 def _square_of(model: Model, node: onnx.NodeProto) -> bool:
@@ -132,11 +140,14 @@ def _unsigned(model: Model, tensor: str) -> str:
 
 
 def _exponent(model: Model, node: onnx.NodeProto) -> float:
-    tensor = model.constant_tensor(node.input[1]) if len(node.input) > 1 else None
+    """Return the one exponent of a Pow; 0 where it is none, or is not constant."""
+    tensor = model.constant_tensor(input_at(node, 1))
     if tensor is None:
         return 0.0
     values = np.unique(model.array(tensor))
-    return float(values[0]) if values.size == 1 else 0.0
+    if values.size != 1:
+        return 0.0
+    return float(values[0])
 
 
 def _is_difference(model: Model, tensor: str) -> bool:
@@ -203,7 +214,7 @@ def _over_last(model: Model, node: onnx.NodeProto) -> bool:
     """Whether a reduction of a matrix keeps its axis, and goes over the last one."""
     attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
     axes = attributes.get("axes")
-    if axes is None and len(node.input) > 1:
-        constant = model.constant_tensor(node.input[1])
-        axes = None if constant is None else model.array(constant).reshape(-1).tolist()
+    constant = model.constant_tensor(input_at(node, 1))
+    if axes is None and constant is not None:
+        axes = model.array(constant).reshape(-1).tolist()
     return attributes.get("keepdims", 1) == 1 and list(axes or ()) in ([1], [-1])

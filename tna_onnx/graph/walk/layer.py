@@ -15,7 +15,7 @@ from tna_onnx.graph.linear_layer import Linear
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX
 from tna_onnx.graph.readout import Head
-from tna_onnx.graph.several import CLASSES_FIRST, CLASSES_LAST, ONE, declared_sizes, has_several
+from tna_onnx.graph.several import CLASSES_FIRST, CLASSES_LAST, ONE, declared_sizes, has_several, lengths_of
 from tna_onnx.graph.stored import Mirror, Permute, Refused, Stored
 from tna_onnx.graph.walk.logit_steps import PASSED
 from tna_onnx.graph.walk.output_steps import require_little_slack
@@ -141,8 +141,10 @@ def _take_in_positions(state: State, node: onnx.NodeProto, rows: int) -> None:
             f"one has the {rows} classes of the linear layer"
         )
     if state.class_axis == ONE:
-        own = CLASSES_FIRST if node.op_type in ("Conv", "FusedConv") else CLASSES_LAST
-        state.class_axis = own if own in fits else fits[0]
+        # both fit: the one on which the operator has them
+        state.class_axis = fits[0]
+        if node.op_type not in ("Conv", "FusedConv"):
+            state.class_axis = fits[-1]
 
 
 def _take_in_link(state: State, layer: Linear) -> None:
@@ -222,8 +224,10 @@ def _check_declared(state: State, rows: int) -> None:
         shape = info.type.tensor_type.shape
         if info.name not in (state.output, state.logits) or not info.type.tensor_type.HasField("shape"):
             continue
-        sizes = [d.dim_value if d.HasField("dim_value") else None for d in shape.dim]  # None: any
-        classes = {1, 2} if rows == 1 else {rows}
+        sizes = lengths_of(info)
+        classes = {rows}
+        if rows == 1:
+            classes.add(2)
         # of several predictions the run shows whether the classes are where they should be
         if len(sizes) == 2 and sizes[1] is not None and sizes[1] not in classes:
             raise Refused(f"'{info.name}' has shape {shape_text(shape)}, but the linear layer has {rows} class vectors")

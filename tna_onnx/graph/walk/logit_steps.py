@@ -8,6 +8,7 @@ import onnx
 from tna_onnx.graph.dtypes import FLOAT_TYPES, type_name
 from tna_onnx.graph.linear import is_matrix_transpose
 from tna_onnx.graph.stored import Refused, Stored, resolve
+from tna_onnx.graph.traverse import input_at
 from tna_onnx.graph.walk.state import State
 
 __all__ = ["CURVED", "ONE_SIDED", "PASSED", "one_sided", "with_constant"]
@@ -59,7 +60,7 @@ def one_sided(state: State, node: onnx.NodeProto, index: int) -> str:
 
 def _permutation(state: State, node: onnx.NodeProto) -> None:
     """Take in a Gather of all classes, in another order; other selections are for numbers to tell."""
-    indices = state.model.constant_tensor(node.input[1]) if len(node.input) > 1 else None
+    indices = state.model.constant_tensor(input_at(node, 1))
     axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
     if indices is None or axis not in (1, -1) or len(indices.dims) != 1 or state.turned:
         return

@@ -12,7 +12,8 @@ from tna_onnx.graph.cut import ancestors
 from tna_onnx.graph.linear import adds_up_products, is_linear, is_quantized
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX
-from tna_onnx.graph.readout import Head, Refusal
+from tna_onnx.graph.readout import Head
+from tna_onnx.graph.refusal import Refusal
 from tna_onnx.graph.stored import Refused, resolve
 from tna_onnx.graph.walk import logit_steps, output_steps
 from tna_onnx.graph.walk.distances import one_a_sample

@@ -42,8 +42,10 @@ def scores_of(model: Model, tensor: str) -> str:
     return _scores(model, tensor)[0]
 
 
-def _node(model: Model, tensor: str) -> onnx.NodeProto | None:
-    """Return the standard operator that makes a tensor, if it has the operands that the forms read."""
+def _node(model: Model, tensor: str | None) -> onnx.NodeProto | None:
+    """Return the standard operator that makes a tensor, if there is one, with the operands that the forms read."""
+    if tensor is None:
+        return None
     node = model.producer(tensor)
     if node is None or node.domain not in ("", "ai.onnx"):
         return None
@@ -59,7 +61,9 @@ def _number(model: Model, tensor: str) -> float | None:
     if constant is None or constant.data_type not in (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, _HALF):
         return None
     values = np.unique(model.floats(constant))
-    return float(values[0]) if values.size == 1 else None
+    if values.size != 1:
+        return None
+    return float(values[0])
 
 
 _HALF = onnx.TensorProto.FLOAT16
@@ -150,15 +154,21 @@ def _ratio(model: Model, top: str, bottom: str) -> _Found:
     if inner is None:
         return None
     if _number(model, top) == 1:
-        logit = _negated(model, inner)
-        return None if logit is None else ("sigmoid", logit)
-    return ("sigmoid", inner) if scores == (inner, False) else None
+        return _sigmoid(_negated(model, inner))
+    if scores == (inner, False):
+        return _sigmoid(inner)
+    return None
+
+
+def _sigmoid(logit: str | None) -> _Found:
+    """Return the sigmoid of a tensor, if that was found."""
+    if logit is None:
+        return None
+    return "sigmoid", logit
 
 
 def _reciprocal(model: Model, node: onnx.NodeProto) -> _Found:
-    inner = _one_plus(model, node.input[0], "Exp")
-    logit = None if inner is None else _negated(model, inner)
-    return None if logit is None else ("sigmoid", logit)
+    return _sigmoid(_negated(model, _one_plus(model, node.input[0], "Exp")))
 
 
 def _product(model: Model, node: onnx.NodeProto) -> _Found:
@@ -169,7 +179,7 @@ def _product(model: Model, node: onnx.NodeProto) -> _Found:
     return _half_of_tanh(model, node)
 
 
-def _one_plus(model: Model, tensor: str, kind: str) -> str | None:
+def _one_plus(model: Model, tensor: str | None, kind: str) -> str | None:
     """Return x where a tensor is 1 + f(x)."""
     node = _node(model, tensor)
     if node is None or node.op_type != "Add":
@@ -181,7 +191,7 @@ def _one_plus(model: Model, tensor: str, kind: str) -> str | None:
     return None
 
 
-def _negated(model: Model, tensor: str) -> str | None:
+def _negated(model: Model, tensor: str | None) -> str | None:
     """Return x where a tensor is -x."""
     node = _node(model, tensor)
     if node is None:
@@ -193,7 +203,7 @@ def _negated(model: Model, tensor: str) -> str | None:
     return _times(model, tensor, -1.0)
 
 
-def _times(model: Model, tensor: str, factor: float) -> str | None:
+def _times(model: Model, tensor: str | None, factor: float) -> str | None:
     """Return x where a tensor is x times a number."""
     node = _node(model, tensor)
     if node is None:
@@ -210,20 +220,18 @@ def _times(model: Model, tensor: str, factor: float) -> str | None:
 
 def _half_of_tanh(model: Model, node: onnx.NodeProto) -> _Found:
     """Read (1 + tanh(s / 2)) / 2."""
-    whole = _times(model, node.output[0], 0.5)
-    inner = None if whole is None else _one_plus(model, whole, "Tanh")
-    logit = None if inner is None else _times(model, inner, 0.5)
-    return None if logit is None else ("sigmoid", logit)
+    inner = _one_plus(model, _times(model, node.output[0], 0.5), "Tanh")
+    return _sigmoid(_times(model, inner, 0.5))
 
 
 def _half_and_tanh(model: Model, node: onnx.NodeProto) -> _Found:
     """Read 1/2 + tanh(s / 2) / 2."""
     for number, other in (tuple(node.input), tuple(node.input)[::-1]):
-        whole = _times(model, other, 0.5) if _number(model, number) == 0.5 else None
-        tanh = None if whole is None else _node(model, whole)
+        if _number(model, number) != 0.5:
+            continue
+        tanh = _node(model, _times(model, other, 0.5))
         if tanh is not None and tanh.op_type == "Tanh":
-            logit = _times(model, tanh.input[0], 0.5)
-            return None if logit is None else ("sigmoid", logit)
+            return _sigmoid(_times(model, tanh.input[0], 0.5))
     return None
 
 
@@ -231,12 +239,16 @@ def _difference(model: Model, node: onnx.NodeProto) -> _Found:
     scores = _scores(model, node.input[0])
     summed = _log_summed(model, node.input[1])
     # s - log sum exp(s), or the same of s - m
-    return ("log_softmax", scores[0]) if scores == summed else None
+    if scores != summed:
+        return None
+    return "log_softmax", scores[0]
 
 
 def _exponential(model: Model, node: onnx.NodeProto) -> _Found:
     inner = written_out(model, node.input[0])
-    return ("softmax", inner[1]) if inner is not None and inner[0] == "log_softmax" else None
+    if inner is None or inner[0] != "log_softmax":
+        return None
+    return "softmax", inner[1]
 
 
 _FORMS: dict[str, Callable[[Model, onnx.NodeProto], _Found]] = {

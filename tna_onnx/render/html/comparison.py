@@ -23,7 +23,7 @@ from tna_onnx.render.html.words import (
     recipe_text,
     versions_text,
 )
-from tna_onnx.render.reliability import OF_CLASSES, OF_LABELS, DiagramWords
+from tna_onnx.render.reliability import OF_LABELS, DiagramWords, words_of
 from tna_onnx.results.comparison import ComparedModel, ModelComparison
 
 __all__ = ["comparison_page"]
@@ -152,7 +152,7 @@ def _difference_row(name: str, model: ComparedModel, reach: float) -> tuple[str 
 
 
 def _reliability(comparison: ModelComparison) -> Reliability:
-    words = OF_LABELS if comparison.models[0].output_kind.startswith("label_") else OF_CLASSES
+    words = words_of(comparison.models[0].output_kind.startswith("label_"))
     # colours, then colours with dashes: further lines could not be told apart
     drawn = comparison.models[: 2 * _COLOURS]
     # said on the page: a model without a line must not be missed

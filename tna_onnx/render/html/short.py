@@ -20,7 +20,7 @@ from tna_onnx.render.html.words import (
     recipe_text,
     versions_text,
 )
-from tna_onnx.render.reliability import OF_CLASSES, OF_LABELS
+from tna_onnx.render.reliability import words_of
 from tna_onnx.results.bin_free import BinFree
 from tna_onnx.results.evaluation import Evaluation
 from tna_onnx.results.report import Report
@@ -110,7 +110,7 @@ def report_page(report: Report) -> str:
 
 
 def _reliability(data: str, sides: list[tuple[str, Bins, float, BinFree]], *, several: bool) -> Reliability:
-    words = OF_LABELS if several else OF_CLASSES
+    words = words_of(several)
     heads = ("", *(word.lower() for word, _, _, _ in sides)) if len(sides) > 1 else ("", "value")
     figures = []
     for word, bins, ece, bin_free in sides:

@@ -88,7 +88,9 @@ def _overview(studies: Studies, command: str) -> Overview:
 
 
 def _section(study: Study, beside: bool) -> StudySection:
-    endings = ("csv", "json", "tex") if beside else ()
+    files: tuple[str, ...] = ()
+    if beside:
+        files = tuple(f"{study.name}.{ending}" for ending in ("csv", "json", "tex"))
     return StudySection(
         study.sentence,
         study.element,
@@ -96,7 +98,7 @@ def _section(study: Study, beside: bool) -> StudySection:
         _numbers(study),
         len(study.rows) > _OPEN_ROWS,
         study.notes,
-        tuple(f"{study.name}.{ending}" for ending in endings),
+        files,
     )
 
 
@@ -119,40 +121,54 @@ def _is_text(study: Study, name: str) -> bool:
 
 
 def _drawn(chart: Chart) -> Drawn:
+    x_range = None
+    if chart.log_x:
+        x_range = _log_range(chart.lines)
     figure = line_chart(
         [_series(line, chart.log_x) for line in chart.lines],
         chart.title,
         chart.x_label,
         chart.y_label,
-        x_range=_log_range(chart.lines) if chart.log_x else None,
+        x_range=x_range,
         y_range=chart.y_range,
         x_ticks=_ticks(chart),
     )
+    keys = tuple(line_key(_look(line), line.name, _marker(line)) for line in chart.lines)
     # a line alone needs no legend
-    named = chart.lines if len(chart.lines) > 1 else ()
-    keys = (line_key(_look(line), line.name, _marker(line)) for line in named)
-    return Drawn(Figure(figure, chart.title), tuple(keys))
+    if len(keys) == 1:
+        keys = ()
+    return Drawn(Figure(figure, chart.title), keys)
 
 
 def _series(line: Line, log_x: bool) -> Series:
-    x = tuple(math.log10(value) for value in line.x) if log_x else line.x
+    x = line.x
+    if log_x:
+        x = tuple(map(math.log10, x))
     points = tuple(zip(x, line.y, strict=True))
     return Series(line.name, points, _look(line), _marker(line), tuple(zip(line.low, line.high, strict=True)))
 
 
 def _look(line: Line) -> str:
-    look = f"m{line.rank}" if line.rank < len(MARKERS) else "key"
-    return f"{look} dashed" if line.dashed else look
+    look = "key"
+    if line.rank < len(MARKERS):
+        look = f"m{line.rank}"
+    if line.dashed:
+        look += " dashed"
+    return look
 
 
 def _marker(line: Line) -> str:
-    return MARKERS[line.rank] if line.marked and line.rank < len(MARKERS) else ""
+    if not line.marked or line.rank >= len(MARKERS):
+        return ""
+    return MARKERS[line.rank]
 
 
 def _ticks(chart: Chart) -> Sequence[tuple[float, str]]:
     if chart.x_names:
         return [(float(k), name) for k, name in enumerate(chart.x_names, start=1)]
-    return _log_ticks(chart.lines) if chart.log_x else ()
+    if chart.log_x:
+        return _log_ticks(chart.lines)
+    return ()
 
 
 def _log_range(lines: Sequence[Line]) -> tuple[float, float]:

@@ -117,7 +117,9 @@ def plain(value: object) -> str:
     """
     if isinstance(value, (list, tuple)):
         return "(" + ", ".join(map(plain, value)) + ")"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return str(value)
 
 
 def recipe_text(recipe: Mapping[str, object] | None) -> str:

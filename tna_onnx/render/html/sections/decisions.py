@@ -164,4 +164,6 @@ def _limit(threshold: tuple[float | None, ...]) -> str:
         return "-"
     if len(threshold) > 1:
         return "one a class"
-    return "none" if threshold[0] is None else f"{threshold[0]:.6g}"
+    if threshold[0] is None:
+        return "none"
+    return f"{threshold[0]:.6g}"

@@ -16,7 +16,7 @@ from tna_onnx.render.html.diagrams import reliability_diagram
 from tna_onnx.render.html.sections.classes import classes_table
 from tna_onnx.render.html.sections.phrases import data_text
 from tna_onnx.render.html.words import CONSISTENT_KEY, bins_table, diagram_keys, gap_keys
-from tna_onnx.render.reliability import FEW, OF_CLASSES, OF_EACH, OF_LABELS, DiagramWords
+from tna_onnx.render.reliability import FEW, OF_EACH, DiagramWords, words_of
 from tna_onnx.results.bin_free import BinFree
 from tna_onnx.results.details import ClassBins, Details
 from tna_onnx.results.report import Report
@@ -93,7 +93,7 @@ class Reliability:
 
 def reliability(report: Report, details: Details) -> Reliability:
     """Return the values of the section."""
-    words = OF_LABELS if report.labels else OF_CLASSES
+    words = words_of(report.labels)
     cross_fitted = report.comparison.how == "cross-fitted"
     return Reliability(
         report.comparison.data,

@@ -24,7 +24,7 @@ from tna_onnx.render.html.charts import Series, chart_x, line_chart
 from tna_onnx.render.html.diagrams import ReliabilityDiagram, reliability_diagram
 from tna_onnx.render.html.sections.phrases import data_text, members_text
 from tna_onnx.render.html.svg import MARKERS
-from tna_onnx.render.reliability import OF_CLASSES, OF_LABELS
+from tna_onnx.render.reliability import words_of
 from tna_onnx.results.details import Details, Scored, Step
 from tna_onnx.results.report import Report
 
@@ -250,8 +250,7 @@ def _stop(step: Step, chosen: bool, x_range: tuple[float, float], *, several: bo
     text += f", accuracy {100 * step.shown.accuracy:.2f} %"
     if chosen:
         text += " (chosen)"
-    words = OF_LABELS if several else OF_CLASSES
-    drawing = reliability_diagram(step.shown.bins, f"Reliability at {step.angle:g} degrees", words)
+    drawing = reliability_diagram(step.shown.bins, f"Reliability at {step.angle:g} degrees", words_of(several))
     return Stop(text, chart_x(step.angle, x_range), chosen, drawing)
 
 
