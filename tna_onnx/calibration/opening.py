@@ -253,8 +253,9 @@ def _check_samples(job: Job, samples: Samples, held_out: Samples | None, trainin
         UsageError, DataError: one of these.
     """
     bins = job.settings.bins
-    if job.turn is not None:
-        job.turn.require_data(samples)
+    for each in (samples, held_out, training):
+        if job.turn is not None and each is not None:
+            job.turn.require_data(each)
     if job.engine != "local" and samples.readout.several:
         raise UsageError(f"several predictions a sample are collected in this process; leave --engine {job.engine} out")
     # a store does not say which rows are of one sample

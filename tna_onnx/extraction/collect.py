@@ -46,6 +46,7 @@ def collect_features(
     progress: Progress,
     cache: Path | None = None,
     given: Mapping[str, np.dtype[Any]] | None = None,
+    source_key: Mapping[str, Any] | None = None,
 ) -> FeatureTable:
     """Run the model over all samples and keep its features; its logits if there is no head.
 
@@ -58,6 +59,7 @@ def collect_features(
         cache: folder of feature stores; what an interrupted run has left there is taken over. With it the logits are
             kept too.
         given: tensors that the samples hold already, with their dtypes.
+        source_key: digests (`model_key`) of another model with the same features, under which the store is kept.
 
     Raises:
         DataError: features of the wrong shape, or with NaN or infinite values.
@@ -70,7 +72,8 @@ def collect_features(
     collector = Collector(opened, readout, source, batch_size, tensors, session_for(opened, tensors, source, given))
     if cache is None:
         return _stored_column(collector) or collector.run(TemporaryRows(len(source)).array, progress)
-    with open_store(cache, collector.key(), source.labels, batch_size) as store:
+    key = {**collector.key(), **(source_key or {})}
+    with open_store(cache, key, source.labels, batch_size) as store:
         table = collector.run(store.array, progress, store.done, store.finish_up_to)
         return replace(table, folder=store.folder, resumed=tuple(store.notes))
 
