@@ -356,7 +356,7 @@ def test_a_page_and_figures_say_which_head(two: Model, tmp_path: Path) -> None:
     assert re.findall("<h2[^>]*>([^<]*): Result</h2>", page) == ["colour", "shape"]
     assert len(_ids(page)) == len({*_ids(page)})
     assert {link[1:] for link in re.findall('href="(#[^"]*)"', page)} <= {*_ids(page)}
-    assert {label for label in re.findall(' for="([^"]*)"', page)} <= {*_ids(page)}
+    assert set(re.findall(' for="([^"]*)"', page)) <= {*_ids(page)}
     # a report from each head's own samples: both verdicts are there, and no path of a file in between
     told = json.loads((tmp_path / "r.json").read_text("utf-8"))
     assert all(f"{100 * each['comparison']['after']['ece']:.2f}" in page for each in told["heads"].values())
@@ -501,6 +501,45 @@ def test_heads_of_classes_and_of_labels(tmp_path: Path) -> None:
         tna_onnx.calibrate_heads(
             tmp_path / "m.onnx", data, heads=["shape", "colour"], output=out, **{**PLAIN, "map": "label-ts"}
         )
+
+
+def _with_a_list(proto: onnx.ModelProto, *, apart: bool) -> onnx.ModelProto:
+    """Give the scores of both heads as a list of arrays, as scikit-learn's MultiOutputClassifier is exported."""
+    proto.graph.node.append(helper.make_node("SequenceConstruct", [*CLASSES], ["scores"], name="list"))
+    if not apart:
+        del proto.graph.output[:]
+    proto.graph.output.append(helper.make_tensor_sequence_value_info("scores", onnx.TensorProto.FLOAT, None))
+    return proto
+
+
+def test_scores_in_a_list_of_arrays_are_refused_with_what_to_do(tmp_path: Path) -> None:
+    onnx.save(_with_a_list(_proto("plain"), apart=False), tmp_path / "m.onnx")
+    np.savez(tmp_path / "calib.npz", **_labelled(_proto("plain"), 1))
+    for words in (["inspect", tmp_path / "m.onnx"], ["calibrate", tmp_path / "m.onnx", tmp_path / "calib.npz"]):
+        done = cli(*words)
+        assert done.exit_code == 3, done.output
+        said = " ".join(done.output.split())
+        assert "a list of 2 arrays, one a task" in said
+        assert "--head colour --head shape" in said
+        # what the arrays hold is not the question
+        assert "--output-kind" not in said
+
+
+@pytest.mark.parametrize("settings", [PLAIN, {**PLAIN, "map": "ets"}])
+def test_a_list_beside_the_heads_has_their_new_scores(tmp_path: Path, settings: dict[str, Any]) -> None:
+    model, calib, _ = _made(tmp_path, "plain")
+    onnx.save(_with_a_list(onnx.load(model), apart=True), model)
+    out = tmp_path / "o.onnx"
+    tna_onnx.calibrate_heads(model, calib, heads=["colour", "shape"], output=out, **settings)
+    session = onnxruntime.InferenceSession(out, providers=["CPUExecutionProvider"])
+    x = np.load(calib)["x"]
+    colour, shape, scores = session.run(["colour", "shape", "scores"], {"x": x})
+    np.testing.assert_array_equal(scores[0], colour)
+    np.testing.assert_array_equal(scores[1], shape)
+    # arrays of different width are compared as one
+    verified = cli("verify", model, out, "--data", calib, "--head", "shape", "--label-column", "shape")
+    assert verified.exit_code == 0, verified.output
+    assert f"{600 * sum(CLASSES.values()):,} of {600 * sum(CLASSES.values()):,} values differ" in verified.output
 
 
 def test_a_result_shows_itself(two: Model, tmp_path: Path) -> None:

@@ -23,9 +23,10 @@ _ARGUMENTS = (
 _OF_ONE_HEAD = {
     "add": "--add puts decisions on one head; calibrate all heads first, and then add them: tna-onnx guard NEW.onnx "
     "FRESH_DATA --head NAME --label-column NAME",
-    "ood_data": "--ood-data is for decisions on one head; calibrate all heads first, then use tna-onnx guard --head NAME",
-    "engine": "--engine collects the features of one head; leave it out. All heads that read the same features share one "
-    "run, and --cache keeps it",
+    "ood_data": "--ood-data is for decisions on one head; calibrate all heads first, then use tna-onnx guard "
+    "--head NAME",
+    "engine": "--engine collects the features of one head; leave it out. All heads that read the same features share "
+    "one run, and --cache keeps it",
 }
 
 
@@ -78,9 +79,7 @@ def calibrate_several(
     heads = words.pop("head")
     details = page is not None or extras.figures is not None
     with progress_shown(not quiet) as progress:
-        result, missed = run_gated(
-            run, heads=heads, preprocessing=recipe, details=details, progress=progress, **words
-        )
+        result, missed = run_gated(run, heads=heads, preprocessing=recipe, details=details, progress=progress, **words)
     steps = [json_step(json_file, result), page_step(page, lambda: _page(result))]
     for output, folder in result.folders.items():
         steps += extras.within(folder).steps(result.heads[output], page, output)

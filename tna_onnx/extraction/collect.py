@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data import Batch, Source
+from tna_onnx.data.marked import LabelSource
 from tna_onnx.data.positions import clusters_of
 from tna_onnx.data.sources.columns import ArraySource
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
@@ -56,8 +57,7 @@ def collect_features(
         source: the samples.
         batch_size: samples per run.
         progress: called with (stage, done, total).
-        cache: folder of feature stores; what an interrupted run has left there is taken over. With it the logits are
-            kept too.
+        cache: folder of feature stores, where an interrupted run continues; the logits are kept in it too.
         given: tensors that the samples hold already, with their dtypes.
         source_key: digests (`model_key`) of another model with the same features, under which the store is kept.
 
@@ -72,8 +72,7 @@ def collect_features(
     collector = Collector(opened, readout, source, batch_size, tensors, session_for(opened, tensors, source, given))
     if cache is None:
         return _stored_column(collector) or collector.run(TemporaryRows(len(source)).array, progress)
-    key = {**collector.key(), **(source_key or {})}
-    with open_store(cache, key, source.labels, batch_size) as store:
+    with open_store(cache, {**collector.key(), **(source_key or {})}, source.labels, batch_size) as store:
         table = collector.run(store.array, progress, store.done, store.finish_up_to)
         return replace(table, folder=store.folder, resumed=tuple(store.notes))
 
@@ -286,10 +285,11 @@ def _stored_column(collector: Collector) -> FeatureTable | None:
     head = collector.readout
     source = collector.source
     tensors = collector.tensors
-    if not isinstance(head, Head) or not head.linear or tensors.computed or not isinstance(source, ArraySource):
+    arrays = source.source if isinstance(source, LabelSource) else source
+    if not isinstance(head, Head) or not head.linear or tensors.computed or not isinstance(arrays, ArraySource):
         return None
-    column = source.columns[tensors.main]
-    wanted = next(spec.dtype for spec in source.inputs if spec.name == tensors.main)
+    column = arrays.columns[tensors.main]
+    wanted = next(spec.dtype for spec in arrays.inputs if spec.name == tensors.main)
     if not isinstance(column, np.ndarray) or column.dtype != wanted:  # a conversion copies
         return None
     features = column.reshape(len(source), head.n_features)

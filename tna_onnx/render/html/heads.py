@@ -1,4 +1,4 @@
-"""The report on several heads as one HTML file: for each head the sections that a report on it alone has, under its name."""
+"""The report on several heads as one HTML file: for each head the sections of a report on it alone, under its name."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ def heads_page(result: HeadReports, command: str = "", sources: Mapping[str, str
     version = ""
     for k, (output, report) in enumerate(result.heads.items()):
         version = report.versions.get("tna-onnx", "")
-        for section in sections_of(report, command, sources):
-            sections.append(replace(section, title=f"{output}: {section.title}", prefix=f"head-{k}-"))
+        sections += [
+            replace(section, title=f"{output}: {section.title}", prefix=f"head-{k}-")
+            for section in sections_of(report, command, sources)
+        ]
     return render_page(f"Calibration of {PurePath(result.model).name}", sections, version)
