@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import hashlib
 import json
+import re
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +22,11 @@ from onnx import helper
 import tna_onnx
 from tests.builders import small_model, tensor_info
 from tests.support import PLAIN, TILTED, cli
-from tna_onnx.calibration import network
+from tna_onnx.calibration import network, turn
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.numerics.ops import softmax
 from tna_onnx.results.gates import GateMissed
+from tna_onnx.results.heads import HeadReports
 
 CLASSES = {"colour": 5, "shape": 3}
 Model = tuple[Path, Path, Path]
@@ -286,8 +291,6 @@ def test_a_model_may_be_replaced_by_its_result(two: Model) -> None:
 
 def test_a_fault_in_another_head_is_caught(two: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The check of the other heads can fail: it compares with a file whose other head is off."""
-    from tna_onnx.calibration import turn
-
     model, calib, _ = two
     proto = onnx.load(model)
     bias = next(tensor for tensor in proto.graph.initializer if tensor.name == "shape_bias")
@@ -316,10 +319,227 @@ def test_the_command_line(two: Model, tmp_path: Path) -> None:
     shown = cli("evaluate", tmp_path / "o.onnx", test, "--head", "shape", "--label-column", "shape")
     assert shown.exit_code == 0, shown.output
     assert cli("verify", model, tmp_path / "o.onnx").exit_code == 0
-    refused = cli("calibrate", model, calib, "--head", "colour", "--head", "shape", "--report", tmp_path / "r.html")
-    assert (refused.exit_code, "--report is for one head" in refused.output) == (2, True)
     inspected = cli("inspect", model)
     assert "calibrate all in one file with --head" in inspected.output
+
+
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        (["--add", "confidence"], "calibrate all heads first, and then add them: tna-onnx guard"),
+        (["--ood-data", "calib.npz"], "calibrate all heads first"),
+        (["--engine", "processes:2"], "share one run, and --cache keeps it"),
+        (["--output-kind", "logits"], "calibrate this head by itself with --output-name"),
+    ],
+)
+def test_what_is_for_one_head_is_refused_with_what_to_do(
+    two: Model, tmp_path: Path, words: list[str], advice: str
+) -> None:
+    model, calib, _ = two
+    done = cli("calibrate", model, calib, "--head", "colour", "--head", "shape", *words)
+    assert (done.exit_code, advice in done.output) == (2, True), done.output
+    assert not list(tmp_path.glob("*.tna.onnx"))
+
+
+def _ids(page: str) -> list[str]:
+    return re.findall(r' id="([^"]+)"', page)
+
+
+def test_a_page_and_figures_say_which_head(two: Model, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    model, calib, test = two
+    words = ["--method", "tna", "--eval", test, "-o", tmp_path / "o.onnx", "--report", tmp_path / "r.html"]
+    words += ["--figures", tmp_path / "f", "--figure-format", "svg", "--json", tmp_path / "r.json"]
+    done = cli("calibrate", model, calib, "--head", "colour", "--head", "shape", *words)
+    assert done.exit_code == 0, done.output
+    page = (tmp_path / "r.html").read_text("utf-8")
+    assert re.findall("<h2[^>]*>([^<]*): Result</h2>", page) == ["colour", "shape"]
+    assert len(_ids(page)) == len({*_ids(page)})
+    assert {link[1:] for link in re.findall('href="(#[^"]*)"', page)} <= {*_ids(page)}
+    assert set(re.findall(' for="([^"]*)"', page)) <= {*_ids(page)}
+    # a report from each head's own samples: both verdicts are there, and no path of a file in between
+    told = json.loads((tmp_path / "r.json").read_text("utf-8"))
+    assert all(f"{100 * each['comparison']['after']['ece']:.2f}" in page for each in told["heads"].values())
+    numbers = [gzip.decompress(base64.b64decode(packed)).decode() for packed in re.findall('base64,([^"]+)"', page)]
+    assert [json.loads(text)["head"] for text in numbers] == ["colour_head", "shape_head"]
+    assert not [text for text in (page, *numbers) if ".tna-onnx-" in text]
+    assert {path.name for path in (tmp_path / "f").iterdir()} == {*CLASSES}
+    for name in CLASSES:
+        assert (tmp_path / "f" / name / "reliability.svg").is_file()
+    tna_onnx.calibrate_heads(
+        model, calib, heads=["colour", "shape"], output=tmp_path / "p.onnx", report=tmp_path / "p.html",
+        figures=tmp_path / "g", **PLAIN,
+    )  # fmt: skip
+    assert (tmp_path / "g" / "shape" / "reliability.pdf").is_file()
+    assert re.findall("<h2[^>]*>([^<]*): Result</h2>", (tmp_path / "p.html").read_text("utf-8")) == [*CLASSES]
+
+
+def test_a_missed_gate_has_its_page(two: Model, tmp_path: Path) -> None:
+    model, calib, _ = two
+    words = ["--max-nll", "0.01", "--map", "ts", "--search", "none", "--report", tmp_path / "r.html"]
+    done = cli("calibrate", model, calib, "--head", "colour", "--head", "shape", *words)
+    assert done.exit_code == 1, done.output
+    page = (tmp_path / "r.html").read_text("utf-8")
+    assert page.count("max-nll") >= 2
+    assert "What the new file changes" in page
+    assert not list(tmp_path.glob("*.tna.onnx"))
+
+
+@pytest.mark.parametrize(
+    ("outputs", "folders"),
+    [
+        (["colour", "shape"], ["colour", "shape"]),
+        (["a/b", "../c"], ["a-b", "c"]),
+        (["y", "Y"], ["y-0", "Y-1"]),
+        (["/", "a b", "a/b"], ["-0", "a-b-1", "a-b-2"]),
+    ],
+)
+def test_folders_of_heads_are_names_on_every_disk(outputs: list[str], folders: list[str]) -> None:
+    reports: Any = dict.fromkeys(outputs)
+    assert [*HeadReports("m.onnx", "", "", reports).folders.values()] == folders
+
+
+@pytest.mark.parametrize(("how", "stores"), [("plain", 1), ("neck", 2)])
+def test_a_cache_holds_the_features_of_the_original_model(tmp_path: Path, how: str, stores: int) -> None:
+    """The oracle is `features` on one head: the same store, so that either takes over what the other has left."""
+    model, calib, test = _made(tmp_path, how)
+    cache = tmp_path / "cache"
+    words = ["--head", "colour", "--head", "shape", "--search", "none", "--eval", test, "-o", tmp_path / "o.onnx"]
+    done = cli("calibrate", model, calib, *words, "--map", "ets", "--cache", cache)
+    assert done.exit_code == 0, done.output
+    made = {path.name for path in cache.iterdir()}
+    assert len(made) == stores
+    for name in [*CLASSES][:stores]:
+        alone = tna_onnx.features(model, calib, tmp_path / "alone", head=name, label_column=name)
+        assert Path(alone.folder).name in made
+        for file in ("features.bin", "labels.npy"):
+            assert (Path(alone.folder) / file).read_bytes() == (cache / Path(alone.folder).name / file).read_bytes()
+    fresh = (tmp_path / "o.onnx").read_bytes()
+    # settings of an earlier turn say nothing of the features
+    assert cli("calibrate", model, calib, *words, "--map", "ts", "--cache", cache).exit_code == 0
+    assert cli("calibrate", model, calib, *words, "--map", "ets", "--cache", cache).exit_code == 0
+    assert {path.name for path in cache.iterdir()} == made
+    assert (tmp_path / "o.onnx").read_bytes() == fresh
+
+
+def test_one_store_is_no_data_for_two_heads(two: Model, tmp_path: Path) -> None:
+    model, calib, _ = two
+    tna_onnx.features(model, calib, tmp_path / "cache", head="colour", label_column="colour")
+    with pytest.raises(UsageError, match="of one head; several heads need the data"):
+        tna_onnx.calibrate_heads(model, tmp_path / "cache", heads=["colour", "shape"], **PLAIN)
+    # nor where it is to judge, or to be compared with
+    with pytest.raises(UsageError, match="of one head; several heads need the data"):
+        tna_onnx.calibrate_heads(model, calib, eval=tmp_path / "cache", heads=["colour", "shape"], **PLAIN)
+
+
+def test_training_features_are_those_of_each_head(tmp_path: Path) -> None:
+    model, calib, test = _made(tmp_path, "neck")
+    settings = {**PLAIN, "map": "aar", "train_features": test}
+    result = tna_onnx.calibrate_heads(model, calib, heads=["colour", "shape"], output=tmp_path / "o.onnx", **settings)
+    for name in CLASSES:
+        alone = tna_onnx.calibrate(
+            model, calib, output=tmp_path / f"{name}.onnx", head=name, label_column=name, **settings
+        )
+        assert result.heads[name].parameters == alone.parameters
+
+
+def test_the_files_are_compared_one_after_the_other(
+    two: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both hold the whole network: two at a time would take twice the memory."""
+    model, calib, _ = two
+    open_now: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def counted(function: Any) -> Any:
+        def opened(*args: Any) -> Any:
+            assert not open_now
+            session = function(*args)
+            open_now.add(session)
+            return session
+
+        return opened
+
+    for name in ("open_model", "open_session"):
+        monkeypatch.setattr(turn, name, counted(getattr(turn, name)))
+    # as outputs of pixels would
+    monkeypatch.setattr(turn, "_KEPT", 1)
+    tna_onnx.calibrate_heads(model, calib, heads=["colour", "shape"], output=tmp_path / "o.onnx", **PLAIN)
+
+
+def test_an_error_names_the_model_and_no_file_in_between(two: Model, tmp_path: Path) -> None:
+    model, calib, _ = two
+    data = dict(np.load(calib))
+    data["shape"] = np.zeros_like(data["shape"])
+    with pytest.raises(DataError) as refused:
+        tna_onnx.calibrate_heads(model, data, heads=["colour", "shape"], output=tmp_path / "o.onnx", **PLAIN)
+    assert str(refused.value).startswith("head 'shape': ")
+    assert ".tna-onnx-" not in str(refused.value)
+
+
+def test_heads_of_classes_and_of_labels(tmp_path: Path) -> None:
+    """Each output says what it holds: a Softmax beside a Sigmoid. The oracle is `calibrate` on one of them."""
+    proto = _proto("plain")
+    for node in proto.graph.node:
+        if node.output[0] in CLASSES:
+            node.output[0] += "_logits"
+    proto.graph.node.append(helper.make_node("Softmax", ["colour_logits"], ["colour"]))
+    proto.graph.node.append(helper.make_node("Sigmoid", ["shape_logits"], ["shape"]))
+    onnx.save(proto, tmp_path / "m.onnx")
+    rng = np.random.default_rng(3)
+    data = _labelled(_proto("plain"), 1)
+    data["shape"] = (rng.random((600, 3)) < _run((tmp_path / "m.onnx"), data["x"])["shape"]).astype(np.int64)
+    out = tmp_path / "o.onnx"
+    settings = {**PLAIN, "fail_if_worse": False}
+    result = tna_onnx.calibrate_heads(tmp_path / "m.onnx", data, heads=["colour", "shape"], output=out, **settings)
+    for name in CLASSES:
+        words = {**settings, "head": name, "label_column": name}
+        alone = tna_onnx.calibrate(tmp_path / "m.onnx", data, output=tmp_path / "one.onnx", **words)
+        assert result.heads[name].comparison.after == alone.comparison.after
+    # the second turn reads a file of the first one, which no user knows
+    message = re.escape(f"head 'colour': {tmp_path / 'm.onnx'}: map label-ts is for several labels")
+    with pytest.raises(UnsupportedModel, match=message):
+        tna_onnx.calibrate_heads(
+            tmp_path / "m.onnx", data, heads=["shape", "colour"], output=out, **{**PLAIN, "map": "label-ts"}
+        )
+
+
+def _with_a_list(proto: onnx.ModelProto, *, apart: bool) -> onnx.ModelProto:
+    """Give the scores of both heads as a list of arrays, as scikit-learn's MultiOutputClassifier is exported."""
+    proto.graph.node.append(helper.make_node("SequenceConstruct", [*CLASSES], ["scores"], name="list"))
+    if not apart:
+        del proto.graph.output[:]
+    proto.graph.output.append(helper.make_tensor_sequence_value_info("scores", onnx.TensorProto.FLOAT, None))
+    return proto
+
+
+def test_scores_in_a_list_of_arrays_are_refused_with_what_to_do(tmp_path: Path) -> None:
+    onnx.save(_with_a_list(_proto("plain"), apart=False), tmp_path / "m.onnx")
+    np.savez(tmp_path / "calib.npz", **_labelled(_proto("plain"), 1))
+    for words in (["inspect", tmp_path / "m.onnx"], ["calibrate", tmp_path / "m.onnx", tmp_path / "calib.npz"]):
+        done = cli(*words)
+        assert done.exit_code == 3, done.output
+        said = " ".join(done.output.split())
+        assert "a list of 2 arrays, one a task" in said
+        assert "--head colour --head shape" in said
+        # what the arrays hold is not the question
+        assert "--output-kind" not in said
+
+
+@pytest.mark.parametrize("settings", [PLAIN, {**PLAIN, "map": "ets"}])
+def test_a_list_beside_the_heads_has_their_new_scores(tmp_path: Path, settings: dict[str, Any]) -> None:
+    model, calib, _ = _made(tmp_path, "plain")
+    onnx.save(_with_a_list(onnx.load(model), apart=True), model)
+    out = tmp_path / "o.onnx"
+    tna_onnx.calibrate_heads(model, calib, heads=["colour", "shape"], output=out, **settings)
+    session = onnxruntime.InferenceSession(out, providers=["CPUExecutionProvider"])
+    x = np.load(calib)["x"]
+    colour, shape, scores = session.run(["colour", "shape", "scores"], {"x": x})
+    np.testing.assert_array_equal(scores[0], colour)
+    np.testing.assert_array_equal(scores[1], shape)
+    # arrays of different width are compared as one
+    verified = cli("verify", model, out, "--data", calib, "--head", "shape", "--label-column", "shape")
+    assert verified.exit_code == 0, verified.output
+    assert f"{600 * sum(CLASSES.values()):,} of {600 * sum(CLASSES.values()):,} values differ" in verified.output
 
 
 def test_a_result_shows_itself(two: Model, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ import tna_onnx
 from tests.builders import small_model, tensor_info
 from tests.support import cli
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
+from tna_onnx.extraction.manifest import json_digest
 from tna_onnx.render.figures import write_figures
 from tna_onnx.render.html.calibration import to_html
 from tna_onnx.render.html.comparison import comparison_page
@@ -331,6 +332,104 @@ def names(folder: Path) -> Path:
     return path
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_a_store_stands_for_the_data(folder: Path, form: str) -> None:
+    """The oracle is a run on the data themselves: the same features, or logits, give the same file."""
+    onnx.save(model(form), folder / "m.onnx")
+    kind = ["--output-kind", "label-logits"] if form == "logits" else []
+    stored = cli("features", folder / "m.onnx", "--data", folder / "calib.npz", "--cache", folder / "store", *kind)
+    assert stored.exit_code == 0, stored.output
+    words = ["calibrate", folder / "m.onnx", "--search", "none", "--map", "label-platt", *kind]
+    metrics = {}
+    for name, data in (
+        ("data", [folder / "calib.npz"]),
+        ("cache", [folder / "calib.npz", "--cache", folder / "store"]),
+        ("store", [folder / "store"]),
+    ):
+        done = cli(*words, "--calib", *data, "-o", folder / f"{name}.onnx", "--json", folder / "r.json")
+        assert done.exit_code == 0, done.output
+        metrics[name] = json.loads((folder / "r.json").read_text("utf-8"))["comparison"]["after"]
+    assert len([*(folder / "store").iterdir()]) == 1
+    assert metrics["data"] == metrics["cache"]
+    # where there is no head, the store holds logits of what the model gives as float32 probabilities
+    assert metrics["store"] == pytest.approx(metrics["data"], rel=1e-6)
+    assert (folder / "data.onnx").read_bytes() == (folder / "cache.onnx").read_bytes()
+    np.testing.assert_allclose(ran(folder / "data.onnx", form), ran(folder / "store.onnx", form), atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["features", "logits"])
+@pytest.mark.parametrize("place", ["npz", "folder", "mapping"])
+def test_arrays_of_features_or_logits_stand_for_the_data(folder: Path, kind: str, place: str) -> None:
+    onnx.save(model(), folder / "m.onnx")
+    data = samples(600, 1)
+    features = np.maximum(data["x"], 0)
+    values = features if kind == "features" else features @ WEIGHT.T + BIAS
+    arrays = {kind: values, "labels": data["labels"]}
+    given: Any = arrays
+    if place == "npz":
+        given = folder / "computed.npz"
+        np.savez(given, **arrays)
+    elif place == "folder":
+        given = folder / "computed"
+        given.mkdir()
+        for name, array in arrays.items():
+            np.save(given / f"{name}.npy", array)
+    words: dict[str, Any] = {"search": "none", "map": "label-ts", "device": "cpu"}
+    whole = tna_onnx.calibrate(folder / "m.onnx", data, output=folder / "a.onnx", **words)
+    report = tna_onnx.calibrate(folder / "m.onnx", given, output=folder / "b.onnx", **words)
+    assert report.comparison.after.nll == pytest.approx(whole.comparison.after.nll, rel=1e-5)
+    np.testing.assert_allclose(ran(folder / "a.onnx", "sigmoid"), ran(folder / "b.onnx", "sigmoid"), atol=1e-5)
+    # columns of labels, and no classes
+    with pytest.raises(DataError, match=r"so each sample needs 0 or 1"):
+        tna_onnx.calibrate(folder / "m.onnx", {kind: values, "labels": np.arange(600) % LABELS}, **words)
+    if kind == "logits":
+        with pytest.raises(DataError, match=rf"\(N, {LABELS}\)"):
+            tna_onnx.calibrate(folder / "m.onnx", {"logits": values[:, :1], "labels": data["labels"]}, **words)
+
+
+def test_features_are_searched_as_data_are(folder: Path) -> None:
+    onnx.save(model(), folder / "m.onnx")
+    data = samples(600, 1)
+    given = {"features": np.maximum(data["x"], 0), "labels": data["labels"]}
+    words: dict[str, Any] = {"method": "tna", "device": "cpu"}
+    whole = tna_onnx.calibrate(folder / "m.onnx", data, output=folder / "a.onnx", **words)
+    report = tna_onnx.calibrate(folder / "m.onnx", given, output=folder / "b.onnx", **words)
+    assert (report.angle, report.ensemble_size) == (whole.angle, whole.ensemble_size)
+
+
+def test_a_store_of_labels_is_checked(folder: Path) -> None:
+    """Labels that were changed, cut, or that a forged manifest describes otherwise are refused."""
+    onnx.save(model(), folder / "m.onnx")
+    store = Path(tna_onnx.features(folder / "m.onnx", folder / "calib.npz", folder / "store").folder)
+    labels = (store / "labels.npy").read_bytes()
+    manifest = (store / "manifest.json").read_bytes()
+
+    def refused(message: str) -> None:
+        with pytest.raises(DataError, match=message):
+            tna_onnx.calibrate(folder / "m.onnx", store, search="none", map="ts", dry_run=True)
+
+    changed = bytearray(labels)
+    changed[-8] ^= 1
+    (store / "labels.npy").write_bytes(changed)
+    refused("does not belong to this store")
+    (store / "labels.npy").write_bytes(labels[-80:])
+    refused("too short")
+    (store / "labels.npy").write_bytes(labels)
+    for wrong in (0, -1, 2**60, "4", None, 3):
+        told = json.loads(manifest)
+        told["key"]["n_labels"] = wrong
+        del told["sha256"]
+        (store / "manifest.json").write_text(json.dumps({**told, "sha256": json_digest(told)}))
+        refused("cannot be read|does not belong|computed with another")
+    (store / "manifest.json").write_bytes(manifest)
+    classes = small_model(
+        [helper.make_node("Gemm", ["x", "w"], ["z"], name="head", transB=1), helper.make_node("Softmax", ["z"], ["p"])],
+        [tensor_info("x", ["N", N_FEATURES])], [tensor_info("p", ["N", LABELS])], {"w": WEIGHT},
+    )  # fmt: skip
+    with pytest.raises(DataError, match="computed with another model"):
+        tna_onnx.calibrate(classes, store, search="none", map="ts", dry_run=True)
+
+
 def test_gates_are_of_the_means_over_labels(folder: Path) -> None:
     onnx.save(model(), folder / "m.onnx")
     result = cli("evaluate", folder / "m.onnx", "--data", folder / "test.npz", "--max-ece", "1", "--max-nll", "0.1")
@@ -349,8 +448,14 @@ REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
         ("study", "m.onnx", "--calib", "calib.npz", "--eval", "test.npz", "-o", "out", "--only", "angle"),
         "several labels a sample",
     ),
-    "features": (("features", "m.onnx", "--data", "calib.npz", "--cache", "store"), "samples with several labels"),
-    "cache": (("calibrate", "m.onnx", "--calib", "calib.npz", "--cache", "store"), "leave --cache and --engine out"),
+    "features": (
+        ("features", "m.onnx", "--data", "calib.npz", "--cache", "store", "--engine", "processes:2"),
+        "samples with several labels are collected in this process",
+    ),
+    "engine": (
+        ("calibrate", "m.onnx", "--calib", "calib.npz", "--cache", "store", "--engine", "processes:2"),
+        "samples with several labels are collected in this process",
+    ),
     "platt": (("calibrate", "m.onnx", "--calib", "calib.npz", "--map", "platt"), "use --map ts, label-ts, label-platt"),
     "refit": (
         ("calibrate", "m.onnx", "--calib", "calib.npz", "--anchor", "refit", "--search", "sparse"),

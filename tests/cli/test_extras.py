@@ -21,7 +21,7 @@ def test_steps_are_those_that_were_asked_for(tmp_path: Path, monkeypatch: pytest
     assert Extras(None, ("svg",), mlflow=False, experiment=None).steps(REPORT, None) == []
     steps = Extras("f", ("svg", "png"), mlflow=True, experiment="e").steps(REPORT, str(tmp_path / "not written"))
     assert [step() for step in steps] == [["figures  f: a (svg, png)"], ["mlflow   run 1"]]
-    assert calls == [(REPORT, Path("f"), ("svg", "png")), (REPORT, "e", {"": [], "figures": [*drawn]})]
+    assert calls == [(REPORT, Path("f"), ("svg", "png")), (REPORT, "e", {"": [], "figures": [*drawn]}, None)]
 
 
 def test_a_folder_that_is_a_file_of_the_command_is_refused(tmp_path: Path) -> None:

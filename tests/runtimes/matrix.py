@@ -563,5 +563,4 @@ LIMITS: dict[tuple[str, str], str] = {
     ("OpenCV classic engine", "binary aar"): _OPENCV,
     ("onnx2torch", "cnn irova"): _ONNX2TORCH,
     ("onnx2torch", "cnn aar tilted"): _ONNX2TORCH,
-    ("dynamic int8", "digits aar"): "8 bits are too few for the n x n product of aar; leave the map out",
 }

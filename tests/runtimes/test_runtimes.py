@@ -108,16 +108,18 @@ def test_coarser_conversions_hurt_the_file_no_more_than_its_source(matrix: Matri
 
 
 @pytest.mark.parametrize(
-    ("tool", "kind"), [("float16 by onnxconverter-common", TensorProto.FLOAT16), ("dynamic int8", TensorProto.INT8)]
+    ("tool", "kind", "spared"),
+    [("float16 by onnxconverter-common", TensorProto.FLOAT16, False), ("dynamic int8", TensorProto.INT8, True)],
 )
-def test_left_out_nodes_stay_float32(matrix: Matrix, tmp_path: Path, tool: str, kind: int) -> None:
+def test_left_out_nodes_stay_float32(matrix: Matrix, tmp_path: Path, tool: str, kind: int, spared: bool) -> None:
+    """The products of aar are spared by dynamic quantisation in any case."""
     path = needs(matrix, "digits aar", CONVERSIONS[tool])
     for name, left_out in ((tool, False), (f"{tool}, map left out", True)):
         CONVERSIONS[name].convert(path, tmp_path / "o.onnx")
         constants = onnx.load(tmp_path / "o.onnx").graph.initializer
         assert any(tensor.data_type == kind for tensor in constants), "nothing was converted"
         kinds = {tensor.data_type for tensor in constants if tensor.name.startswith("tna_onnx")}
-        assert (kinds == {TensorProto.FLOAT}) == left_out
+        assert (kinds == {TensorProto.FLOAT}) == (left_out or spared)
 
 
 def test_a_model_converted_to_float16_first_can_be_recalibrated(matrix: Matrix, tmp_path: Path) -> None:

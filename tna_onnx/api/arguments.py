@@ -1,4 +1,4 @@
-"""Keywords of the public functions (`api.words`): the values that they make, and those that are refused."""
+"""Keywords of the public functions (`api.words`): the values and jobs that they make, and those that are refused."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tna_onnx.api.words import DecisionWords
-from tna_onnx.calibration.settings import (
-    Settings,
-)
+from tna_onnx.calibration.settings import Settings
 from tna_onnx.data.options import Data
 from tna_onnx.errors import UsageError
 from tna_onnx.graph.options import ModelOptions
@@ -22,12 +20,17 @@ from tna_onnx.shifting.settings import ShiftSettings
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+    from tna_onnx.calibration.job import Job
+    from tna_onnx.graph.options import ModelSource
+
 __all__ = [
     "added_settings_of",
+    "beside_of",
     "data_of",
     "gates_of",
     "guard_settings_of",
     "held_out_of",
+    "job_of",
     "limits_of",
     "model_options_of",
     "refuse_unknown",
@@ -102,6 +105,54 @@ def gates_of(words: Mapping[str, Any], settings: Settings, given: Gates | None =
     if gates.max_accuracy_drop is None:
         gates = dataclasses.replace(gates, max_accuracy_drop=settings.max_accuracy_drop)
     return gates
+
+
+def job_of(
+    model: ModelSource,
+    calib: Any,
+    held_out: Any,
+    settings: Settings | None,
+    gates: Gates | None,
+    words: Mapping[str, Any],
+    **run: Any,
+) -> Job:
+    """Make a recalibration, of one head or of several.
+
+    Args:
+        model: as for `calibrate`.
+        calib: calibration data, likewise.
+        held_out: data for the report, likewise.
+        settings: as one value; single ones are in `words`.
+        gates: likewise.
+        words: single fields by name.
+        **run: further fields of the job, as they are.
+
+    Raises:
+        UsageError: a value of the wrong type or out of its range.
+    """
+    # the work loads with the first call, so that the names of the functions are there at once
+    from tna_onnx.calibration.job import Job  # noqa: PLC0415
+
+    chosen = settings_of(words, settings)
+    calibration = data_of(calib, words)
+    return Job(
+        model=model,
+        calib=calibration,
+        held_out=held_out_of(held_out, calibration, words),
+        options=model_options_of(words),
+        settings=chosen,
+        gates=gates_of(words, chosen, gates),
+        **run,
+    )
+
+
+def beside_of(samples: Any, calib: Data, words: Mapping[str, Any]) -> Data | None:
+    """Make further samples that are read like the calibration data; labels that lie apart are not theirs.
+
+    Raises:
+        UsageError: a value of the wrong type.
+    """
+    return held_out_of(samples, calib, {**words, "eval_labels": None})
 
 
 def model_options_of(words: Mapping[str, Any]) -> ModelOptions:

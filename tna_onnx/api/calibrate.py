@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tna_onnx.api.arguments import (
-    added_settings_of,
-    data_of,
-    gates_of,
-    held_out_of,
-    model_options_of,
-    refuse_unknown,
-    settings_of,
-)
+from tna_onnx.api.arguments import added_settings_of, beside_of, job_of, refuse_unknown
 from tna_onnx.api.shown import ProgressWord, check_targets, shown, with_json, write_text
 from tna_onnx.api.words import CalibrateWords, Unpack
 from tna_onnx.calibration.settings import Settings
@@ -97,20 +90,14 @@ def calibrate(
     """
     # `**words` takes any keyword, so Python itself refuses none
     refuse_unknown("calibrate", words, CalibrateWords)
-    chosen = settings_of(words, settings)
     decisions = added_settings_of(words)
-    calibration = data_of(calib, words)
-    # the work loads with the first call, so that the name of the function is there at once
-    from tna_onnx.calibration.job import Job  # noqa: PLC0415
-
-    job = Job(
-        model=model,
-        calib=calibration,
-        held_out=held_out_of(eval, calibration, words),
-        training=held_out_of(train_features, calibration, {**words, "eval_labels": None}),
-        options=model_options_of(words),
-        settings=chosen,
-        gates=gates_of(words, chosen, gates),
+    job = job_of(
+        model,
+        calib,
+        eval,
+        settings,
+        gates,
+        words,
         output=output,
         overwrite=overwrite,
         dry_run=dry_run,
@@ -120,7 +107,8 @@ def calibrate(
         cache=cache,
         engine=engine,
     )
-    unknown = held_out_of(ood_data, calibration, {**words, "eval_labels": None})
+    job = replace(job, training=beside_of(train_features, job.calib, words))
+    unknown = beside_of(ood_data, job.calib, words)
     if unknown is not None and decisions is None:
         raise UsageError("--ood-data are for the output ood; add it with --add ood, or leave them out")
     check_targets(report)

@@ -81,8 +81,8 @@ def features(
     readout = find_readout(loaded, options.head, options.output_name, options.output_kind)
     if readout.several:  # a store does not say which rows are of one sample
         raise UsageError(f"{loaded.name}: features of several predictions a sample are not kept on disk")
-    if readout.multi_label:  # a store has one class a sample
-        raise UsageError(f"{loaded.name}: features of samples with several labels are not kept on disk")
+    if readout.multi_label and spread is not None:
+        raise UsageError(f"samples with several labels are collected in this process; leave --engine {engine} out")
     opened = OpenModel(loaded, readout, where)
     names = labelled.class_names(loaded.metadata, readout.labels, readout.n_classes)
     samples = open_samples(opened, labelled, names)
@@ -127,8 +127,11 @@ def features(
     return kept(json, result)
 
 
-def _predicted(table: FeatureTable, readout: Readout) -> NDArray[Any]:
-    """Return the predicted classes (N,). Without a head the rows are class logits, whatever the output holds."""
+def _predicted(table: FeatureTable, readout: Readout) -> NDArray[np.int64]:
+    """Return the predicted classes (N,), or labels (N, C).
+
+    Without a head the rows are class logits, whatever the output holds.
+    """
     if table.logits is None:
-        return np.asarray(np.argmax(table.features, axis=1))
+        return readout.chosen(table.features)
     return readout.predicted(table.logits)

@@ -5,7 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tna_onnx.api.arguments import data_of, guard_settings_of, held_out_of, model_options_of, refuse_unknown
+from tna_onnx.api.arguments import (
+    beside_of,
+    data_of,
+    guard_settings_of,
+    held_out_of,
+    model_options_of,
+    refuse_unknown,
+)
 from tna_onnx.api.shown import ProgressWord, run_shown
 from tna_onnx.api.words import GuardWords, Unpack
 from tna_onnx.extraction.words import BatchSize
@@ -75,7 +82,7 @@ def guard(
         model=model,
         calib=labelled,
         held_out=held_out_of(eval, labelled, words),
-        unknown=held_out_of(ood_data, labelled, {**words, "eval_labels": None}),
+        unknown=beside_of(ood_data, labelled, words),
         options=model_options_of(words),
         settings=chosen,
         output=output,

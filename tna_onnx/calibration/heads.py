@@ -8,6 +8,7 @@ written.
 from __future__ import annotations
 
 import functools
+import re
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,6 +22,7 @@ from tna_onnx.calibration.turn import Tables, Turn
 from tna_onnx.data.options import Data
 from tna_onnx.errors import TnaError, UnsupportedModel, UsageError
 from tna_onnx.extraction.isolated import open_source
+from tna_onnx.extraction.keys import model_key
 from tna_onnx.graph.cut import ancestors
 from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import Model
@@ -53,6 +55,7 @@ def recalibrate_heads(job: Job, words: Sequence[str], progress: Progress) -> Hea
     if target is None:
         raise UsageError("a model that is no file needs an output where it has several heads: the path of a file")
     outputs = _outputs(job, model, words)
+    source_key = None if job.cache is None else model_key(model)
     tables = Tables()
     reports: dict[str, Report] = {}
     source: ModelSource = job.model
@@ -61,7 +64,7 @@ def recalibrate_heads(job: Job, words: Sequence[str], progress: Progress) -> Hea
     with tempfile.TemporaryDirectory(prefix=".tna-onnx-", dir=folder) as made:
         for k, readout in enumerate(outputs):
             others = tuple(each.output for each in outputs if each is not readout)
-            turn = Turn(readout.output, others, model.sha256, tables)
+            turn = Turn(readout.output, others, model.sha256, tables, source_key)
             # nothing is written where it was asked for once a gate is missed
             last = k == len(outputs) - 1 and not any(each.missed for each in reports.values())
             own = replace(
@@ -76,10 +79,15 @@ def recalibrate_heads(job: Job, words: Sequence[str], progress: Progress) -> Hea
             except GateMissed as missed:
                 report = missed.result
             except TnaError as error:
-                text = str(error).replace(str(source), model.name)
+                text = _of_the_source(str(error), Path(made), model.name)
                 raise type(error)(f"head '{readout.output}': {text}") from error
             reports[readout.output] = replace(report, model=model.name, model_sha256=model.sha256)
     return _result(job, model, target, reports)
+
+
+def _of_the_source(text: str, made: Path, name: str) -> str:
+    """Call a file of a turn, which the user does not know, what the model is called."""
+    return re.sub(re.escape(str(made)) + r"[/\\][0-9]+\.onnx", lambda _: name, text)
 
 
 def _check_arguments(job: Job, words: Sequence[str]) -> None:
@@ -93,14 +101,12 @@ def _check_arguments(job: Job, words: Sequence[str]) -> None:
     if job.options.output_kind is not None:
         raise UsageError(
             f"--output-kind {job.options.output_kind} is for one head; with several, the graph has to show what each "
-            "output holds"
+            "output holds: leave it out, or calibrate this head by itself with --output-name"
         )
     if job.options.output_name is not None:
         raise UsageError("--output-name chooses one output; name each head by its output: --head A --head B")
     if job.engine != "local":
         raise UsageError(f"several heads are collected in this process; leave --engine {job.engine} out")
-    if job.cache is not None:
-        raise UsageError("features of several heads are kept in memory; leave --cache out")
     for data in (job.calib, job.held_out, job.training):
         if data is not None and data.label_column is not None:
             raise UsageError(
@@ -134,12 +140,11 @@ def _outputs(job: Job, model: Model, words: Sequence[str]) -> list[Readout]:
 
 
 def _readout(job: Job, model: Model, word: str) -> Readout:
-    kind = job.options.output_kind
     if word not in model.outputs:
-        return choose_head(model, word, kind=kind)
+        return choose_head(model, word)
     if job.needs_head:
-        return choose_head(model, None, word, kind)
-    return find_readout(model, None, word, kind)
+        return choose_head(model, None, word)
+    return find_readout(model, None, word)
 
 
 def _job_of(job: Job, turn: Turn) -> Job:

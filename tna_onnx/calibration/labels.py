@@ -123,5 +123,5 @@ def _trust(suspicion: Suspicion | None, names: Sequence[str] | None, flag: str, 
     """
     warnings = warnings_of(suspicion, names)
     if suspicion is not None and suspicion.tells and not trusted:
-        raise DataError(f"{flag}: {warnings[0]}; --trust-labels continues all the same")
+        raise DataError(f"{flag}: {warnings[0]}; --trust-labels calibrates all the same")
     return warnings

@@ -78,12 +78,15 @@ class Network:
         if spread is not None:
             return Collected(replace(samples, readout=readout), self._spread(spread, readout, samples, advance, cache))
 
+        turn = self.job.turn
+        # an earlier turn has changed other heads of the file, not these features
+        source_key = None if turn is None else turn.source_key
+
         def run() -> FeatureTable:
             return collect_features(
-                self.opened, readout, samples.source, self.batch_size, advance, cache, samples.given
+                self.opened, readout, samples.source, self.batch_size, advance, cache, samples.given, source_key
             )
 
-        turn = self.job.turn
         table = run() if turn is None else turn.tables.collected(readout, samples, told.digests, run)
         return Collected(replace(samples, readout=readout), table)
 

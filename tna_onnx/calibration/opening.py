@@ -245,15 +245,16 @@ def _check_samples(job: Job, samples: Samples, held_out: Samples | None, trainin
         UsageError, DataError: one of these.
     """
     bins = job.settings.bins
-    if job.turn is not None:
-        job.turn.require_data(samples)
+    for each in (samples, held_out, training):
+        if job.turn is not None and each is not None:
+            job.turn.require_data(each)
     if job.engine != "local" and samples.readout.several:
         raise UsageError(f"several predictions a sample are collected in this process; leave --engine {job.engine} out")
     # a store does not say which rows are of one sample
     if job.cache is not None and samples.readout.several:
         raise UsageError("features of several predictions a sample are not kept on disk; leave --cache out")
-    if (job.cache is not None or job.engine != "local") and samples.readout.multi_label:
-        raise UsageError("samples with several labels are collected in this process; leave --cache and --engine out")
+    if job.engine != "local" and samples.readout.multi_label:
+        raise UsageError(f"samples with several labels are collected in this process; leave --engine {job.engine} out")
     if training is not None and not isinstance(training.readout, Head):
         raise UsageError(f"{training.source.describe()}: holds logits; --train-features needs data or features")
     if job.engine != "local" and samples.given:

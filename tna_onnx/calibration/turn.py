@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.calibration.task import Collected, Task
-from tna_onnx.data import Source
+from tna_onnx.data import Batch, Source
 from tna_onnx.data.positions import POSITIONS, SHAPE, PositionSource
 from tna_onnx.errors import CheckFailed, UsageError
 from tna_onnx.extraction.given import Samples
@@ -23,12 +24,14 @@ from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.graph.floats import epsilon
 from tna_onnx.graph.own_names import block_of, head_entries, provenance
 from tna_onnx.graph.readout import Head, Readout
-from tna_onnx.runtime import open_session
+from tna_onnx.runtime import Session, open_session
 
 __all__ = ["Tables", "Turn"]
 
-# Samples on which the other heads are compared.
+# Samples on which the other heads are compared; fewer, where their outputs (scores of each pixel, say) take this many
+# bytes.
 _SAMPLES = 512
+_KEPT = 2**28
 # Their nodes are the same, and in the same order; a runtime may fuse them otherwise beside new neighbours.
 _ROUNDINGS = 16
 
@@ -53,7 +56,8 @@ class Tables:
         key = _key(readout, samples.source)
         for known, of, table in self._kept:
             if key is not None and key == known and np.array_equal(digests, of):
-                return replace(table, labels=samples.source.labels)
+                # the logits are those of the head that the table was collected for
+                return replace(table, labels=samples.source.labels, logits=None)
         table = run()
         if key is not None:
             self._kept.append((key, digests, table))
@@ -80,12 +84,14 @@ class Turn:
         others: graph outputs of the other heads.
         source_sha256: SHA-256 of the model before the first turn.
         tables: what earlier turns have collected.
+        source_key: of that model in stores of features (`model_key`); None where none are kept.
     """
 
     output: str
     others: tuple[str, ...]
     source_sha256: str
     tables: Tables
+    source_key: Mapping[str, Any] | None = None
 
     @property
     def block(self) -> str:
@@ -110,24 +116,41 @@ class Turn:
             )
 
     def check_others(self, task: Task, path: Path, checked: Collected) -> None:
-        """Run both files on some samples: the other heads must give what they gave.
+        """Run both files on some samples, one after the other: the other heads must give what they gave.
 
         Raises:
             CheckFailed: one gives something else.
         """
+        old = self._other_outputs(lambda: open_model(task.model, task.device), task.batch_size, checked)
+        new = self._other_outputs(lambda: open_session(path, path.name, task.device), task.batch_size, checked)
+        for before, after in zip(old, new, strict=True):
+            for name in self.others:
+                _compare(self.output, name, before[name], after[name])
+
+    def _other_outputs(self, open_file: Callable[[], Session], batch_size: int, checked: Collected) -> list[Batch]:
+        """Return what a file gives for the other heads, batch by batch; its session is gone afterwards."""
+        session = open_file()
         rows = np.arange(min(_SAMPLES, len(checked.source)), dtype=np.int64)
-        old = open_model(task.model, task.device)
-        new = open_session(path, path.name, task.device)
-        names = list(self.others)
-        for batch in checked.source.batches(task.batch_size, rows):
+        kept: list[Batch] = []
+        for batch in checked.source.batches(batch_size, rows):
             # whole samples, whatever of their positions has a label
             feeds = {name: array for name, array in batch.items() if name not in (POSITIONS, SHAPE)}
-            pairs = zip(names, old.run(names, feeds), new.run(names, feeds), strict=True)
-            for name, before, after in pairs:
-                size = _ROUNDINGS * epsilon(before.dtype.name) * max(1.0, float(np.max(np.abs(before), initial=0)))
-                largest = float(np.max(np.abs(after - before), initial=0))
-                if not largest <= size:
-                    raise CheckFailed(
-                        f"verification: recalibrating '{self.output}' moves output '{name}' by up to {largest:.3g}; "
-                        "the two heads are not independent, calibrate only one of them"
-                    )
+            kept.append(dict(zip(self.others, session.run(list(self.others), feeds), strict=True)))
+            if sum(array.nbytes for outputs in kept for array in outputs.values()) >= _KEPT:
+                break
+        return kept
+
+
+def _compare(output: str, name: str, before: NDArray[Any], after: NDArray[Any]) -> None:
+    """Compare an output of another head before and after the turn of one.
+
+    Raises:
+        CheckFailed: it gives something else.
+    """
+    size = _ROUNDINGS * epsilon(before.dtype.name) * max(1.0, float(np.max(np.abs(before), initial=0)))
+    largest = float(np.max(np.abs(after - before), initial=0))
+    if not largest <= size:
+        raise CheckFailed(
+            f"verification: recalibrating '{output}' moves output '{name}' by up to {largest:.3g}; the two heads are "
+            "not independent, calibrate only one of them"
+        )

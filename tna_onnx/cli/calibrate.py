@@ -54,7 +54,7 @@ _file_options = together(
     click.option(
         "--trust-labels",
         is_flag=True,
-        help="Continue even if labels seem wrong, or if classes have no samples.",
+        help="Calibrate all the same if labels seem wrong, or if classes have no samples.",
     ),
     # An earlier output is replaced without asking; only the model itself needs this.
     click.option("--overwrite", is_flag=True, help="Allow --output to replace the input model."),
@@ -126,6 +126,8 @@ def calibrate(
 
     extras = Extras(figures, figure_formats, mlflow or mlflow_experiment is not None, mlflow_experiment)
     # before the work: a mistyped path must not cost a run
+    if isinstance(arguments["head"], tuple):
+        require_plain(arguments)
     _check_paths(json_file, details, extras, arguments)
     # Only the drawings need the details, which make the JSON much larger.
     needs_details = details is not None or figures is not None
@@ -138,8 +140,9 @@ def calibrate(
     # the last step before the work: what changes from here on was written by this run
     watch([output, json_file, details], arguments["cache"])
     if isinstance(arguments["head"], tuple):
-        require_plain(arguments, details, extras)
-        calibrate_several(json_file, recipe, quiet=quiet, plot=plot, earlier=earlier, arguments=arguments)
+        calibrate_several(
+            json_file, details, extras, recipe, quiet=quiet, plot=plot, earlier=earlier, arguments=arguments
+        )
         return
     with progress_shown(not quiet) as progress:
         report, missed = run_gated(run, preprocessing=recipe, details=needs_details, progress=progress, **arguments)

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -85,12 +85,17 @@ class Extras:
             if warning:
                 complain(warning)
 
-    def steps(self, report: Report, html: str | None) -> list[Callable[[], Sequence[str]]]:
+    def within(self, name: str) -> Extras:
+        """Return the same with the figures in a folder of theirs, for one of several reports."""
+        return self if self.figures is None else replace(self, figures=str(Path(self.figures, name)))
+
+    def steps(self, report: Report, html: str | None, head: str | None = None) -> list[Callable[[], Sequence[str]]]:
         """Return steps that draw the figures and then log the run, with the files that were written.
 
         Args:
             report: of the run.
             html: path of its HTML page, if one is written.
+            head: which of several heads the report is about; None where there is one.
         """
         # filled by the first step and read by the second, once both run
         drawn: list[Path] = []
@@ -99,7 +104,7 @@ class Extras:
         if self.figures is not None:
             steps.append(functools.partial(self._draw, report, Path(self.figures), drawn))
         if self.mlflow:
-            steps.append(functools.partial(self._log, report, html, drawn))
+            steps.append(functools.partial(self._log, report, html, drawn, head))
         return steps
 
     def _draw(self, report: Report, folder: Path, drawn: list[Path]) -> Sequence[str]:
@@ -109,7 +114,7 @@ class Extras:
         names = ", ".join(dict.fromkeys(path.stem for path in drawn))
         return [f"figures  {self.figures}: {names} ({', '.join(self.formats)})"]
 
-    def _log(self, report: Report, html: str | None, drawn: list[Path]) -> Sequence[str]:
+    def _log(self, report: Report, html: str | None, drawn: list[Path], head: str | None) -> Sequence[str]:
         from tna_onnx.render.mlflow import log_report  # noqa: PLC0415
 
         # A page that could not be written, or went to a pipe, is not there to be logged.
@@ -117,4 +122,4 @@ class Extras:
         files: dict[str, Sequence[str | Path]] = {"": pages, "figures": drawn}
         # Standard output is for results, and MLflow prints a greeting there.
         with contextlib.redirect_stdout(sys.stderr):
-            return [f"mlflow   {log_report(report, self.experiment, files)}"]
+            return [f"mlflow   {log_report(report, self.experiment, files, head)}"]

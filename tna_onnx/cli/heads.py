@@ -4,45 +4,61 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tna_onnx.cli.channels import complain
+from tna_onnx.cli.config import setting_sources
 from tna_onnx.cli.gates import run_gated
-from tna_onnx.errors import CheckFailed, UsageError
+from tna_onnx.errors import CheckFailed, ResultError, UsageError
 
 if TYPE_CHECKING:
     from tna_onnx.cli.extras import Extras
 
 __all__ = ["calibrate_several", "require_plain"]
 
-# What is about one head, or about one run of the network, by the flag.
+# Of the command, as they are called in the API.
+_ARGUMENTS = (
+    "model", "calib", "eval", "train_features", "output", "dry_run", "device", "batch_size", "cache", "overwrite",
+)  # fmt: skip
+
+# What is for one head, and what to do instead.
 _OF_ONE_HEAD = {
-    "add": "--add",
-    "ood_data": "--ood-data",
-    "train_features": "--train-features",
-    "cache": "--cache",
+    "add": "--add puts decisions on one head; calibrate all heads first, and then add them: tna-onnx guard NEW.onnx "
+    "FRESH_DATA --head NAME --label-column NAME",
+    "ood_data": "--ood-data is for decisions on one head; calibrate all heads first, then use tna-onnx guard "
+    "--head NAME",
+    "engine": "--engine collects the features of one head; leave it out. All heads that read the same features share "
+    "one run, and --cache keeps it",
 }
 
 
-def require_plain(arguments: dict[str, Any], page: str | None, extras: Extras) -> None:
+def require_plain(arguments: dict[str, Any]) -> None:
     """Refuse what `calibrate` does for one head only.
 
     Raises:
         UsageError: such an option.
     """
-    given = [flag for name, flag in _OF_ONE_HEAD.items() if arguments.get(name)]
-    given += ["--report"] if page else []
-    given += ["--figures"] if extras.figures else []
-    given += ["--mlflow"] if extras.mlflow else []
-    given += ["--engine"] if arguments["engine"] != "local" else []
-    if given:
-        raise UsageError(f"{given[0]} is for one head; leave it out, or give one --head")
+    given = {**arguments, "engine": arguments["engine"] != "local"}
+    for name, reason in _OF_ONE_HEAD.items():
+        if given.get(name):
+            raise UsageError(reason)
 
 
 def calibrate_several(
-    json_file: str | None, recipe: Any, *, quiet: bool, plot: bool, earlier: bool, arguments: dict[str, Any]
+    json_file: str | None,
+    page: str | None,
+    extras: Extras,
+    recipe: Any,
+    *,
+    quiet: bool,
+    plot: bool,
+    earlier: bool,
+    arguments: dict[str, Any],
 ) -> None:
-    """Recalibrate several heads, and print a report on each.
+    """Recalibrate several heads, and write a report on each.
 
     Args:
         json_file: file for the result as JSON, if any.
+        page: file for the result as HTML, if any.
+        extras: figures and runs of MLflow, one set and one run a head.
         recipe: of images.
         quiet: print nothing.
         plot: print the reliability diagrams.
@@ -54,18 +70,33 @@ def calibrate_several(
     """
     from tna_onnx.api.calibrate_heads import calibrate_heads as run  # noqa: PLC0415 - NumPy loads only when needed
     from tna_onnx.api.words import SearchWords  # noqa: PLC0415
-    from tna_onnx.cli.show import finish, json_step  # noqa: PLC0415
+    from tna_onnx.cli.show import finish, json_step, page_step  # noqa: PLC0415
     from tna_onnx.render.heads_text import heads_text  # noqa: PLC0415
     from tna_onnx.render.progress import progress_shown  # noqa: PLC0415
 
-    known = {*SearchWords.__annotations__, "model", "calib", "eval", "output", "dry_run", "device", "batch_size"}
-    known |= {"overwrite"}
+    known = {*SearchWords.__annotations__, *_ARGUMENTS}
     words = {name: value for name, value in arguments.items() if name in known}
     heads = words.pop("head")
+    details = page is not None or extras.figures is not None
     with progress_shown(not quiet) as progress:
-        result, missed = run_gated(run, heads=heads, preprocessing=recipe, progress=progress, **words)
-    finish(heads_text(result, plot=plot), [json_step(json_file, result)], quiet or json_file == "-", result.output)
+        result, missed = run_gated(run, heads=heads, preprocessing=recipe, details=details, progress=progress, **words)
+    steps = [json_step(json_file, result), page_step(page, lambda: _page(result))]
+    for output, folder in result.folders.items():
+        steps += extras.within(folder).steps(result.heads[output], page, output)
+    try:
+        finish(heads_text(result, plot=plot), steps, quiet or json_file == "-", result.output)
+    except ResultError as error:
+        if not missed:
+            raise
+        complain(f"Error: {error}")  # the missed gate is raised below: it decides on the exit code
     if missed and earlier:
         raise CheckFailed(f"{missed}; the earlier file is unchanged")
     if missed:
         raise missed
+
+
+def _page(result: Any) -> str:
+    from tna_onnx.cli.show import command_line  # noqa: PLC0415 - NumPy loads only when a command runs
+    from tna_onnx.render.html.heads import heads_page  # noqa: PLC0415
+
+    return heads_page(result, command_line(), setting_sources())

@@ -43,6 +43,7 @@ def collect_features(
     progress: Progress,
     cache: Path | None = None,
     given: Mapping[str, np.dtype[Any]] | None = None,
+    source_key: Mapping[str, Any] | None = None,
 ) -> FeatureTable:
     """Run the model over all samples and keep its features; its logits if there is no head.
 
@@ -52,9 +53,9 @@ def collect_features(
         source: the samples.
         batch_size: samples per run.
         progress: called with (stage, done, total).
-        cache: folder of feature stores; what an interrupted run has left there is taken over. With it the logits are
-            kept too.
+        cache: folder of feature stores, where an interrupted run continues; the logits are kept in it too.
         given: tensors that the samples hold already, with their dtypes.
+        source_key: digests (`model_key`) of another model with the same features, under which the store is kept.
 
     Raises:
         DataError: features of the wrong shape, or with NaN or infinite values.
@@ -68,7 +69,7 @@ def collect_features(
     if cache is None:
         own = own_column(readout, source, tensors, batch_size)
         return own or collector.run(TemporaryRows(len(source)).array, progress)
-    with open_store(cache, collector.key(), source.labels, batch_size) as store:
+    with open_store(cache, {**collector.key(), **(source_key or {})}, source.labels, batch_size) as store:
         table = collector.run(store.array, progress, store.done, store.finish_up_to)
         return replace(table, folder=store.folder, resumed=tuple(store.notes))
 

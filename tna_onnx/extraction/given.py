@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.data import Batch, InputSpec, Source, open_precomputed
 from tna_onnx.data.digest import arrays_sha256, sample_form
+from tna_onnx.data.marked import LabelSource
 from tna_onnx.data.options import Data
 from tna_onnx.data.request import Request
 from tna_onnx.data.sources.columns import open_columns
@@ -137,8 +138,6 @@ def open_samples(opened: OpenModel, data: Data, names: tuple[str, ...] | None) -
         n_features = readout.n_features if isinstance(readout, Head) else readout.n_classes
         source = data.open(opened.inputs, readout.n_classes, names, several=True, n_features=n_features)
         return Samples(source, readout)
-    if readout.multi_label:
-        return Samples(data.open(opened.inputs, readout.n_classes, names, multi_label=True), readout)
     if isinstance(path, (str, Path)) and data.format is None and find_stores(Path(path)):
         # two sets of labels could contradict each other
         if data.labels is not None:
@@ -155,12 +154,13 @@ def open_samples(opened: OpenModel, data: Data, names: tuple[str, ...] | None) -
             class_names=names,
             data_root=None if data.data_root is None else Path(data.data_root),
             limits=data.limits,
+            multi_label=readout.multi_label,
         )
         if computed is not None:
             _check_no_table(data, readout, computed.source.title)
             values: dict[str, NDArray[Any]] = {computed.kind: computed.values}
             return _enter(readout, values, computed.labels, computed.kind, data, names, computed.source.title)
-    return Samples(data.open(specs, readout.n_classes, names), readout)
+    return Samples(data.open(specs, readout.n_classes, names, multi_label=readout.multi_label), readout)
 
 
 def _check_no_table(data: Data, readout: Readout, where: str) -> None:
@@ -249,12 +249,14 @@ def _enter(
     values[tensor] = main
     dtypes = {**{name: array.dtype for name, array in values.items()}, tensor: wanted}
     specs = [InputSpec(name, (None, *array.shape[1:]), dtypes[name]) for name, array in values.items()]
-    request = Request(specs, readout.n_classes, class_names=names)
+    request = Request(specs, readout.n_classes, class_names=names, multi_label=readout.multi_label)
 
     def digest(labels: NDArray[np.int64]) -> str:
         return arrays_sha256(cast("Any", {name: ReadOnce(array) for name, array in values.items()}), labels)
 
-    source = open_columns(title, title, request, values, labels, hashed=digest)
+    source: Source = open_columns(title, title, request, values, labels, hashed=digest)
+    if readout.multi_label:
+        source = LabelSource.of(source)
     return Samples(source, entered, dtypes)
 
 

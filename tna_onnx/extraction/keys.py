@@ -13,7 +13,10 @@ from tna_onnx.data.digest import stream_sha256
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.load import Model
 
-__all__ = ["data_key", "labels_digest", "model_key"]
+__all__ = ["N_LABELS", "data_key", "labels_digest", "model_key"]
+
+N_LABELS = "n_labels"
+"""Entry of a key: how many labels each sample has, where those are 0 or 1 for each; without it a sample has a class."""
 
 
 def model_key(model: Model) -> dict[str, Any]:
@@ -34,12 +37,15 @@ def model_key(model: Model) -> dict[str, Any]:
 
 
 def data_key(source: Source) -> dict[str, Any]:
-    """Return the digests (SHA-256, hex) of samples and labels, and the preprocessing recipe."""
-    return {
+    """Return the digests (SHA-256, hex) of samples and labels, the preprocessing recipe, and the labels of a sample."""
+    key = {
         "data_sha256": source.digest(),
         "labels_sha256": labels_digest(source.labels),
         "recipe": source.recipe(),
     }
+    if source.labels.ndim == 2:
+        key[N_LABELS] = source.labels.shape[1]
+    return key
 
 
 def labels_digest(labels: NDArray[Any]) -> str:

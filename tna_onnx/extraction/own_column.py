@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tna_onnx.data import Source
+from tna_onnx.data.marked import LabelSource
 from tna_onnx.data.sources.columns import ArraySource
 from tna_onnx.extraction.mapped import release
 from tna_onnx.extraction.table import FeatureTable
@@ -31,10 +32,11 @@ def own_column(readout: Readout, source: Source, tensors: Tensors, batch_size: i
     Raises:
         DataError: features are NaN or infinite.
     """
-    if not isinstance(readout, Head) or not readout.linear or tensors.computed or not isinstance(source, ArraySource):
+    arrays = source.source if isinstance(source, LabelSource) else source
+    if not isinstance(readout, Head) or not readout.linear or tensors.computed or not isinstance(arrays, ArraySource):
         return None
-    column = source.columns[tensors.main]
-    wanted = next(spec.dtype for spec in source.inputs if spec.name == tensors.main)
+    column = arrays.columns[tensors.main]
+    wanted = next(spec.dtype for spec in arrays.inputs if spec.name == tensors.main)
     if not isinstance(column, np.ndarray) or column.dtype != wanted:  # a conversion copies
         return None
     features = column.reshape(len(source), readout.n_features)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data.files import open_regular
 from tna_onnx.errors import DataError
-from tna_onnx.extraction.keys import labels_digest
+from tna_onnx.extraction.keys import N_LABELS, labels_digest
 from tna_onnx.extraction.manifest import MANIFEST, as_json, read_manifest
 from tna_onnx.extraction.store import LABELS, DiskStore
 
@@ -29,7 +31,7 @@ class StoredFeatures:
         folder: where it lies.
         key: what its rows were computed from.
         arrays: name -> (N, ...) rows.
-        labels: (N,) int64.
+        labels: (N,) int64; (N, C) of 0 and 1 where samples have several.
     """
 
     folder: Path
@@ -62,7 +64,7 @@ def read_stored(folder: Path) -> StoredFeatures:
         store.restore("r")
         # The values are the last bytes of the .npy file. Its header says nothing new, and a damaged one is not parsed.
         with open_regular(place / LABELS, follow=False) as file:
-            labels = np.frombuffer(file.read(8 * store.samples + _NPY_HEADER)[-8 * store.samples :], "<i8")
+            labels = _last_values(file, _labels_shape(store))
     except (OSError, ValueError) as error:
         raise DataError(f"{place}: the feature store cannot be read ({error}); collect the features again") from error
     if store.done < store.samples:
@@ -72,6 +74,33 @@ def read_stored(folder: Path) -> StoredFeatures:
     if len(labels) != store.samples or labels_digest(labels) != store.key.get("labels_sha256"):
         raise DataError(f"{place}: {LABELS} does not belong to this store; collect the features again")
     return StoredFeatures(place, store.key, store.arrays, labels.astype(np.int64))
+
+
+def _labels_shape(store: DiskStore) -> tuple[int, ...]:
+    """Return the shape of a store's labels.
+
+    Raises:
+        ValueError: the manifest says something that is none.
+    """
+    each = store.key.get(N_LABELS)
+    if each is None:
+        return (store.samples,)
+    if type(each) is not int or each < 1:
+        raise ValueError(f"{N_LABELS} is {each!r}")
+    return store.samples, each
+
+
+def _last_values(file: BinaryIO, shape: tuple[int, ...]) -> NDArray[np.int64]:
+    """Read the last int64 of a file.
+
+    Raises:
+        ValueError: there are fewer.
+    """
+    size = 8 * math.prod(shape)
+    # before memory is taken for what a manifest says
+    if os.fstat(file.fileno()).st_size < size:
+        raise ValueError(f"{LABELS} is too short")
+    return np.frombuffer(file.read(size + _NPY_HEADER)[-size:], "<i8").reshape(shape)
 
 
 def find_stores(folder: Path) -> list[Path]:

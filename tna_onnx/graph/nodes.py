@@ -101,6 +101,13 @@ class NodeOps:
         """Write a constant."""
         return self._store(np.asarray(value, self._dtype), f"const_{self._stored}")
 
+    def in_float(self, value: Any) -> str:
+        """Write a constant that is no initializer of the node which reads it.
+
+        ONNX Runtime's dynamic quantisation leaves a MatMul of such a one in float, and its sessions fold the Identity.
+        """
+        return self._node("Identity", [self.const(value)])
+
     def add(self, a: str, b: str) -> str:
         """Write Add."""
         return self._node("Add", [a, b])

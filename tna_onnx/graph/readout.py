@@ -100,9 +100,13 @@ class Readout:
         return sigmoid(logits) if self.multi_label else softmax(logits)
 
     def predicted(self, raw: NDArray[Any]) -> NDArray[np.int64]:
-        """Return the predicted classes (N,) of the tensor's values, in pieces of some thousand samples."""
+        """Return the predicted classes (N,), or labels (N, C), of the tensor's values, in pieces of some samples."""
         parts = (raw[start : start + _PIECE] for start in range(0, len(raw), _PIECE))
-        return np.concatenate([np.argmax(self.class_logits(np.asarray(part)), axis=1) for part in parts])
+        return np.concatenate([self.chosen(self.class_logits(np.asarray(part))) for part in parts])
+
+    def chosen(self, logits: NDArray[Any]) -> NDArray[np.int64]:
+        """Return the classes (N,) with the largest of (N, C) logits, or 1 for each label that is likelier than not."""
+        return (logits > 0).astype(np.int64) if self.multi_label else np.argmax(logits, axis=1)
 
 
 @dataclass(frozen=True, eq=False)

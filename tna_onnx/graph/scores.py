@@ -19,7 +19,7 @@ from tna_onnx.graph.linear import is_quantized
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.options import LABEL_KINDS
 from tna_onnx.graph.purpose import purpose
-from tna_onnx.graph.readout import Readout
+from tna_onnx.graph.readout import Readout, Refusal
 from tna_onnx.graph.several import ONE, OPEN_AXIS, class_axis_of, declared_sizes, has_several
 from tna_onnx.graph.stored import Refused
 from tna_onnx.graph.walk import MULTI_LABEL, ONE_NUMBER, SINGLE_ONLY, Walked, require_little_slack, walk_back
@@ -120,6 +120,8 @@ def _readout(model: Model, info: onnx.ValueInfoProto, kind: str | None) -> Reado
     if not scores:
         raise Refused("holds class labels, not scores")
     walked = walk_back(model, info.name, kind=kind)
+    if info.type.sequence_type.elem_type.HasField("tensor_type") and isinstance(walked.outcome, Refusal):
+        raise Refused(walked.outcome.reason)
     labels = walked.labels or _node_labels(walked.node)
     sizes = declared_sizes(model, info.name) or []
     class_axis = _class_axis(model, walked, sizes)

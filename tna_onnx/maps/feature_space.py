@@ -81,9 +81,10 @@ class FeatureSpace:
     def atypicality(self, op: Ops, features: Any) -> Any:
         """Return the standardised atypicality, (N, 1)."""
         # u = (z - m) L of the module docstring
-        u = op.matmul(op.add(features, op.const(-self.mean)), op.const(self.whitening))
+        # 8 bits are too few for these products: squares of n differences are added up
+        u = op.matmul(op.add(features, op.const(-self.mean)), op.in_float(self.whitening))
         # -2 u . nu_c + |nu_c|^2 for all classes at once; |u|^2 does not depend on the class
-        cross = op.add(op.matmul(u, op.const(self.centres)), op.const(self.squares))
+        cross = op.add(op.matmul(u, op.in_float(self.centres)), op.const(self.squares))
         distance = op.add(op.sum_square(u), op.min(cross))
         return op.mul(op.add(distance, op.const(-self.shift)), op.const(1 / self.scale))
 

@@ -36,6 +36,9 @@ class Ops(Protocol):
     def const(self, value: Any) -> Any:
         """Return a constant of shape [], [C] or a matrix, in the working dtype."""
 
+    def in_float(self, value: Any) -> Any:
+        """Return a constant matrix that has to stay as it is where others quantise the file later."""
+
     def add(self, a: Any, b: Any) -> Any:
         """Return a + b."""
 
@@ -86,6 +89,9 @@ class ArrayOps:
 
     def const(self, value: Any) -> Any:
         return self._xp.asarray(np.asarray(value, np.float64), dtype=self._dtype, device=self._device)
+
+    def in_float(self, value: Any) -> Any:
+        return self.const(value)
 
     def add(self, a: Any, b: Any) -> Any:
         return a + b

@@ -7,7 +7,7 @@ MLflow decides where runs go, as always: MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_
                  data, which were fitted, under calibration.*; fractions, NLL in nats, as in the JSON;
                  before.kuiper, before.kuiper_p, before.ece_debiased, ... without bins
     curve        curve.angle, curve.reached, curve.members, curve.objective, curve.accuracy; step k is candidate k
-    tags         tna_onnx.verdict, tna_onnx.missed (gates), tna_onnx.version.PACKAGE
+    tags         tna_onnx.verdict, tna_onnx.missed (gates), tna_onnx.version.PACKAGE; tna_onnx.head, one of several
     data sets    what was fitted on (context `calibration`), what was measured on (`evaluation`)
     artifacts    report.json, what else was written (the HTML report, figures/), model/: a model of flavour `onnx`
 """
@@ -52,7 +52,10 @@ def require_mlflow() -> str:
 
 
 def log_report(
-    report: Report, experiment: str | None = None, artifacts: Mapping[str, Sequence[str | Path]] | None = None
+    report: Report,
+    experiment: str | None = None,
+    artifacts: Mapping[str, Sequence[str | Path]] | None = None,
+    head: str | None = None,
 ) -> str:
     """Log a report as a run, and return the run's id and the tracking URI in one line.
 
@@ -60,6 +63,7 @@ def log_report(
         report: of a calibration; its model file is logged if one was written.
         experiment: name; MLflow's default without it.
         artifacts: folder in the run ("" is the top) -> files.
+        head: which of several heads the report is about, by its output; it goes into the name and the tags of the run.
 
     Raises:
         UsageError: MLflow is missing.
@@ -75,8 +79,13 @@ def log_report(
             raise ConnectionError(silence)
         _patience()
         experiment_id = _experiment_id(mlflow, experiment)
-        with mlflow.start_run(experiment_id=experiment_id, run_name=Path(report.model).stem) as run:
-            _log_values(mlflow, run.info.run_id, report)
+        name = Path(report.model).stem
+        tags = tags_of(report)
+        if head is not None:
+            name = f"{name}: {head}"
+            tags["tna_onnx.head"] = head
+        with mlflow.start_run(experiment_id=experiment_id, run_name=name) as run:
+            _log_values(mlflow, run.info.run_id, report, tags)
             _log_files(mlflow, artifacts or {})
             model = log_model(mlflow, run.info.run_id, report)
             log_data_sets(mlflow, run.info.run_id, report, model)
@@ -127,12 +136,12 @@ def _experiment_id(mlflow: Any, name: str | None) -> str | None:
     return str(experiment.experiment_id)
 
 
-def _log_values(mlflow: Any, run_id: str, report: Report) -> None:
+def _log_values(mlflow: Any, run_id: str, report: Report, named: Mapping[str, str]) -> None:
     """Log tags, parameters and metrics in as few requests as MLflow allows, and the report as JSON."""
     entities = mlflow.entities
     client = mlflow.MlflowClient()
     now = mlflow.utils.time.get_current_time_millis()
-    tags = [entities.RunTag(name, value) for name, value in tags_of(report).items()]
+    tags = [entities.RunTag(name, value) for name, value in named.items()]
     parameters = [entities.Param(name, value) for name, value in parameters_of(report) if len(value) <= _MAX_CHARACTERS]
     metrics = [entities.Metric(name, value, now, step) for name, value, step in metrics_of(report)]
     # Tags first: if a later request fails, the run still says what it was.

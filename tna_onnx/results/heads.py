@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from dataclasses import dataclass
 from pathlib import PurePath
 
@@ -31,6 +32,16 @@ class HeadReports(Shown):
     heads: dict[str, Report]
     dry_run: bool = False
     missed: tuple[str, ...] = ()
+
+    @property
+    def folders(self) -> dict[str, str]:
+        """Names of folders for files about each head: its output, where that can be a name on every disk."""
+        names = {output: re.sub(r"[^A-Za-z0-9_-]+", "-", output).strip("-") for output in self.heads}
+        # some disks take letters of both cases for one
+        distinct = {name.casefold() for name in names.values() if name}
+        if len(distinct) == len(names):
+            return names
+        return {output: f"{name}-{k}" for k, (output, name) in enumerate(names.items())}
 
     def __repr__(self) -> str:
         """Say in one line what was done to each head."""

@@ -213,8 +213,13 @@ def _portion(feeds: Mapping[str, NDArray[Any]], samples: int, start: int, size: 
 
 
 def _as_array(result: Any) -> NDArray[Any]:
-    """Return an output as an array; a sequence of maps, as ZipMap gives it, as (N, labels)."""
+    """Return an output as an array; a sequence of maps, as ZipMap gives it, as (N, labels).
+
+    A sequence of arrays (N, C1), (N, C2), ..., one a classifier of scikit-learn, becomes (N, C1 + C2 + ...).
+    """
     if isinstance(result, list) and result and isinstance(result[0], dict):
         labels = sorted(result[0])
         return np.array([[row[label] for label in labels] for row in result])
+    if isinstance(result, list) and len({array.shape[:-1] for array in result if array.ndim}) == 1:
+        return np.concatenate(result, axis=-1)
     return np.asarray(result)

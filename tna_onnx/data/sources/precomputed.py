@@ -58,8 +58,8 @@ class Precomputed:
 
     @property
     def labels(self) -> IntArray:
-        """Class indices (N,)."""
-        return self.source.labels
+        """Class indices (N,); of several labels a sample, 0 or 1 for each, (N, C)."""
+        return self.source.labels if self.source.placed is None else self.source.placed
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -94,6 +94,7 @@ def open_precomputed(
     class_names: Sequence[str] | None = None,
     data_root: Path | None = None,
     limits: Limits = DEFAULT_LIMITS,
+    multi_label: bool = False,
 ) -> Precomputed | None:
     """Open features or logits; None if `data` are something else, or hold an input of the model.
 
@@ -105,6 +106,7 @@ def open_precomputed(
         class_names: as in `open_source`.
         data_root: as in `open_source`.
         limits: as in `open_source`.
+        multi_label: as in `open_source`.
 
     Raises:
         UsageError: a library for the URL is missing.
@@ -113,7 +115,7 @@ def open_precomputed(
     if isinstance(data, str):
         data = local_path(data)
     if isinstance(data, str) and is_url(data):
-        return _open_url(data, inputs, n_classes, labels, class_names, limits)
+        return _open_url(data, inputs, n_classes, labels, class_names, limits, multi_label=multi_label)
     if isinstance(data, str):
         data = Path(data)
     if not isinstance(data, (Path, Mapping)):
@@ -138,10 +140,10 @@ def open_precomputed(
         check_inside(data, [f"{name}.npy" for name in wanted], where, data_root)
     arrays, hashed = _read(data, wanted, limits)
     values = arrays[kind]
-    _check_values(values, kind, n_classes, where)
+    _check_values(values, kind, (n_classes,) if multi_label else (n_classes, 1), where)
     # The values themselves are the only input, so the checks of stored arrays apply to them.
     spec = InputSpec(kind, (None, values.shape[1]), values.dtype)
-    request = Request([spec], n_classes, None, labels, class_names, limits=limits)
+    request = Request([spec], n_classes, None, labels, class_names, limits=limits, multi_label=multi_label)
     indices = labels_apart(request, arrays.get(LABELS))
     return Precomputed(kind, open_columns(title, where, request, {kind: values}, indices, hashed=hashed))
 
@@ -153,6 +155,8 @@ def _open_url(
     labels: str | Path | npt.ArrayLike | None,
     class_names: Sequence[str] | None,
     limits: Limits,
+    *,
+    multi_label: bool,
 ) -> Precomputed | None:
     """Open a file behind a URL; None if it is no `.npz` file."""
     # Only a single file is fetched to be looked at; a folder may be large and hold something else.
@@ -161,17 +165,25 @@ def _open_url(
     from tna_onnx.data.sources.remote import Copy  # noqa: PLC0415 - most data are no URL
 
     copy = Copy(url, limits)
-    precomputed = open_precomputed(copy.path, inputs, n_classes, labels=labels, class_names=class_names, limits=limits)
+    precomputed = open_precomputed(
+        copy.path,
+        inputs,
+        n_classes,
+        labels=labels,
+        class_names=class_names,
+        limits=limits,
+        multi_label=multi_label,
+    )
     copy.keep_for(precomputed or copy)
     return precomputed
 
 
-def _check_values(values: AnyArray, kind: Kind, n_classes: int, where: str) -> None:
+def _check_values(values: AnyArray, kind: Kind, columns: tuple[int, ...], where: str) -> None:
     form = "(N, n), the vectors in front of the head"
     fits = values.ndim == 2 and values.dtype.kind == "f"
     if kind == "logits":
-        form = f"(N, {n_classes}), one per class"
-        fits = fits and values.shape[1] in (n_classes, 1)  # one column: the logit of a binary model's second class
+        form = f"(N, {columns[0]}), one per class"
+        fits = fits and values.shape[1] in columns  # one column: the logit of a binary model's second class
     if not fits:
         raise DataError(
             f"{where}: {kind!r} must be floating-point {form}; found {values.shape} {values.dtype}. Store them as the "

@@ -22,7 +22,7 @@ from tna_onnx.render.html.sections.search import search
 from tna_onnx.render.html.sections.use import use
 from tna_onnx.results.report import Report
 
-__all__ = ["to_html"]
+__all__ = ["sections_of", "to_html"]
 
 
 def to_html(report: Report, command: str = "", sources: Mapping[str, str] | None = None) -> str:
@@ -36,6 +36,12 @@ def to_html(report: Report, command: str = "", sources: Mapping[str, str] | None
     Raises:
         ValueError: the report has no details.
     """
+    sections = sections_of(report, command, sources)
+    return render_page(f"Calibration of {PurePath(report.model).name}", sections, report.versions.get("tna-onnx", ""))
+
+
+def sections_of(report: Report, command: str = "", sources: Mapping[str, str] | None = None) -> list[Section]:
+    """Return the sections of the page; the arguments, and what is raised, are those of `to_html`."""
     details = report.details
     if details is None:
         raise ValueError("the report has no details; call calibrate with details=True")
@@ -54,5 +60,4 @@ def to_html(report: Report, command: str = "", sources: Mapping[str, str] | None
         ("changes", changes_title, changes(report, details)),
         ("run", "How it was made", run(report, details, command, sources)),
     )
-    sections = [Section(name, title, f"calibration/{name}.html", values) for name, title, values in parts]
-    return render_page(f"Calibration of {PurePath(report.model).name}", sections, report.versions.get("tna-onnx", ""))
+    return [Section(name, title, f"calibration/{name}.html", values) for name, title, values in parts]

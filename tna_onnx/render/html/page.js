@@ -33,24 +33,23 @@ document.addEventListener("pointerdown", point);
 document.addEventListener("scroll", () => { tip.hidden = true; }, { passive: true });
 
 // The slider chooses which of the diagrams is seen, and the charts over the angle show where it stands.
-const slider = document.querySelector(".slider input");
-if (slider) {
-  const figures = [...document.querySelectorAll(".steps figure")];
-  const cursors = document.querySelectorAll(".cursor");
+for (const slider of document.querySelectorAll(".slider input")) {
+  const part = slider.closest("section");
+  const figures = [...part.querySelectorAll(".steps figure")];
+  const cursors = part.querySelectorAll(".cursor");
   const show = () => {
     const { text, x } = figures[slider.value].dataset;
     figures.forEach((figure, k) => figure.classList.toggle("active", k === Number(slider.value)));
     for (const line of cursors) for (const end of ["x1", "x2"]) line.setAttribute(end, x);
     slider.setAttribute("aria-valuetext", text);
-    document.querySelector(".slider output").textContent = text;
+    part.querySelector(".slider output").textContent = text;
   };
   slider.addEventListener("input", show);
   show();
 }
 
 // The diagrams of any class, drawn as svg.py draws them, from the bins that the page holds as numbers.
-const picker = document.querySelector(".picker");
-if (picker) {
+for (const picker of document.querySelectorAll(".picker")) {
   const { bins, z, few, classes } = JSON.parse(picker.querySelector("script").textContent);
   const select = picker.querySelector("select");
   const element = (name, attributes) => {
@@ -170,8 +169,7 @@ function save(blob, name) {
 }
 
 // The numbers are stored gzipped; where the browser can, they are saved as they are read.
-const numbers = document.querySelector("a[download]");
-if (numbers && "DecompressionStream" in window) {
+for (const numbers of "DecompressionStream" in window ? document.querySelectorAll("a[download]") : []) {
   numbers.addEventListener("click", async (event) => {
     event.preventDefault();
     const bytes = Uint8Array.from(atob(numbers.href.split(",")[1]), (letter) => letter.charCodeAt(0));

@@ -25,16 +25,23 @@ class Section:
     """A section of a page.
 
     Attributes:
-        name: its id, which links lead to.
+        name: its id behind the prefix.
         title: its heading.
         template: below `templates/`; it finds `values` under the name `it`.
         values: what it shows; None leaves the section out.
+        prefix: of ids, where a page has a section of that name for each of several parts.
     """
 
     name: str
     title: str
     template: str
     values: object
+    prefix: str = ""
+
+    @property
+    def place(self) -> str:
+        """Its id, which links lead to."""
+        return f"{self.prefix}{self.name}"
 
 
 def render_page(title: str, sections: Sequence[Section], version: str) -> str:
