@@ -42,8 +42,8 @@ _SAMPLES = 512
 # Rounding averages out: on average it moves probabilities by a tenth of the bound at most, or by this much.
 _MIN_MEAN = 1e-5
 
-# Probabilities that are compared at a time: 32 MB each of those of the file and those that were scored.
-_TOGETHER = 2**22
+# Probabilities that are compared at a time: 8 MB each of those of the file, those that were scored, and their bounds.
+_TOGETHER = 2**20
 
 FloatArray = NDArray[np.float64]
 
