@@ -33,6 +33,7 @@ from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.rewrite import Rewritten
 from tna_onnx.maps.base import apply_map
 from tna_onnx.results.verification import Verification
+from tna_onnx.runtime import trim_memory
 from tna_onnx.runtime.session import CUDA
 
 __all__ = ["check_file", "check_probabilities", "check_runs", "check_written", "checked_samples"]
@@ -69,6 +70,8 @@ def check_written(
     """
     # checks 1 and 2 need no session
     checker = check_file(task.model, rewritten, path)
+    # the copy of the file that was compared: a session makes its own
+    trim_memory()
     return check_runs(task, checked, shipped, path, checker=checker)
 
 
@@ -92,6 +95,9 @@ def check_runs(task: Task, checked: Collected, shipped: Shipped, path: Path, *, 
     verification = check_probabilities(runner, task, checked, rows, shipped, checker=checker)
     # check 4, within the bound of check 3
     check_other_outputs(task, checked, rows, runner, path, verification.bound)
+    # the comparison multiplies with large weights again
+    runner.close()
+    trim_memory()
     return verification
 
 
