@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import array_api_compat
 import numpy as np
+from numpy.typing import NDArray
 
 from tna_onnx.calibration.anchor import AnchoredStrategy
 from tna_onnx.calibration.crossfit import folds
@@ -28,6 +29,9 @@ from tna_onnx.progress import Progress, silent
 from tna_onnx.results.report import Comparison, How, compare_scores
 
 __all__ = ["Compared", "compare_heads"]
+
+# Logits above this number are given back once they are scored: three sets of them would stay beside each other.
+_LARGE = 2**24
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,9 +66,10 @@ def compare_heads(
     Raises:
         DataError: held-out logits that are not finite, or a map cannot be fitted without one of the folds.
     """
-    how, before, scores = _paired_scores(task, strategy, outcome, after, progress)
+    how, before, scores, changed = _paired_scores(task, strategy, outcome, after, progress)
     described = task.shown.source.describe()
     fitted = outcome.logits.mapped_scores(outcome.fitted)
+    _give_back(outcome.logits, task)
     cross_fit = None
     if how == "cross-fitted":
         cross_fit = CrossFit(fitted, folds(len(scores), strategy.settings.seed, scores.clusters))
@@ -80,29 +85,47 @@ def compare_heads(
         # cross-fitted, other folds may have chosen a method that changes some
         same_predictions=outcome.keeps_predictions and np.array_equal(before.hit, scores.hit),
     )
-    return Compared(before, scores, fitted, comparison, _changed_predictions(task, outcome, after))
-
-
-def _changed_predictions(task: Task, outcome: Outcome, after: Shipped) -> float:
-    """Share of the samples whose predicted class is another one."""
-    if outcome.keeps_predictions:
-        return 0.0
-    before = task.logits(task.weight, on=task.held_out or task.calibration).predictions()
-    return float(np.mean(before != after.logits.predictions(after.fitted)))
+    return Compared(before, scores, fitted, comparison, changed)
 
 
 def _paired_scores(
     task: Task, strategy: Strategy | AnchoredStrategy, outcome: Outcome, after: Shipped, progress: Progress
-) -> tuple[How, SampleScores, SampleScores]:
+) -> tuple[How, SampleScores, SampleScores, float]:
+    """Return how the samples were scored, their scores before and after, and the share that changes its class."""
+    original = Shipped(task.logits(task.weight, on=task.shown), None)
     if task.held_out is not None:
-        before = task.logits(task.weight, on=task.held_out)
-        for logits in (before, after.logits):
-            _require_finite(task, logits, task.held_out)
-        return "held-out", before.scores(), after.logits.mapped_scores(after.fitted)
+        before, first = _passed(task, outcome, original)
+        scores, second = _passed(task, outcome, after)
+        return "held-out", before, scores, _share(first != second)
+    changed = 0.0
+    if not outcome.keeps_predictions:
+        changed = float(np.mean(original.logits.predictions() != after.logits.predictions(after.fitted)))
+    _give_back(original.logits, task)
     # no fold could differ from another: nothing to cross-fit
     if outcome.unchanged:
-        return "unchanged", outcome.before, outcome.before
-    return "cross-fitted", outcome.before, strategy.cross_fitted(outcome, progress)
+        return "unchanged", outcome.before, outcome.before, changed
+    return "cross-fitted", outcome.before, strategy.cross_fitted(outcome, progress), changed
+
+
+def _share(different: NDArray[np.bool_]) -> float:
+    return float(np.sum(different)) / max(1, different.size)
+
+
+def _passed(task: Task, outcome: Outcome, shipped: Shipped) -> tuple[SampleScores, NDArray[np.int64]]:
+    """Check and score the held-out samples under one head, and return what it predicts, where that may change."""
+    _require_finite(task, shipped.logits, task.shown)
+    scores = shipped.logits.mapped_scores(shipped.fitted)
+    predicted = np.zeros(0, np.int64)
+    if not outcome.keeps_predictions:
+        predicted = shipped.logits.predictions(shipped.fitted)
+    _give_back(shipped.logits, task)
+    return scores, predicted
+
+
+def _give_back(logits: Logits, task: Task) -> None:
+    """Give large logits back, once they have served the comparison."""
+    if len(logits) * task.readout.n_classes > _LARGE:
+        logits.forget()
 
 
 def _require_finite(task: Task, logits: Logits, samples: Collected) -> None:

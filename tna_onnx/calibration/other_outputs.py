@@ -23,7 +23,7 @@ from tna_onnx.extraction.sessions import in_rows, open_model
 from tna_onnx.graph.outputs import tensor_outputs
 from tna_onnx.numerics.ops import sigmoid, softmax
 
-__all__ = ["check_other_outputs", "label_relation", "relation"]
+__all__ = ["check_other_outputs", "label_relation", "outputs_beside", "relation"]
 
 # |difference| of probabilities up to which two outputs say the same.
 _SAME = 1e-3
@@ -49,9 +49,8 @@ def check_other_outputs(
     Raises:
         CheckFailed: an output that followed the probabilities does not any more.
     """
-    others = [name for name in tensor_outputs(task.model) if name != task.class_output.name]
-    # features do not reach outputs that are computed around the head
-    if checked.samples.given or not others:
+    others = outputs_beside(task, checked)
+    if not others:
         return
     names = [task.class_output.name, *others]
     new = _outputs(runner, names, checked.source.batches(task.batch_size, rows))
@@ -79,6 +78,13 @@ def check_other_outputs(
                 f"in {path.name}: it is computed around the head; use another --head, or --search none with a map that "
                 "keeps the order of the classes (ts, ets)"
             )
+
+
+def outputs_beside(task: Task, checked: Collected) -> list[str]:
+    """Return the outputs beside the one that classifies that samples reach: features reach none around the head."""
+    if checked.samples.given:
+        return []
+    return [name for name in tensor_outputs(task.model) if name != task.class_output.name]
 
 
 def relation(values: NDArray[Any], p: NDArray[np.float64], tolerance: float) -> str:

@@ -33,6 +33,7 @@ from tna_onnx.maps.feature_space import FeatureSpace
 from tna_onnx.progress import Progress
 from tna_onnx.results.gates import GateMissed
 from tna_onnx.results.report import Report
+from tna_onnx.runtime import trim_memory
 
 __all__ = ["Finish", "recalibrate"]
 
@@ -81,6 +82,7 @@ def _recalibrate(job: Job, task: Task, started: Started, progress: Progress, fin
         # the report of a model in memory has it
         if target is not None or job.dry_run:
             rewritten.forget()
+            trim_memory()
         checked = checked_samples(task)
         shipped = writing.shipped(outcome, checked)
         verification = check_written(task, rewritten, path, checked, shipped)

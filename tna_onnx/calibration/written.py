@@ -13,12 +13,13 @@ of those that enter at the model's inputs, where only one set does.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.calibration.other_outputs import check_other_outputs
+from tna_onnx.calibration.other_outputs import check_other_outputs, outputs_beside
 from tna_onnx.calibration.rounding import probability_bounds
 from tna_onnx.calibration.task import Collected, Task
 from tna_onnx.calibration.writing import Shipped
@@ -33,6 +34,7 @@ from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.rewrite import Rewritten
 from tna_onnx.maps.base import apply_map
 from tna_onnx.results.verification import Verification
+from tna_onnx.runtime import trim_memory
 from tna_onnx.runtime.session import CUDA
 
 __all__ = ["check_file", "check_probabilities", "check_runs", "check_written", "checked_samples"]
@@ -42,8 +44,8 @@ _SAMPLES = 512
 # Rounding averages out: on average it moves probabilities by a tenth of the bound at most, or by this much.
 _MIN_MEAN = 1e-5
 
-# Probabilities that are compared at a time: 32 MB each of those of the file and those that were scored.
-_TOGETHER = 2**22
+# Probabilities that are compared at a time: 8 MB each of those of the file, those that were scored, and their bounds.
+_TOGETHER = 2**20
 
 FloatArray = NDArray[np.float64]
 
@@ -69,6 +71,8 @@ def check_written(
     """
     # checks 1 and 2 need no session
     checker = check_file(task.model, rewritten, path)
+    # the copy of the file that was compared: a session makes its own
+    trim_memory()
     return check_runs(task, checked, shipped, path, checker=checker)
 
 
@@ -89,9 +93,14 @@ def check_runs(task: Task, checked: Collected, shipped: Shipped, path: Path, *, 
     # features on the device are moved there again; the session has its memory until then
     task.placement.forget()
     runner = checked.samples.open_written(path, task.class_output.name, task.device)
-    verification = check_probabilities(runner, task, checked, rows, shipped, checker=checker)
+    # where nothing else is run through the file, its weights need not lie beside those that are multiplied
+    release = None if outputs_beside(task, checked) else runner.close
+    verification = check_probabilities(runner, task, checked, rows, shipped, checker=checker, release=release)
     # check 4, within the bound of check 3
     check_other_outputs(task, checked, rows, runner, path, verification.bound)
+    # the comparison multiplies with large weights again
+    runner.close()
+    trim_memory()
     return verification
 
 
@@ -133,6 +142,7 @@ def check_probabilities(
     shipped: Shipped,
     *,
     checker: bool,
+    release: Callable[[], None] | None = None,
 ) -> Verification:
     """Run the written file on some samples and compare with softmax(map(logits)).
 
@@ -143,6 +153,7 @@ def check_probabilities(
         rows: samples that are run.
         shipped: what the file should compute for all of these samples.
         checker: what `check_file` returned.
+        release: called when all samples have been run.
 
     Raises:
         CheckFailed: a probability is off by more than the bound. Within it, a class that leads by more than twice the
@@ -151,6 +162,9 @@ def check_probabilities(
     output = task.class_output
     batches = checked.source.batches(task.batch_size, rows)
     written = np.concatenate([runner.run([output.name], batch)[0] for batch in batches])
+    if release is not None:
+        release()
+        trim_memory()
     # some samples at a time: probabilities of thousands of classes are large in float64
     count = max(1, _TOGETHER // task.readout.n_classes)
     blocks = [slice(start, start + count) for start in range(0, len(rows), count)]

@@ -77,14 +77,14 @@ def check_readout(
     """
     model = opened.model
     batch = next(source.batches(batch_size, first_rows(readout, source)))
-    tensors = _first_batch(readout, session, batch)
+    tensors = _first_batch(opened, readout, session, batch)
     raw = tensors[readout.logits]
     logits = class_logits(model, readout, raw, len(next(iter(batch.values()))))
     # before anything is compared: NaN is never larger than a tolerance
     _require_finite(model, readout, logits)
     _refuse_probabilities(model, readout, raw)
     if session is not None and opened.is_whole(session):
-        _check_output(opened, readout, logits, batch)
+        _check_output(model, readout, logits, tensors)
     readout = replace(readout, logits_type=raw.dtype.name)
     shape = sample_shape(session, readout.logits, raw)
     if not isinstance(readout, Head):
@@ -107,15 +107,24 @@ def check_readout(
     return Probed(head, raw.shape[1:], plain_features=False, tail=tail)
 
 
-def _first_batch(readout: Readout, session: Session | None, batch: Batch) -> Batch:
-    """Return the features, if there is a head, and the logits of one batch; computed, unless the batch holds them."""
+def _first_batch(opened: OpenModel, readout: Readout, session: Session | None, batch: Batch) -> Batch:
+    """Return the features, if there is a head, and the logits of one batch; computed, unless the batch holds them.
+
+    From the model's inputs, the output that classifies too.
+    """
     names = [readout.logits]
     if isinstance(readout, Head):
         names.insert(0, readout.features)
     missing = [name for name in names if name not in batch]
     if session is None or not missing:
         return batch
-    return {**batch_in_rows(session, batch), **dict(zip(missing, session.run(missing, batch), strict=True))}
+    whole = opened.is_whole(session)
+    if whole and _is_checked(opened.model, readout):
+        missing.append(readout.output)
+    results = dict(zip(missing, session.run(missing, batch), strict=True))
+    if whole:
+        opened.remember(batch, results)
+    return {**batch_in_rows(session, batch), **results}
 
 
 def _require_finite(model: Model, readout: Readout, logits: NDArray[Any]) -> None:
@@ -167,17 +176,21 @@ def _refuse_probabilities(model: Model, readout: Readout, raw: NDArray[Any]) -> 
         )
 
 
-def _check_output(opened: OpenModel, readout: Readout, logits: NDArray[Any], batch: Batch) -> None:
+def _is_checked(model: Model, readout: Readout) -> bool:
+    """Whether an output comes after the logits that can be compared with them."""
+    return not output_of(readout).mapped and readout.output != readout.logits and readout.output in model.producers
+
+
+def _check_output(model: Model, readout: Readout, logits: NDArray[Any], tensors: Batch) -> None:
     """Compare an output that comes after the logits with what it should be.
 
     Raises:
         UnsupportedModel: it is not the softmax of the logits, say, because that runs over another axis.
     """
-    model = opened.model
-    output = output_of(readout)
-    if output.mapped or readout.output == readout.logits or readout.output not in model.producers:
+    if not _is_checked(model, readout) or readout.output not in tensors:
         return
-    values = opened.session.run([readout.output], batch)[0]
+    output = output_of(readout)
+    values = tensors[readout.output]
     coarse = 1e-3 + 16 * epsilon(readout.logits_type) * max(1.0, float(np.abs(logits).max())) + readout.output_step
     coarse += readout.slack
     if values.size != len(logits) * output.width or np.any(

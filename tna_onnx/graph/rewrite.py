@@ -20,6 +20,7 @@ from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.adapted import WriteMap, adapted
 from tna_onnx.graph.floats import float_tensor
 from tna_onnx.graph.hidden import TRANSFORM, hides_scores, show_scores
+from tna_onnx.graph.hollow import hollow_copy
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import MIN_IR_OF_INITIALIZERS, PREFIX, NodeOps, constant_node, insert_nodes
 from tna_onnx.graph.opsets import map_opset
@@ -101,8 +102,10 @@ def rewrite(
     Raises:
         UnsupportedModel: a new value does not fit the stored dtype, or the map does not fit the graph.
     """
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.proto)
+    left_out = []
+    if isinstance(readout, Head) and weight is not None and readout.stored_weight.overwritten:
+        left_out.append(readout.stored_weight.name)
+    proto = hollow_copy(model.proto, left_out)
     result = Rewritten(proto, readout)
     if isinstance(readout, Head) and not (weight is None and bias is None):
         _write_weight_and_bias(model, readout, weight, _as_read(readout, bias, bias_factor), result)

@@ -137,6 +137,11 @@ class Stored:
     quantized: Quantized | None = None
     attribute: str = ""
 
+    @property
+    def overwritten(self) -> bool:
+        """Whether a new value takes the place of the whole stored tensor."""
+        return not (self.shared or self.attribute)
+
     def layout(self, value: NDArray[Any]) -> NDArray[Any]:
         """Return a new value, given as read, in the stored layout, not yet rounded to the stored type."""
         for step in reversed(self.steps):

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 __all__ = ["class_blocks"]
 
-# Elements of a block of the weight: 32 MB of float64.
-_BLOCK = 2**22
+# Elements of a block of the weight: 8 MB of float64, of which callers hold a few.
+_BLOCK = 2**20
 
 
 def class_blocks(weight: NDArray[Any]) -> Iterator[tuple[slice, NDArray[np.float64]]]:
