@@ -19,7 +19,8 @@ from tna_onnx.graph.linear import is_quantized
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.options import LABEL_KINDS
 from tna_onnx.graph.purpose import purpose
-from tna_onnx.graph.readout import Readout, Refusal
+from tna_onnx.graph.readout import Readout
+from tna_onnx.graph.refusal import Refusal
 from tna_onnx.graph.several import ONE, OPEN_AXIS, class_axis_of, declared_sizes, has_several
 from tna_onnx.graph.stored import Refused
 from tna_onnx.graph.walk import MULTI_LABEL, ONE_NUMBER, SINGLE_ONLY, Walked, require_little_slack, walk_back
