@@ -1,19 +1,25 @@
-"""Forms of JAX and TensorFlow: the only column of a Sigmoid's results, and a bias that is expanded."""
+"""Forms of JAX and TensorFlow: the only column of a Sigmoid's results, an expanded bias, a checked maximum."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
-from tests.graph.samples import CLASSES, Builder, Sample, run
+from tests.graph.samples import CLASSES, FEATURES, Builder, Sample, run
+from tna_onnx.data import open_source
 from tna_onnx.errors import UnsupportedModel
+from tna_onnx.extraction.head_check import check_readout
+from tna_onnx.extraction.sessions import OpenModel
 from tna_onnx.graph.difference import unexpected_differences
 from tna_onnx.graph.head import choose_head
-from tna_onnx.graph.load import load_model
+from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.readers import can_scale
 from tna_onnx.graph.rewrite import rewrite
+from tna_onnx.runtime import Device
 
 _END = 2**31 - 1
 
@@ -50,7 +56,7 @@ _COLUMNS = [(_gathered, 17), (_gathered_last, 17), (_turned, 17), (_sliced, 17),
 
 @pytest.mark.parametrize(("column", "opset"), _COLUMNS)
 def test_the_only_column_of_sigmoids_is_the_output_of_a_binary_model(
-    column: object, opset: int, tmp_path: Path
+    column: Callable[[Builder, str], str], opset: int, tmp_path: Path
 ) -> None:
     b = Builder(classes=1, opset=opset)
     column(b, b.node("Sigmoid", b.linear("scores"), out="p"))
@@ -70,7 +76,7 @@ def test_the_only_column_of_sigmoids_is_the_output_of_a_binary_model(
 
 
 @pytest.mark.parametrize("column", [_gathered, _turned, _sliced])
-def test_one_column_of_several_labels_is_no_classifier(column: object, tmp_path: Path) -> None:
+def test_one_column_of_several_labels_is_no_classifier(column: Callable[[Builder, str], str], tmp_path: Path) -> None:
     b = Builder()
     column(b, b.node("Sigmoid", b.linear("scores"), out="p"))
     with pytest.raises(UnsupportedModel, match="the output is one column of 3 probabilities"):
@@ -94,7 +100,7 @@ def _later_rows(b: Builder, p: str) -> str:
 
 
 @pytest.mark.parametrize("choice", [_second, _first_sample, _first_rows, _later_rows])
-def test_other_choices_of_probabilities_stay_refused(choice: object, tmp_path: Path) -> None:
+def test_other_choices_of_probabilities_stay_refused(choice: Callable[[Builder, str], str], tmp_path: Path) -> None:
     b = Builder(classes=1)
     choice(b, b.node("Sigmoid", b.linear("scores"), out="p"))
     with pytest.raises(UnsupportedModel, match="result of Sigmoid is scaled, shifted or changed"):
@@ -138,3 +144,52 @@ def test_scores_that_are_read_in_front_of_an_expanded_bias_are_not_scaled(tmp_pa
     model.path.write_bytes(model.proto.SerializeToString())
     model = load_model(model.path)
     assert not can_scale(model, choose_head(model, output="y"))
+
+
+def _checked_maximum(b: Builder, scores: str) -> str:
+    """The maximum, or 0 where it is infinite, as tf2onnx writes a choice: by factors of 0 and 1."""
+    b.node("ReduceMax", scores, out="largest", axes=[1], keepdims=1)
+    b.node("Not", b.node("IsInf", "largest", out="infinite"), out="finite")
+    b.node("Mul", b.node("Cast", "finite", out="is finite", to=onnx.TensorProto.FLOAT), "largest", out="kept")
+    b.node("Cast", "infinite", out="is infinite", to=onnx.TensorProto.FLOAT)
+    b.node("Mul", b.store("zero", 0.0), "is infinite", out="in its place")
+    return b.node("Add", "kept", "in its place", out="shift")
+
+
+def _one_a_class(b: Builder, scores: str) -> str:
+    """Not the same for all classes, so that what comes out is no log-softmax."""
+    return b.node("Mul", scores, b.store("share", [0.5, 0.1, 0.9]), out="shift")
+
+
+def _log_softmax(shift: Callable[[Builder, str], str]) -> Sample:
+    """s - (log |sum exp(s - a)| + a)."""
+    b = Builder()
+    a = shift(b, b.linear("scores"))
+    b.node("Exp", b.node("Sub", "scores", a, out="shifted"), out="exponentials")
+    b.node("ReduceSum", "exponentials", b.store("axes", [1], np.int64), out="sum", keepdims=1)
+    b.node("Add", b.node("Log", b.node("Abs", "sum", out="absolute"), out="log"), a, out="summed")
+    b.node("Sub", "scores", "summed", out="y")
+    return b.sample({"y": "log_softmax"}, bias_scale=1.0, logits="scores")
+
+
+def test_a_log_softmax_around_any_number_of_the_sample(tmp_path: Path) -> None:
+    sample = _log_softmax(_checked_maximum)
+    model = sample.write(tmp_path)
+    head = choose_head(model)
+    assert (head.activation, head.logits, head.linear) == ("log_softmax", "scores", True)
+    np.testing.assert_allclose(head.weight, sample.weight, rtol=1e-6)
+    _check_by_numbers(model, tmp_path)
+
+
+def test_what_is_not_the_same_for_all_classes_is_refused_by_numbers(tmp_path: Path) -> None:
+    model = _log_softmax(_one_a_class).write(tmp_path)
+    with pytest.raises(UnsupportedModel):
+        _check_by_numbers(model, tmp_path)
+
+
+def _check_by_numbers(model: Model, folder: Path) -> None:
+    head, x = choose_head(model), Builder().draw(30, FEATURES)
+    np.savez(folder / "data.npz", x=x, labels=np.arange(30) % CLASSES)
+    opened = OpenModel(model, head, Device("cpu"))
+    source = open_source(folder / "data.npz", opened.inputs, CLASSES, None)
+    check_readout(opened, head, opened.session, source, 30)
