@@ -26,10 +26,18 @@ def can_scale(model: Model, head: Head) -> bool:
     tail = tail_nodes(model, head)
     end = head.stored_weight.reader
     if head.stored_bias is not None:
-        end = head.stored_bias.reader
+        end = _added_at(model, tail, head.stored_bias.reader)
     scores = {name for k in tail if k < end for name in model.proto.graph.node[k].output if name}
     reads = _reads(_nodes(model, tail), scores)
     return all(model.uses.get(name, 0) == reads[name] for name in scores)
+
+
+def _added_at(model: Model, tail: Iterable[int], reader: int) -> int:
+    """Return the index of the node that adds a bias, which an Expand may read before it."""
+    nodes = model.proto.graph.node
+    if nodes[reader].op_type != "Expand":
+        return reader
+    return next(k for k in tail if nodes[reader].output[0] in nodes[k].input)
 
 
 def can_insert(model: Model, readout: Readout, *, keeps_order: bool) -> bool:

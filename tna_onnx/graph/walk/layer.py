@@ -191,6 +191,8 @@ def _check(state: State, layer: Linear, vectors: NDArray[np.float64]) -> None:
         raise Refused(f"{rows} class vectors, followed by {state.activation}; {SINGLE_ONLY}")
     if state.paired and rows > 1:
         raise Refused(f"1 - p beside the p of {rows} scores")
+    if state.only_column and rows > 1:
+        raise Refused(f"the output is one column of {rows} probabilities")
     if rows > 1 and state.activation == "sigmoid" and state.class_axis != ONE:
         raise Refused(f"{rows} {MULTI_LABEL}")
     if state.labelled and (rows < 2 or state.activation not in ("none", "sigmoid") or linked):

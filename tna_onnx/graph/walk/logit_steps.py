@@ -5,13 +5,15 @@ from __future__ import annotations
 import numpy as np
 import onnx
 
+from tna_onnx.graph.constants import made_from_constants
 from tna_onnx.graph.dtypes import FLOAT_TYPES, type_name
 from tna_onnx.graph.linear import is_matrix_transpose
+from tna_onnx.graph.load import Model
 from tna_onnx.graph.stored import Refused, Stored, resolve
 from tna_onnx.graph.traverse import input_at
 from tna_onnx.graph.walk.state import State
 
-__all__ = ["CURVED", "ONE_SIDED", "PASSED", "one_sided", "with_constant"]
+__all__ = ["CURVED", "ONE_SIDED", "PASSED", "constant_operand", "is_constant", "one_sided", "with_constant"]
 
 PASSED = {"Identity", "Cast", "Dropout", "Reshape", "Flatten", "Squeeze", "Unsqueeze"}
 """Operators that change shape or type alone."""
@@ -100,6 +102,35 @@ def _batch_norm(state: State, node: onnx.NodeProto, index: int) -> None:
         raise Refused(f"BatchNormalization of {factor.size} channels, and factors of {state.scale.size} behind it")
     state.scale = np.asarray(state.scale * factor)
     state.leave_to_graph(homogeneous=False)
+
+
+def is_constant(model: Model, tensor: str) -> bool:
+    """Whether an operand is a constant, brought to the shape of the scores or not."""
+    return made_from_constants(model, _before_expand(model, tensor)) is not None
+
+
+def constant_operand(state: State, tensor: str, reader: int) -> Stored:
+    """Return the constant that an operand of node number `reader` is.
+
+    Raises:
+        Refused: it cannot be read.
+    """
+    before = _before_expand(state.model, tensor)
+    if before == tensor:
+        return resolve(state.model, tensor, reader)
+    expand = state.model.producers[tensor]
+    state.side_inputs = (*state.side_inputs, state.model.proto.graph.node[expand].input[1])
+    return resolve(state.model, before, expand)
+
+
+def _before_expand(model: Model, tensor: str) -> str:
+    """Return what an Expand to a computed shape repeats, which Add and Mul would have done by themselves."""
+    node = model.producer(tensor)
+    if node is None or (node.domain, node.op_type) != ("", "Expand") or len(node.input) < 2:
+        return tensor
+    if made_from_constants(model, node.input[1]) is not None:  # a constant as a whole
+        return tensor
+    return str(node.input[0])
 
 
 def with_constant(state: State, node: onnx.NodeProto, data: str, constant: Stored) -> None:

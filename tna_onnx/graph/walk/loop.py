@@ -7,14 +7,13 @@ from dataclasses import dataclass, replace
 
 import onnx
 
-from tna_onnx.graph.constants import made_from_constants
 from tna_onnx.graph.cut import ancestors
 from tna_onnx.graph.linear import adds_up_products, is_linear, is_quantized
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX
 from tna_onnx.graph.readout import Head
 from tna_onnx.graph.refusal import Refusal
-from tna_onnx.graph.stored import Refused, resolve
+from tna_onnx.graph.stored import Refused
 from tna_onnx.graph.walk import logit_steps, output_steps
 from tna_onnx.graph.walk.distances import one_a_sample
 from tna_onnx.graph.walk.layer import head_at
@@ -215,14 +214,14 @@ def _two_sided(state: State, node: onnx.NodeProto, index: int) -> str | Head:
     if node.op_type == "Div" and output_steps.divides_by_own_sum(state.model, node):
         return output_steps.normalized(state, str(node.input[0]))
     operands = list(dict.fromkeys(node.input))  # once each: s + s has one
-    constants = [name for name in operands if made_from_constants(state.model, name) is not None]
+    constants = [name for name in operands if logit_steps.is_constant(state.model, name)]
     if len(operands) != len(constants) + 1:
         return _fork(state, node, operands)
     data = str(next(name for name in operands if name not in constants))
     if adds_up_products(state.model, node, state.follows):
         return head_at(state, node, index)
     for name in constants:  # Sum may have several
-        logit_steps.with_constant(state, node, data, resolve(state.model, name, index))  # rules 3 and 4
+        logit_steps.with_constant(state, node, data, logit_steps.constant_operand(state, name, index))  # rules 3 and 4
     return data
 
 

@@ -10,6 +10,7 @@ import onnx
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.several import CLASSES_FIRST, CLASSES_LAST, declared_sizes, has_several
 from tna_onnx.graph.stored import Refused
+from tna_onnx.graph.walk.columns import first_column_of
 from tna_onnx.graph.walk.logit_steps import PASSED
 from tna_onnx.graph.walk.state import State
 from tna_onnx.graph.walk.written_out import BESIDE_SUM, scores_of, written_out
@@ -212,6 +213,23 @@ def require_little_slack(slack: float, classes: int, activation: str) -> None:
         )
 
 
+def _column(state: State, node: onnx.NodeProto) -> str | None:
+    """Pass the choice of the only column of a Sigmoid's results, (N, 1) -> (N,); None if it is something else.
+
+    That it is the only one, the linear layer tells.
+    """
+    if state.activation != "none":
+        return None
+    tensor = first_column_of(state.model, node)
+    if not tensor or _makes(state.model, tensor) != "Sigmoid":
+        return None
+    sizes = declared_sizes(state.model, tensor)
+    if sizes is not None and len(sizes) != 2:  # of tokens (N, T, 1), axis 1 is not the classes'
+        return None
+    state.only_column = True
+    return tensor
+
+
 def _change(model: Model, node: onnx.NodeProto) -> float:
     """Return the largest change of a number from 0 to 1; infinity if it is unknown."""
     values = [model.constant_tensor(name) for name in node.input if name]
@@ -255,5 +273,6 @@ STEPS: dict[str, Callable[[State, onnx.NodeProto], str | None]] = {
     "Log": _log,
     "Exp": _exp,
     "Concat": _complement,
+    **dict.fromkeys(("Gather", "Slice"), _column),
 }
 """Standard operator -> its step: the tensor before it, or None if it is not what may stand there."""

@@ -29,6 +29,7 @@ class State:
         activation: what follows the logits: none, softmax, log_softmax or sigmoid.
         paired: the walk has passed Concat(1 - p, p).
         summed: the walk is between a division by the own sum and the activation that is summed.
+        only_column: the walk has passed the choice of one column of probabilities, which must be the only one.
         aligned: the walk has passed a node that moves, selects or averages scores.
         order: where the classes of the output are among the scores, if a Gather has put them in another order.
         bias_steps: the same for the bias.
@@ -64,6 +65,7 @@ class State:
     activation: str = "none"
     paired: bool = False
     summed: bool = False
+    only_column: bool = False
     aligned: bool = False
     order: tuple[int, ...] = ()
     bias_steps: tuple[Step, ...] = ()

@@ -111,6 +111,8 @@ def _exponent(model: Model, tensor: str) -> _Scores | None:
 def _summed(model: Model, tensor: str) -> _Scores | None:
     """Return the scores whose exponentials a tensor is the sum of."""
     node = _shaped(model, tensor)
+    if node is not None and node.op_type == "Abs":  # JAX's: no sum of exponentials is below 0
+        node = _shaped(model, node.input[0])
     if node is None or node.op_type not in ("ReduceSum", "ReduceL1"):
         return None
     return _exponent(model, node.input[0])
@@ -134,11 +136,17 @@ def _log_summed(model: Model, tensor: str) -> _Scores | None:
 
 
 def _lifted(model: Model, node: onnx.NodeProto) -> _Scores | None:
-    """Return s where a sum is log sum exp(s - m) + m."""
+    """Return s where a sum is log sum exp(s - m) + m, for the maximum m or any other."""
     for log, maximum in (tuple(node.input), tuple(node.input)[::-1]):
         inner = _log_summed(model, log)
-        if inner is not None and inner[1] and _is_maximum(model, maximum, inner[0]):
+        if inner is None:
+            continue
+        if inner[1] and _is_maximum(model, maximum, inner[0]):
             return inner[0], False
+        # Any number of the sample may be there, if it is the same twice: a maximum that is checked by more nodes.
+        shifted = _node(model, inner[0])
+        if shifted is not None and shifted.op_type == "Sub" and shifted.input[1] == maximum:
+            return str(shifted.input[0]), False
     return None
 
 
