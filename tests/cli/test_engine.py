@@ -1,4 +1,4 @@
-"""`--engine` of `features` and `calibrate`: the same bytes, signals, lost workers, refusals with their exit codes."""
+"""`--engine` of three commands: the same bytes, signals, lost workers, refusals with their exit codes."""
 
 from __future__ import annotations
 
@@ -60,6 +60,23 @@ def test_stores_and_written_files_are_the_same_bytes(small: Small, tmp_path: Pat
     result = cli("features", small.model, "--data", small.calib, "--cache", tmp_path / "f", "--engine", engine, "-q")
     assert result.exit_code == 0, result.output
     assert {f"c/{name}": digest for name, digest in digests(tmp_path / "f").items()}.items() <= here.items()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_evaluation_is_the_same_bytes(small: Small, many: Path, tmp_path: Path, engine: str) -> None:
+    for name in ("local", engine):
+        result = cli("evaluate", small.model, many, "--engine", name, "-q", "--json", tmp_path / f"{name}.json")
+        assert result.exit_code == 0, result.output
+    assert (tmp_path / "local.json").read_bytes() == (tmp_path / f"{engine}.json").read_bytes()
+    code, _ = refused("evaluate", small.model, many, "--engine", engine, "-q", "--max-ece", "0.001")
+    assert code == cli("evaluate", small.model, many, "-q", "--max-ece", "0.001").exit_code != 0
+
+
+def test_what_is_measured_in_one_process(small: Small, tmp_path: Path) -> None:
+    guarded = tmp_path / "guarded.onnx"
+    cli("guard", small.model, "--calib", small.calib, "--add", "set", "-o", guarded, "-q")
+    code, text = refused("evaluate", guarded, small.test, "--engine", "processes:2")
+    assert (code, "decides is measured in this process; leave --engine processes:2 out" in text) == (2, True), text
 
 
 # Says on standard output that chunks come in, and waits until the test has done what it wants to.

@@ -95,7 +95,9 @@ _result_options = together(
 @bins_option
 @several_heads_options
 @run_options
-@engine_option
+@engine_option(
+    "All give the same features, byte for byte. All but local need --cache, on a disk that every worker can reach."
+)
 @config_options
 def calibrate(
     preset: str | None,
