@@ -16,7 +16,8 @@ import psutil
 import pytest
 
 from tests.conftest import Small
-from tests.support import PLAIN, cli, program, words_of
+from tests.support import PLAIN, TILTED, cli, program, words_of
+from tna_onnx.extraction import table
 
 FAST = words_of(PLAIN)
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
@@ -77,6 +78,42 @@ def test_what_is_measured_in_one_process(small: Small, tmp_path: Path) -> None:
     cli("guard", small.model, "--calib", small.calib, "--add", "set", "-o", guarded, "-q")
     code, text = refused("evaluate", guarded, small.test, "--engine", "processes:2")
     assert (code, "decides is measured in this process; leave --engine processes:2 out" in text) == (2, True), text
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("fitted", ["none", pytest.param("ts", marks=pytest.mark.slow)])
+def test_a_store_is_searched_by_workers(
+    small: Small,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    engine: str,
+    fitted: str,
+) -> None:
+    """The same file: sums over nine chunks, the last one odd."""
+    monkeypatch.setattr(table, "_BLOCK", 32 * 171)
+    cli("features", small.model, "--data", small.calib, "--cache", tmp_path / "c", "-q")
+    files = []
+    for name in ("local", engine):
+        output = tmp_path / "o.onnx"
+        calib = ["--calib", tmp_path / "c", *words_of({**TILTED, "map": fitted})]
+        caplog.clear()
+        with caplog.at_level("INFO", "tna_onnx"):
+            result = cli("calibrate", small.model, *calib, "--engine", name, "-o", output, "--overwrite", "-q")
+        assert result.exit_code == 0, result.output
+        assert (f"search and fits run on {engine}" in caplog.text) == (name == engine)
+        files.append(output.read_bytes())
+        output.unlink()
+    assert files[0] == files[1]
+    assert files[0] != small.model.read_bytes()
+
+
+def test_what_workers_could_not_share_is_computed_here(small: Small, tmp_path: Path, caplog: Any) -> None:
+    cli("features", small.model, "--data", small.calib, "--cache", tmp_path / "c", "-q")
+    with caplog.at_level("INFO", "tna_onnx"):
+        words = ["--calib", tmp_path / "c", *FAST, "--engine", "processes:2", "-o", tmp_path / "o.onnx", "-q"]
+        assert cli("calibrate", small.model, *words).exit_code == 0
+    assert "search and fits run in this process: all features are one chunk" in caplog.text
 
 
 # Says on standard output that chunks come in, and waits until the test has done what it wants to.
@@ -161,11 +198,15 @@ def test_refusals(small: Small, tmp_path: Path) -> None:
     assert not (tmp_path / "o.onnx").exists()
 
 
-def test_features_that_are_there_leave_workers_nothing_to_do(small: Small, tmp_path: Path) -> None:
+def test_features_in_a_file_are_read_here(small: Small, tmp_path: Path) -> None:
     cli("features", small.model, "--data", small.calib, "--cache", tmp_path / "c", "-q")
-    words = ["--calib", tmp_path / "c", "--cache", tmp_path / "d", "--engine", "processes:2", *FAST]
+    (store,) = (tmp_path / "c").iterdir()
+    labels = np.load(store / "labels.npy")
+    features = np.fromfile(store / "features.bin", np.float32).reshape(len(labels), -1)
+    np.savez(tmp_path / "f.npz", features=features, labels=labels)
+    words = ["--calib", tmp_path / "f.npz", "--cache", tmp_path / "d", "--engine", "processes:2", *FAST]
     code, text = refused("calibrate", small.model, *words, "-o", tmp_path / "o.onnx")
-    assert (code, "leave --engine processes:2 out" in text) == (2, True), text
+    assert (code, "leave --engine processes:2 out, or collect them into a store" in text) == (2, True), text
 
 
 def test_an_address_that_nobody_listens_at(small: Small, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from tna_onnx.extraction.keys import labels_digest
 from tna_onnx.extraction.manifest import MANIFEST, as_json, read_manifest
 from tna_onnx.extraction.store import LABELS, DiskStore
 
-__all__ = ["StoredFeatures", "begun_batch_size", "find_stores", "read_stored"]
+__all__ = ["StoredFeatures", "begun_batch_size", "find_stores", "read_labels", "read_stored"]
 
 _NPY_HEADER = 4096  # bytes: more than the header of a `.npy` file has
 
@@ -60,18 +60,38 @@ def read_stored(folder: Path) -> StoredFeatures:
     store = DiskStore(place, manifest["key"], manifest["samples"], manifest["chunk"])
     try:
         store.restore("r")
-        # The values are the last bytes of the .npy file. Its header says nothing new, and a damaged one is not parsed.
-        with open_regular(place / LABELS, follow=False) as file:
-            labels = np.frombuffer(file.read(8 * store.samples + _NPY_HEADER)[-8 * store.samples :], "<i8")
+        labels = _last_values(place, store.samples)
     except (OSError, ValueError) as error:
         raise DataError(f"{place}: the feature store cannot be read ({error}); collect the features again") from error
     if store.done < store.samples:
         reason = "; ".join(store.notes) or f"{store.done:,} of {store.samples:,} samples are there"
         raise DataError(f"{place}: the feature store is not complete: {reason}; collect the features again")
-    # labels have a file of their own, which the checksums of chunks leave out
-    if len(labels) != store.samples or labels_digest(labels) != store.key.get("labels_sha256"):
-        raise DataError(f"{place}: {LABELS} does not belong to this store; collect the features again")
+    _require_own(place, labels, manifest)
     return StoredFeatures(place, store.key, store.arrays, labels.astype(np.int64))
+
+
+def read_labels(folder: Path, manifest: Mapping[str, Any]) -> NDArray[np.int64]:
+    """Return the labels of a store, (N,).
+
+    Raises:
+        OSError: they cannot be read.
+        DataError: they are those of another store.
+    """
+    labels = _last_values(folder, manifest["samples"])
+    _require_own(folder, labels, manifest)
+    return labels.astype(np.int64)
+
+
+def _last_values(folder: Path, samples: int) -> NDArray[Any]:
+    # The values are the last bytes of the .npy file. Its header says nothing new, and a damaged one is not parsed.
+    with open_regular(folder / LABELS, follow=False) as file:
+        return np.frombuffer(file.read(8 * samples + _NPY_HEADER)[-8 * samples :], "<i8")
+
+
+def _require_own(folder: Path, labels: NDArray[Any], manifest: Mapping[str, Any]) -> None:
+    # labels have a file of their own, which the checksums of chunks leave out
+    if len(labels) != manifest["samples"] or labels_digest(labels) != manifest["key"].get("labels_sha256"):
+        raise DataError(f"{folder}: {LABELS} does not belong to this store; collect the features again")
 
 
 def find_stores(folder: Path) -> list[Path]:
