@@ -111,7 +111,19 @@ def test_a_store_is_searched_by_workers(
 def test_what_workers_could_not_share_is_computed_here(small: Small, tmp_path: Path, caplog: Any) -> None:
     cli("features", small.model, "--data", small.calib, "--cache", tmp_path / "c", "-q")
     with caplog.at_level("INFO", "tna_onnx"):
-        words = ["--calib", tmp_path / "c", *FAST, "--engine", "processes:2", "-o", tmp_path / "o.onnx", "-q"]
+        # held-out data beside a store need no folder of stores
+        words = [
+            "--calib",
+            tmp_path / "c",
+            "--eval",
+            small.test,
+            *FAST,
+            "--engine",
+            "processes:2",
+            "-o",
+            tmp_path / "o.onnx",
+            "-q",
+        ]
         assert cli("calibrate", small.model, *words).exit_code == 0
     assert "search and fits run in this process: all features are one chunk" in caplog.text
 

@@ -35,11 +35,12 @@ def check_engine(job: Job) -> None:
     Raises:
         UsageError: no such engine, no cache for it, or samples that workers cannot open by themselves.
     """
+    engine_of(job.engine)
+    # nothing is collected of a store; held-out data beside one are run here, which takes no store
+    if is_store(job.calib):
+        return
     for data in (job.calib, job.held_out, job.training):
-        # a store is there already
-        if data is None or is_store(data):
-            engine_of(job.engine)
-        elif spread_on(job.engine, data) and job.folder is None:
+        if data is not None and spread_on(job.engine, data) and job.folder is None:
             raise UsageError(f"--engine {job.engine}: workers write into a feature store; add --cache FOLDER")
 
 
@@ -78,7 +79,7 @@ class Network:
         readout = samples.readout
         if isinstance(readout, Head):
             readout = self.probed.readout
-        spread = None if samples.given else spread_on(self.job.engine, data)
+        spread = None if samples.given or self.job.folder is None else spread_on(self.job.engine, data)
         if spread is not None:
             return Collected(replace(samples, readout=readout), self._spread(spread, readout, samples, advance, cache))
 

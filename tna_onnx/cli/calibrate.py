@@ -96,7 +96,8 @@ _result_options = together(
 @several_heads_options
 @run_options
 @engine_option(
-    "All give the same features, byte for byte. All but local need --cache, on a disk that every worker can reach."
+    "Search and fits go there too, where the features lie in a store and are more than one chunk. All give the same "
+    "bytes. All but local need --cache, or a store as CALIB, on a disk that every worker can reach."
 )
 @config_options
 def calibrate(
