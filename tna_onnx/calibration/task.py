@@ -265,13 +265,11 @@ class Task:
 
     def _multiplied(self, collected: Collected, weight: NDArray[Any], bias: NDArray[Any]) -> HeadLogits:
         """Multiply with a (C, n) weight at the workers, where they find the features, and else here."""
-        table = collected.table
-        if self.workers is None:
-            return HeadLogits(table, weight, bias, self.placement)
-        if collected not in self._far:
-            self._far[collected] = far_table(table, len(weight), self.workers.count)
-        far = self._far[collected]
-        return HeadLogits(table, weight, bias, self.placement, local if far is None else self.workers, far)
+        if self.workers is not None and collected not in self._far:
+            self._far[collected] = far_table(collected.table, len(weight), self.workers.count)
+        far = self._far.get(collected)
+        engine = self.workers if self.workers is not None and far is not None else local
+        return HeadLogits(collected.table, weight, bias, self.placement, engine, far)
 
     def bias_factor(self, weight: NDArray[Any]) -> float:
         """Return what the bias is multiplied by beside a tilted weight."""
