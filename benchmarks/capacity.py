@@ -68,6 +68,8 @@ class Clock:
     class Worker:
         """One worker."""
 
+        fresh = True
+
         def __init__(self, clock: Clock) -> None:
             self._clock = clock
 

@@ -20,7 +20,8 @@ from tna_onnx.calibration.crossfit import folds
 from tna_onnx.calibration.outcome import Outcome
 from tna_onnx.calibration.settings import Settings
 from tna_onnx.calibration.strategy import Strategy
-from tna_onnx.engine.logits import HeadLogits, Logits, StoredLogits
+from tna_onnx.engine.logits import HeadLogits, Logits
+from tna_onnx.engine.other_logits import StoredLogits
 from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.maps import MAPS, MapName, maps_of
 from tna_onnx.maps.base import apply_map

@@ -7,7 +7,7 @@ from sklearn.calibration import calibration_curve
 
 from tests.calibration.samples import probabilities
 from tna_onnx.calibration.class_bins import class_bins, class_sums
-from tna_onnx.engine.logits import StoredLogits
+from tna_onnx.engine.other_logits import StoredLogits
 from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.reliability import Bins

@@ -14,7 +14,7 @@ from tests.data.samples import write_folder
 from tna_onnx.calibration.task import Collected, Task
 from tna_onnx.calibration.worst import class_names, worst_rows, worst_samples
 from tna_onnx.data import InputSpec, open_source
-from tna_onnx.engine.logits import StoredLogits
+from tna_onnx.engine.other_logits import StoredLogits
 from tna_onnx.extraction.given import Samples
 from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.maps.isotonic import IsotonicOneVsAll

@@ -10,7 +10,8 @@ import numpy as np
 from tna_onnx.calibration.methods import Method
 from tna_onnx.calibration.outcome import Outcome
 from tna_onnx.calibration.strategy import Strategy
-from tna_onnx.engine.logits import HeadLogits, StoredLogits
+from tna_onnx.engine.logits import HeadLogits
+from tna_onnx.engine.other_logits import StoredLogits
 from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.search.settings import SearchSettings
 

@@ -1,4 +1,4 @@
-"""`--engine` of `features` and `calibrate`: the same bytes, signals, lost workers, refusals with their exit codes."""
+"""`--engine` of three commands: the same bytes, signals, lost workers, refusals with their exit codes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ import psutil
 import pytest
 
 from tests.conftest import Small
-from tests.support import PLAIN, cli, program, words_of
+from tests.support import PLAIN, TILTED, cli, program, words_of
+from tna_onnx.extraction import table
 
 FAST = words_of(PLAIN)
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
@@ -60,6 +61,71 @@ def test_stores_and_written_files_are_the_same_bytes(small: Small, tmp_path: Pat
     result = cli("features", small.model, "--data", small.calib, "--cache", tmp_path / "f", "--engine", engine, "-q")
     assert result.exit_code == 0, result.output
     assert {f"c/{name}": digest for name, digest in digests(tmp_path / "f").items()}.items() <= here.items()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_evaluation_is_the_same_bytes(small: Small, many: Path, tmp_path: Path, engine: str) -> None:
+    for name in ("local", engine):
+        result = cli("evaluate", small.model, many, "--engine", name, "-q", "--json", tmp_path / f"{name}.json")
+        assert result.exit_code == 0, result.output
+    assert (tmp_path / "local.json").read_bytes() == (tmp_path / f"{engine}.json").read_bytes()
+    code, _ = refused("evaluate", small.model, many, "--engine", engine, "-q", "--max-ece", "0.001")
+    assert code == cli("evaluate", small.model, many, "-q", "--max-ece", "0.001").exit_code != 0
+
+
+def test_what_is_measured_in_one_process(small: Small, tmp_path: Path) -> None:
+    guarded = tmp_path / "guarded.onnx"
+    cli("guard", small.model, "--calib", small.calib, "--add", "set", "-o", guarded, "-q")
+    code, text = refused("evaluate", guarded, small.test, "--engine", "processes:2")
+    assert (code, "decides is measured in this process; leave --engine processes:2 out" in text) == (2, True), text
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("fitted", ["none", pytest.param("ts", marks=pytest.mark.slow)])
+def test_a_store_is_searched_by_workers(
+    small: Small,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    engine: str,
+    fitted: str,
+) -> None:
+    """The same file: sums over nine chunks, the last one odd."""
+    monkeypatch.setattr(table, "_BLOCK", 32 * 171)
+    cli("features", small.model, "--data", small.calib, "--cache", tmp_path / "c", "-q")
+    files = []
+    for name in ("local", engine):
+        output = tmp_path / "o.onnx"
+        calib = ["--calib", tmp_path / "c", *words_of({**TILTED, "map": fitted})]
+        caplog.clear()
+        with caplog.at_level("INFO", "tna_onnx"):
+            result = cli("calibrate", small.model, *calib, "--engine", name, "-o", output, "--overwrite", "-q")
+        assert result.exit_code == 0, result.output
+        assert (f"search and fits run on {engine}" in caplog.text) == (name == engine)
+        files.append(output.read_bytes())
+        output.unlink()
+    assert files[0] == files[1]
+    assert files[0] != small.model.read_bytes()
+
+
+def test_what_workers_could_not_share_is_computed_here(small: Small, tmp_path: Path, caplog: Any) -> None:
+    cli("features", small.model, "--data", small.calib, "--cache", tmp_path / "c", "-q")
+    with caplog.at_level("INFO", "tna_onnx"):
+        # held-out data beside a store need no folder of stores
+        words = [
+            "--calib",
+            tmp_path / "c",
+            "--eval",
+            small.test,
+            *FAST,
+            "--engine",
+            "processes:2",
+            "-o",
+            tmp_path / "o.onnx",
+            "-q",
+        ]
+        assert cli("calibrate", small.model, *words).exit_code == 0
+    assert "search and fits run in this process: all features are one chunk" in caplog.text
 
 
 # Says on standard output that chunks come in, and waits until the test has done what it wants to.
@@ -144,11 +210,15 @@ def test_refusals(small: Small, tmp_path: Path) -> None:
     assert not (tmp_path / "o.onnx").exists()
 
 
-def test_features_that_are_there_leave_workers_nothing_to_do(small: Small, tmp_path: Path) -> None:
+def test_features_in_a_file_are_read_here(small: Small, tmp_path: Path) -> None:
     cli("features", small.model, "--data", small.calib, "--cache", tmp_path / "c", "-q")
-    words = ["--calib", tmp_path / "c", "--cache", tmp_path / "d", "--engine", "processes:2", *FAST]
+    (store,) = (tmp_path / "c").iterdir()
+    labels = np.load(store / "labels.npy")
+    features = np.fromfile(store / "features.bin", np.float32).reshape(len(labels), -1)
+    np.savez(tmp_path / "f.npz", features=features, labels=labels)
+    words = ["--calib", tmp_path / "f.npz", "--cache", tmp_path / "d", "--engine", "processes:2", *FAST]
     code, text = refused("calibrate", small.model, *words, "-o", tmp_path / "o.onnx")
-    assert (code, "leave --engine processes:2 out" in text) == (2, True), text
+    assert (code, "leave --engine processes:2 out, or collect them into a store" in text) == (2, True), text
 
 
 def test_an_address_that_nobody_listens_at(small: Small, tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from tna_onnx.calibration.outcome import Outcome
 from tna_onnx.calibration.strategy import Strategy
 from tna_onnx.engine import local
-from tna_onnx.engine.logits import HeadLogits, Logits, StoredLogits, TailLogits
+from tna_onnx.engine.logits import HeadLogits, Logits
+from tna_onnx.engine.other_logits import StoredLogits, TailLogits
 from tna_onnx.engine.protocol import Engine
 from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.maps import MAPS, maps_of

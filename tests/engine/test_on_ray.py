@@ -59,6 +59,39 @@ def test_the_same_bytes_whatever_the_number_of_workers(tmp_path: Path, count: in
     assert "done\n" in done.stdout, done.stderr  # Ray tells there of workers that are lost
 
 
+SEARCHED = """
+import sys
+from pathlib import Path
+import ray
+from tests.engine import test_far as t
+from tna_onnx.engine import local
+from tna_onnx.engine.far import far_table
+from tna_onnx.engine.on_ray import OnRay
+from tna_onnx.extraction import table as tables
+
+tables._BLOCK = 100 * t.FEATURES
+folder, count = Path(sys.argv[1]), int(sys.argv[2])
+ray.init(num_cpus=count, include_dashboard=False, object_store_memory=100 * 2**20, log_to_driver=False)
+features, _, _, labels = t.problem()
+table = t.stored(folder / "store", features, labels)
+here = t.outcome_of(table, local, None, "sparse", "ts")
+with OnRay().staying() as engine:
+    far = far_table(table, t.CLASSES, count)
+    assert t.same(here, t.outcome_of(table, engine, far, "sparse", "ts"))
+    assert t.same(here, t.outcome_of(table, t.Deadly(engine, folder), far, "sparse", "ts"))
+assert len(list(folder.glob("died-*"))) == 3
+print("done")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_search_has_the_bits_of_one_process(tmp_path: Path, count: int) -> None:
+    words = [sys.executable, "-c", SEARCHED, str(tmp_path), str(count)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=ROOT, timeout=600)
+    assert "done\n" in done.stdout, done.stderr
+
+
 ALONE = """
 import signal
 before = signal.getsignal(signal.SIGTERM)

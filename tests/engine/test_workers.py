@@ -67,6 +67,7 @@ class Fake:
     alive: bool = True
     stopped: bool = False
     joined: bool = False
+    fresh: bool = True
 
     def ready(self) -> Future[Any]:
         return self._running(None)

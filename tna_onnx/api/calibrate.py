@@ -63,8 +63,8 @@ def calibrate(
         device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
         batch_size: samples per run; `auto` finds them by a short probe.
         cache: folder that keeps the features; interrupted runs continue from them, and later runs start from them.
-        engine: `local`, `processes:N`, `ray` or `ray:HOST:PORT`: where the model runs over the data. All but `local`
-            need a `cache` (docs/how-to/cluster.md).
+        engine: `local`, `processes:N`, `ray` or `ray:HOST:PORT`: where the model runs over the data, and where search
+            and fits are computed. All but `local` need a `cache`, or a store as `calib` (docs/how-to/cluster.md).
         overwrite: allow the output to be the input.
         details: collect the numbers behind the figures of the HTML report too, as `Report.details`.
         report: HTML page to write.

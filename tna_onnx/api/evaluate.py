@@ -15,13 +15,16 @@ from tna_onnx.data.digest import sample_form
 from tna_onnx.data.images.notes import preprocessing_notes
 from tna_onnx.data.source import require_samples
 from tna_onnx.data.suspicion import warnings_of
+from tna_onnx.engine.scoring import scorers_on
+from tna_onnx.errors import UsageError
 from tna_onnx.extraction.batch_size import batch_size_notes, check_batch_size, choose_batch_size
 from tna_onnx.extraction.isolated import open_source
 from tna_onnx.extraction.sessions import in_rows, input_specs, open_model
 from tna_onnx.extraction.words import BatchSize
+from tna_onnx.graph.load import Model
 from tna_onnx.graph.options import ModelSource
-from tna_onnx.graph.outputs import class_output
-from tna_onnx.guarding.reading import require_outlier_score, score_guarded
+from tna_onnx.graph.outputs import ClassOutput, class_output
+from tna_onnx.guarding.reading import guards_about, require_outlier_score, score_guarded
 from tna_onnx.guarding.unknown import open_unknown
 from tna_onnx.numerics.checks import check_numbers
 from tna_onnx.numerics.metrics import Metrics
@@ -45,6 +48,7 @@ def evaluate(
     bins: int = 15,
     device: str = "auto",
     batch_size: BatchSize = 64,
+    engine: str = "local",
     json: str | Path | None = None,
     progress: ProgressWord = None,
     **words: Unpack[EvaluateWords],
@@ -59,6 +63,7 @@ def evaluate(
         bins: bins of ECE and AdaECE.
         device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
         batch_size: samples per run; `auto` finds them by a short probe.
+        engine: `local`, `processes:N`, `ray` or `ray:HOST:PORT`: who runs the model (docs/how-to/cluster.md).
         json: JSON file to write.
         progress: True for bars on standard error, or a function that is called with (stage, done, total).
         **words: single fields by name: of `tna_onnx.Data`, of `tna_onnx.ModelOptions`, and the limits `max_ece`,
@@ -71,7 +76,7 @@ def evaluate(
         DataError: the data do not fit the model.
         CheckFailed: the accuracy is more than two standard errors below the expected one.
         GateMissed: a CheckFailed whose `result` is the Evaluation of a model that missed gates.
-        DeviceError: ONNX Runtime or the device is missing.
+        DeviceError: ONNX Runtime, the device or the Ray cluster is missing, or workers end again and again.
     """
     refuse_unknown("evaluate", words, EvaluateWords)
     check_numbers("a whole number", bins=bins)
@@ -81,8 +86,11 @@ def evaluate(
     check_targets(json)
     options = model_options_of(words)
     labelled = data_of(data, words)
+    workers = scorers_on(engine, labelled)
     loaded = open_source(model, options)
     output = class_output(loaded, options.head, options.output_name, options.output_kind)
+    if workers is not None:
+        _require_scores_alone(loaded, output, engine)
     session = in_rows(open_model(loaded, parse_device(device)), output, loaded.name)
     names = labelled.class_names(loaded.metadata, output.labels, output.n_classes)
     inputs = input_specs(session)
@@ -101,9 +109,14 @@ def evaluate(
     gave_thresholds = decided_thresholds(loaded, told, labelled.limits)
     fresh = None if gave_thresholds is None else not gave_thresholds
     with shown(progress) as advance:
-        scores, predicted, decisions = score_guarded(
-            session, loaded, output, source, size, advance, unknown=unknown, fresh=fresh
-        )
+        if workers is None:
+            scores, predicted, decisions = score_guarded(
+                session, loaded, output, source, size, advance, unknown=unknown, fresh=fresh
+            )
+        else:
+            where = parse_device(device)
+            scores, predicted = workers.score(loaded, where, output, source, names, session.provider, size, advance)
+            decisions = None
     suspicion = labelled.check(predicted, source.labels, names, output.n_classes)
     metrics = Metrics.of(scores, bins)
     together = scores.pooled()
@@ -134,3 +147,19 @@ def evaluate(
     if evaluation.missed:
         raise GateMissed(evaluation)
     return evaluation
+
+
+def _require_scores_alone(model: Model, output: ClassOutput, engine: str) -> None:
+    """Refuse what more than scores of single samples is measured of.
+
+    Raises:
+        UsageError: such a model.
+    """
+    if output.several:
+        raise UsageError(f"several predictions a sample are scored in this process; leave --engine {engine} out")
+    if output.multi_label:  # scores of all labels would travel
+        raise UsageError(f"samples with several labels are scored in this process; leave --engine {engine} out")
+    if guards_about(model, output):
+        raise UsageError(
+            f"{model.name}: what a guarded model decides is measured in this process; leave --engine {engine} out"
+        )

@@ -35,7 +35,7 @@ class Job:
         device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
         batch_size: samples per run, or `auto`.
         cache: folder of feature stores.
-        engine: who runs the model, in the words of the command line.
+        engine: who runs the model, searches and fits, in the words of the command line.
         turn: which of several heads this is; None where there is one.
     """
 

@@ -12,10 +12,11 @@ from tna_onnx.calibration.job import Job
 from tna_onnx.calibration.leaks import Told
 from tna_onnx.calibration.task import Collected
 from tna_onnx.data.options import Data
+from tna_onnx.engine.choice import engine_of
 from tna_onnx.engine.collecting import spread_on
 from tna_onnx.errors import UsageError
 from tna_onnx.extraction.collect import collect_features
-from tna_onnx.extraction.given import Samples
+from tna_onnx.extraction.given import Samples, is_store
 from tna_onnx.extraction.head_check import Probed
 from tna_onnx.extraction.sessions import OpenModel
 from tna_onnx.extraction.spreading import Spread
@@ -34,6 +35,10 @@ def check_engine(job: Job) -> None:
     Raises:
         UsageError: no such engine, no cache for it, or samples that workers cannot open by themselves.
     """
+    engine_of(job.engine)
+    # nothing is collected of a store; held-out data beside one are run here, which takes no store
+    if is_store(job.calib):
+        return
     for data in (job.calib, job.held_out, job.training):
         if data is not None and spread_on(job.engine, data) and job.folder is None:
             raise UsageError(f"--engine {job.engine}: workers write into a feature store; add --cache FOLDER")
@@ -74,7 +79,7 @@ class Network:
         readout = samples.readout
         if isinstance(readout, Head):
             readout = self.probed.readout
-        spread = None if samples.given else spread_on(self.job.engine, data)
+        spread = None if samples.given or self.job.folder is None else spread_on(self.job.engine, data)
         if spread is not None:
             return Collected(replace(samples, readout=readout), self._spread(spread, readout, samples, advance, cache))
 
@@ -88,6 +93,8 @@ class Network:
             )
 
         table = run() if turn is None else turn.tables.collected(readout, samples, told.digests, run)
+        if samples.store is not None:
+            table = replace(table, folder=samples.store)
         return Collected(replace(samples, readout=readout), table)
 
     def collect_beside(

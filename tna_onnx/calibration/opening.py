@@ -257,10 +257,10 @@ def _check_samples(job: Job, samples: Samples, held_out: Samples | None, trainin
         raise UsageError(f"samples with several labels are collected in this process; leave --engine {job.engine} out")
     if training is not None and not isinstance(training.readout, Head):
         raise UsageError(f"{training.source.describe()}: holds logits; --train-features needs data or features")
-    if job.engine != "local" and samples.given:
+    if job.engine != "local" and samples.given and samples.store is None:
         raise UsageError(
-            f"{samples.source.describe()}: holds features or logits, which leave workers nothing to do; leave --engine "
-            f"{job.engine} out"
+            f"{samples.source.describe()}: holds features or logits in a file that workers do not read; leave --engine "
+            f"{job.engine} out, or collect them into a store with tna-onnx features"
         )
     if job.needs_head:
         _require_features(samples)

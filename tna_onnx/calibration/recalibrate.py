@@ -20,6 +20,7 @@ from tna_onnx.calibration.opening import open_task
 from tna_onnx.calibration.outcome import Outcome
 from tna_onnx.calibration.provenance import provenance_entries
 from tna_onnx.calibration.reporting import Finished, report_of
+from tna_onnx.calibration.spread import spread_over
 from tna_onnx.calibration.strategy import Strategy
 from tna_onnx.calibration.task import Task
 from tna_onnx.calibration.writing import Writing
@@ -56,7 +57,8 @@ def recalibrate(job: Job, progress: Progress, finish: Finish | None = None) -> R
     started = Started()
     task = open_task(job, progress)
     try:
-        return _recalibrate(job, task, started, progress, finish)
+        with spread_over(job.engine, task) as spread:
+            return _recalibrate(job, spread, started, progress, finish)
     except RuntimeError as error:
         if not task.placement.gave_up(error):
             raise

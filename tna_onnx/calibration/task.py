@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 
 from tna_onnx.data import Source
 from tna_onnx.engine import local
-from tna_onnx.engine.logits import HeadLogits, Logits, StoredLogits, TailLogits
+from tna_onnx.engine.far import FarTable, far_table
+from tna_onnx.engine.logits import HeadLogits, Logits
+from tna_onnx.engine.other_logits import StoredLogits, TailLogits
 from tna_onnx.engine.placement import Host, Placement
-from tna_onnx.engine.protocol import Engine
+from tna_onnx.engine.staying import Staying
 from tna_onnx.extraction.given import Samples
 from tna_onnx.extraction.head_check import Probed
 from tna_onnx.extraction.sessions import OpenModel
@@ -64,7 +66,7 @@ class Task:
         fallback: why `auto` did not get CUDA; empty otherwise.
         batch_size: samples per run.
         placement: where the products of the search are computed.
-        engine: where sums over chunks of samples are computed.
+        workers: they compute sums over chunks of samples that lie in a store; None where this process does.
         tilt_bias: whether the bias is scaled with a tilted weight.
         anchor: what is done to the head before anything is tilted; None for nothing.
         data_notes: what users should know about the samples.
@@ -82,11 +84,12 @@ class Task:
     fallback: str
     batch_size: int
     placement: Placement = field(default_factory=Host)
-    engine: Engine = local
+    workers: Staying | None = None
     tilt_bias: bool = False
     anchor: Folding | None = None
     data_notes: tuple[str, ...] = ()
     _originals: WeakKeyDictionary[Collected, Logits] = field(default_factory=WeakKeyDictionary, repr=False)
+    _far: WeakKeyDictionary[Collected, FarTable | None] = field(default_factory=WeakKeyDictionary, repr=False)
 
     @property
     def model(self) -> Model:
@@ -186,7 +189,7 @@ class Task:
             bias = head.bias_as_written(folding.factor * self.bias_factor(weight))
         else:
             bias = self._as_written(self.new_bias(weight, folding))
-        return HeadLogits(collected.table, written, bias, self.placement, self.engine)
+        return self._multiplied(collected, written, bias)
 
     def new_bias(self, weight: NDArray[Any], folding: Folding | None = None) -> NDArray[Any]:
         """Return the (C,) bias beside a (C, n) weight, with a map in it; not rounded yet."""
@@ -245,20 +248,28 @@ class Task:
         head = self.head
         if head is None or weight is None:
             # the network gave logits, or someone had stored them: there is nothing to multiply
-            return StoredLogits(table, self.engine)
+            return StoredLogits(table)
         if self.anchor is not None:
             bias = self._as_written(self.new_bias(weight))
-            return HeadLogits(table, head.as_written(weight), bias, self.placement, self.engine)
+            return self._multiplied(collected, head.as_written(weight), bias)
         unchanged = weight is head.weight
         if self.probed.tail is not None:
             # None leaves the stored tensor as it is: no second rounding of a weight that nobody changed
             new = None if unchanged else weight
-            return TailLogits(table, head.features, self.probed.tail.logits(new), head.n_classes, self.engine)
+            return TailLogits(table, head.features, self.probed.tail.logits(new), head.n_classes)
         bias = head.bias
         if not unchanged:
             bias = head.bias_as_written(self.bias_factor(weight))
             weight = head.as_written(weight)
-        return HeadLogits(table, weight, bias, self.placement, self.engine)
+        return self._multiplied(collected, weight, bias)
+
+    def _multiplied(self, collected: Collected, weight: NDArray[Any], bias: NDArray[Any]) -> HeadLogits:
+        """Multiply with a (C, n) weight at the workers, where they find the features, and else here."""
+        if self.workers is not None and collected not in self._far:
+            self._far[collected] = far_table(collected.table, len(weight), self.workers.count)
+        far = self._far.get(collected)
+        engine = self.workers if self.workers is not None and far is not None else local
+        return HeadLogits(collected.table, weight, bias, self.placement, engine, far)
 
     def bias_factor(self, weight: NDArray[Any]) -> float:
         """Return what the bias is multiplied by beside a tilted weight."""

@@ -95,7 +95,10 @@ _result_options = together(
 @bins_option
 @several_heads_options
 @run_options
-@engine_option
+@engine_option(
+    "Search and fits go there too, where the features lie in a store and are more than one chunk. All give the same "
+    "bytes. All but local need --cache, or a store as CALIB, on a disk that every worker can reach."
+)
 @config_options
 def calibrate(
     preset: str | None,

@@ -13,6 +13,7 @@ from tna_onnx.cli.gates import limit_options, run_gated
 from tna_onnx.cli.options import (
     bins_option,
     data_options,
+    engine_option,
     labelled_data_options,
     model_argument,
     model_options,
@@ -38,6 +39,7 @@ __all__ = ["evaluate"]
 @bins_option
 @model_options
 @run_options
+@engine_option("All give the same numbers, bit for bit. Every worker reads the data itself.")
 @config_options
 def evaluate(preset: str | None, json_file: str | None, plot: bool, quiet: bool, **arguments: Any) -> None:
     """Measure MODEL on labelled data: accuracy, ECE, AdaECE, NLL, Brier score; and what a guarded model decides."""

@@ -33,7 +33,7 @@ __all__ = ["features"]
 @preprocessing_options
 @model_options  # and no --bins: no metric is computed
 @run_options
-@engine_option
+@engine_option("All give the same features, byte for byte. --cache is on a disk that every worker can reach.")
 @config_options
 def features(preset: str | None, json_file: str | None, quiet: bool, **arguments: Any) -> None:
     """Store the features, logits and labels of data, for `calibrate --calib CACHE`.

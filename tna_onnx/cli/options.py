@@ -231,15 +231,18 @@ run_options = together(
     click.option("-q", "--quiet", is_flag=True, help="Show no progress and print no table."),
 )
 
-engine_option = click.option(
-    "--engine",
-    default="local",
-    show_default=True,
-    metavar="ENGINE",
-    help="Where the model runs over the data: local, processes:N (N processes of this machine), ray or "
-    "ray:HOST:PORT (a Ray cluster). All give the same features, byte for byte. All but local need --cache, on"
-    " a disk that every worker can reach.",
-)
+
+def engine_option(what: str) -> Callable[[F], F]:
+    """Return `--engine`, with what is said of it besides the words that it takes."""
+    return click.option(
+        "--engine",
+        default="local",
+        show_default=True,
+        metavar="ENGINE",
+        help="Where the model runs over the data: local, processes:N (N processes of this machine), ray or "
+        f"ray:HOST:PORT (a Ray cluster). {what}",
+    )
+
 
 bins_option = click.option(
     "--bins", type=click.IntRange(1), default=Settings.bins, show_default=True, help="Number of bins of ECE and AdaECE."

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Iterator
 
 from tna_onnx.engine import local
 from tna_onnx.engine.protocol import Engine
+from tna_onnx.engine.staying import Staying
 from tna_onnx.errors import UsageError
 from tna_onnx.runtime import allowed_cores
 
-__all__ = ["engine_of"]
+__all__ = ["engine_of", "staying"]
 
 # Processes a core. More take turns, and each holds a model.
 _MOST = 16
@@ -40,3 +43,18 @@ def engine_of(text: str) -> Engine:
 
         return OnRay(text.removeprefix("ray").removeprefix(":"))
     raise UsageError(f"engine '{text}' is not known; expected local, processes:NUMBER, ray or ray:HOST:PORT")
+
+
+@contextlib.contextmanager
+def staying(text: str) -> Iterator[Staying]:
+    """Give the workers of an engine, other than `local`, for a block.
+
+    Raises:
+        UsageError: as `engine_of`; or it has no workers.
+        DeviceError: they cannot be reached.
+    """
+    engine = engine_of(text)
+    if not isinstance(engine, (Processes, OnRay)):
+        raise UsageError(f"engine '{text}' has no workers; expected processes:NUMBER, ray or ray:HOST:PORT")
+    with engine.staying() as workers:
+        yield workers

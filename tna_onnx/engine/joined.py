@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tna_onnx.engine import local
 from tna_onnx.engine.logits import Logits
 
 __all__ = ["JoinedLogits"]
@@ -18,11 +19,11 @@ class JoinedLogits(Logits):
     """The samples of several `Logits` as one.
 
     Args:
-        parts: at least one; all on one engine.
+        parts: at least one; all on one engine. Where that reads rows by itself, chunks are computed here.
     """
 
     def __init__(self, parts: Sequence[Logits]) -> None:
-        super().__init__(parts[0]._store, parts[0].engine)
+        super().__init__(parts[0]._store, local if parts[0].far else parts[0].engine)
         self._parts = parts
 
     def __len__(self) -> int:

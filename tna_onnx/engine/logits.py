@@ -1,6 +1,6 @@
 """Logits of a feature store under one weight, in chunks, for all samples or some.
 
-`HeadLogits` multiplies; `TailLogits` lets the model's own nodes compute them; `StoredLogits` has them in the store.
+`HeadLogits` multiplies; `engine.other_logits` has those that the model's own nodes compute, or a store.
 `score_all` scores several at a time. Sums over chunks are the engine's: functions and statistics that go to it can be
 pickled.
 """
@@ -9,28 +9,30 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.data import Batch
 from tna_onnx.engine import local, sent
+from tna_onnx.engine.far import KEPT_BYTES, FarTable
 from tna_onnx.engine.placement import Host, LinearHead, Placement
 from tna_onnx.engine.protocol import Engine
+from tna_onnx.engine.reduction import Reduction
 from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.maps.base import CalibrationMap, Reduce
 from tna_onnx.numerics.ops import Blocked, to_host
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.runtime import trim_memory
 
-__all__ = ["HeadLogits", "Logits", "StoredLogits", "TailLogits", "score_all"]
+__all__ = ["HeadLogits", "Logits", "score_all"]
 
-# Logits are kept in memory up to this size, and computed again on every pass above it.
-_KEPT_BYTES = 2**30
+# Logits under each weight that a worker may see have a number.
+_NUMBERS = itertools.count()
 
 
 class Logits(ABC):
@@ -40,6 +42,9 @@ class Logits(ABC):
         store: features and labels.
         engine: where functions of chunks are run.
     """
+
+    far: FarTable | None = None
+    """The table as workers read it; None where chunks of arrays are sent to the engine."""
 
     def __init__(self, store: FeatureTable, engine: Engine = local) -> None:
         self._store = store
@@ -63,7 +68,7 @@ class Logits(ABC):
         """Return the predicted class of every sample, (N,), after a calibration map."""
         features = fitted is not None and fitted.needs_features
         of = functools.partial(sent.predicted, fitted)
-        return np.concatenate(list(self.engine.map_chunks(of, self.pieces(None, features, ()))))
+        return np.concatenate(list(self.engine.map_chunks(*self.sent(of, None, features, ()))))
 
     def forget(self) -> None:
         """Give back the memory of logits that are kept; they are computed again if they are asked for."""
@@ -105,7 +110,7 @@ class Logits(ABC):
 
     def reduce(self, rows: NDArray[np.bool_] | None = None, *, features: bool = False) -> Reduce:
         """Return the `reduce` that a map's fit asks for; `rows` choose samples, from aligned arrays too."""
-        return _Reduction(self, rows, features)
+        return Reduction(self, rows, features)
 
     def mapped_scores(self, fitted: CalibrationMap | None, rows: NDArray[np.bool_] | None = None) -> SampleScores:
         """Scores after a calibration map."""
@@ -132,9 +137,19 @@ class Logits(ABC):
             yield (logits, labels, z, *slices)
             start = stop
 
+    def sent(
+        self,
+        of: Callable[..., Any],
+        rows: NDArray[np.bool_] | None,
+        features: bool,
+        aligned: Sequence[NDArray[Any]],
+    ) -> tuple[Callable[..., Any], Iterator[tuple[Any, ...]]]:
+        """Return what the engine is given to compute of(*piece) for each of the `pieces`: a function and chunks."""
+        return of, self.pieces(rows, features, aligned)
+
     def _all(self, *, features: bool = False) -> Iterator[tuple[NDArray[Any], NDArray[np.int64], NDArray[Any]]]:
         # features are mapped from a file; a map's fit takes many passes over the same logits
-        if self._kept is None and self._size() <= _KEPT_BYTES:
+        if self._kept is None and self._size() <= KEPT_BYTES:
             self._kept = [logits for logits, _, _ in self._compute()]
         if self._kept is None:
             yield from self._compute()
@@ -148,23 +163,6 @@ class Logits(ABC):
         return self._blocks()
 
 
-@dataclass(frozen=True, eq=False)
-class _Reduction:
-    """The `reduce` of some samples."""
-
-    logits: Logits
-    rows: NDArray[np.bool_] | None
-    features: bool
-
-    def __call__(self, of: Callable[..., Any], *aligned: NDArray[Any]) -> Any:
-        return self.logits.engine.sum_chunks(of, self.logits.pieces(self.rows, self.features, aligned))
-
-    @property
-    def bare(self) -> Reduce:
-        """The same without features (`maps.base.without_features`)."""
-        return replace(self, features=False)
-
-
 class HeadLogits(Logits):
     """features @ weight.T + bias over a store.
 
@@ -174,6 +172,7 @@ class HeadLogits(Logits):
         bias: (C,).
         placement: where the products are computed, and the logits are.
         engine: where functions of chunks are run.
+        far: the same table as workers read it; None where chunks of arrays are sent to the engine.
     """
 
     def __init__(
@@ -183,8 +182,11 @@ class HeadLogits(Logits):
         bias: NDArray[Any],
         placement: Placement | None = None,
         engine: Engine = local,
+        far: FarTable | None = None,
     ) -> None:
         super().__init__(store, engine)
+        self.far = far
+        self._number = next(_NUMBERS)
         self._placement = placement or Host()
         # moved once: every chunk is multiplied with them
         self.head = LinearHead(self._placement.put(weight), self._placement.put(bias))
@@ -193,8 +195,34 @@ class HeadLogits(Logits):
         """Return the logits under this weight times a (n, n) matrix, beside a (C,) new bias."""
         turned = copy.copy(self)
         turned._kept = None
+        turned._number = next(_NUMBERS)
         turned.head = replace(self.head, bias=self._placement.put(bias), matrix=self._placement.put(matrix))
         return turned
+
+    def sent(
+        self,
+        of: Callable[..., Any],
+        rows: NDArray[np.bool_] | None,
+        features: bool,
+        aligned: Sequence[NDArray[Any]],
+    ) -> tuple[Callable[..., Any], Iterator[tuple[Any, ...]]]:
+        """Return what the engine is given; places of rows where workers read them."""
+        if self.far is None:
+            return super().sent(of, rows, features, aligned)
+        number = self._number if self._size() <= KEPT_BYTES else None
+        return self.far.with_logits(of, self.head, number, rows, features, aligned)
+
+    def scores(self) -> SampleScores:
+        """Scores of all samples."""
+        if self.far is None:
+            return super().scores()
+        of = Blocked(functools.partial(sent.of_mapped, None))
+        scores: SampleScores = self.engine.sum_chunks(*self.far.with_logits(of, self.head, None, None, False, ()))
+        return self._clustered(scores)
+
+    def sent_features(self, of: Callable[..., Any]) -> tuple[Callable[..., Any], Iterator[tuple[Any, ...]]]:
+        """Return what the engine is given to compute of(features, labels) of each chunk."""
+        return (of, self.placed()) if self.far is None else self.far.with_features(of)
 
     def scaled_scores(self, scale: float, *, with_bias: bool = False) -> SampleScores:
         """Scores of all samples under `scale * weight`, from the logits that are there already.
@@ -233,61 +261,6 @@ class HeadLogits(Logits):
         return self.placed()
 
 
-class TailLogits(Logits):
-    """What the model's own nodes make of a store's features.
-
-    Args:
-        store: features as they come, with what else those nodes read.
-        features: name of the feature tensor.
-        run: {tensor: values} of one batch -> (B, C) logits.
-        n_classes: number of classes C.
-        engine: where functions of chunks are run.
-    """
-
-    def __init__(
-        self,
-        store: FeatureTable,
-        features: str,
-        run: Callable[[Batch], NDArray[Any]],
-        n_classes: int,
-        engine: Engine = local,
-    ) -> None:
-        super().__init__(store, engine)
-        self._features = features
-        self._run = run
-        self._n_classes = n_classes
-
-    def _size(self) -> int:
-        # at most: the dtype is known only once the nodes have run
-        return len(self._store) * self._n_classes * 8
-
-    def _compute(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64], NDArray[Any]]]:
-        for features, labels, other_inputs in self._store.batches():
-            logits = self._run({self._features: features, **other_inputs})
-            # nodes of the model give its dtype; fits and scores need more digits
-            if logits.dtype == np.float16:
-                logits = logits.astype(np.float32)
-            yield logits, labels, features
-
-    def _blocks(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
-        for features, labels, _ in self._store.batches():
-            yield features, labels
-
-
-class StoredLogits(Logits):
-    """Logits that were collected themselves, of a model without a head."""
-
-    def _size(self) -> int:
-        return 0  # they are in the store already
-
-    def _compute(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64], NDArray[Any]]]:
-        for logits, labels in self._blocks():
-            yield logits, labels, logits
-
-    def _blocks(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
-        return self._store.chunks(self._store.features.shape[1])
-
-
 def score_all(several: Sequence[Logits]) -> list[SampleScores]:
     """Score all samples under each of several weights over one store; heads read its features once for all."""
     # the other kinds have no features that they could read together
@@ -296,5 +269,5 @@ def score_all(several: Sequence[Logits]) -> list[SampleScores]:
     if len(heads) < len(several) or not heads:
         return [logits.scores() for logits in several]
     of = functools.partial(sent.scores_of_heads, [logits.head for logits in heads])
-    chunks = list(heads[0].engine.map_chunks(of, heads[0].placed()))
+    chunks = list(heads[0].engine.map_chunks(*heads[0].sent_features(of)))
     return [heads[0]._clustered(SampleScores.concatenate([*scores])) for scores in zip(*chunks, strict=True)]

@@ -22,6 +22,8 @@ from typing import Any
 
 from tna_onnx.data.optional import optional
 from tna_onnx.engine.protocol import S, T, add_neighbours
+from tna_onnx.engine.staying import Staying
+from tna_onnx.engine.threads import worker_threads
 from tna_onnx.engine.workers import LostWorker, attempted, map_on
 from tna_onnx.errors import DeviceError, UsageError
 from tna_onnx.runtime import allowed_cores, share_cores
@@ -67,25 +69,48 @@ class OnRay:
         ray = _ray()
         with _connected(ray, self.address):
             kind = "GPU" if getattr(of, "needs_gpu", False) else "CPU"
-            # what is free now says little: an actor that has just ended, or another job, may hold the rest for a moment
-            count = int(ray.cluster_resources().get(kind, 0))
-            if not count:
-                raise DeviceError(f"the Ray cluster has no {kind}; start machines that have one")
+            count = _count(ray, kind)
             yield from map_on(lambda: _RayWorker(ray, of, kind), count, chunks)
 
     def sum_chunks(self, of: Callable[..., S], chunks: Iterable[tuple[Any, ...]]) -> S:
         """Return of(*chunk_1) + of(*chunk_2) + ...; see `Engine`."""
         return add_neighbours(self.map_chunks(of, chunks))
 
+    @contextlib.contextmanager
+    def staying(self) -> Iterator[Staying]:
+        """Give an engine of one actor a CPU that lasts for a block, and so do they.
+
+        Raises:
+            DeviceError: the cluster cannot be reached, or has no CPU.
+        """
+        ray = _ray()
+        with _connected(ray, self.address):
+            staying = Staying(lambda of: _RayWorker(ray, of, "CPU"), _count(ray, "CPU"))
+            try:
+                yield staying
+            finally:
+                staying.close()
+
+
+def _count(ray: Any, kind: str) -> int:
+    # what is free now says little: an actor that has just ended, or another job, may hold the rest for a moment
+    count = int(ray.cluster_resources().get(kind, 0))
+    if not count:
+        raise DeviceError(f"the Ray cluster has no {kind}; start machines that have one")
+    return count
+
 
 class _RayWorker:
     """One actor."""
+
+    fresh = True
 
     def __init__(self, ray: Any, of: Callable[..., Any], kind: str) -> None:
         self._ray = ray
         resources = {"num_gpus": 1, "num_cpus": 0} if kind == "GPU" else {"num_cpus": 1}
         # it is replaced here, where it is known which chunk it had
-        remote = ray.remote(max_restarts=0, max_task_retries=0, **resources)(_Actor)
+        threads = {"env_vars": worker_threads(_workers_beside(kind))}
+        remote = ray.remote(max_restarts=0, max_task_retries=0, runtime_env=threads, **resources)(_Actor)
         self._actor = remote.remote(of, Path.cwd(), kind)
 
     def ready(self) -> Future[Any]:
@@ -95,6 +120,10 @@ class _RayWorker:
     def give(self, chunk: tuple[Any, ...]) -> Future[Any]:
         """Start on a chunk; see `Worker`."""
         return self._watched(self._actor.run.remote(chunk))
+
+    def take(self, of: Callable[..., Any]) -> Future[Any]:
+        """Give it another function; see `Reusable`."""
+        return self._watched(self._actor.take.remote(of))
 
     def stop(self, *, at_once: bool) -> None:  # noqa: ARG002 - Ray ends an actor in one way
         """End it; see `Worker`."""
@@ -131,6 +160,10 @@ class _Actor:
 
     def ready(self) -> None:
         """Say that it is there."""
+
+    def take(self, of: Callable[..., Any]) -> None:
+        """Compute with another function from now on."""
+        self._of = of
 
     def run(self, chunk: tuple[Any, ...]) -> Any:
         """Compute a chunk."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,7 +15,7 @@ from tna_onnx.graph.outputs import ClassOutput
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.progress import Progress
 
-__all__ = ["Runs", "score_model"]
+__all__ = ["Runs", "score_batches", "score_model"]
 
 
 class Runs(Protocol):
@@ -45,16 +46,33 @@ def score_model(
     scores = []
     predicted = []
     done = 0
-    labels = source.labels
-    for batch in source.batches(batch_size):
-        size = len(next(iter(batch.values())))
-        values = session.run([output.name], batch)[0]
+    for part, classes in score_batches(session, output, source, batch_size):
         # batch by batch: outputs of all samples are never in memory together
-        scores.append(_score(values, labels[done : done + size], output, source, done))
-        predicted.append(output.predicted(values))
-        done += size
+        scores.append(part)
+        predicted.append(classes)
+        done += len(part)
         progress("evaluate", done, len(source))
     return SampleScores.concatenate(scores).clustered(clusters_of(source)), np.concatenate(predicted)
+
+
+def score_batches(
+    session: Runs, output: ClassOutput, source: Source, batch_size: int, rows: slice | None = None
+) -> Iterator[tuple[SampleScores, NDArray[np.int64]]]:
+    """Yield what `score_model` joins, a batch at a time, of all samples or of those from one to another.
+
+    Raises:
+        DataError: an output of the wrong shape, or NaN or infinite values in it.
+    """
+    done = 0
+    batches = source.batches(batch_size)
+    if rows is not None:
+        done = rows.start
+        batches = source.batches(batch_size, np.arange(rows.start, rows.stop))
+    for batch in batches:
+        size = len(next(iter(batch.values())))
+        values = session.run([output.name], batch)[0]
+        yield _score(values, source.labels[done : done + size], output, source, done), output.predicted(values)
+        done += size
 
 
 def _score(

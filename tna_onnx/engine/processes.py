@@ -20,6 +20,8 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from tna_onnx.engine.protocol import S, T, add_neighbours
+from tna_onnx.engine.staying import Staying
+from tna_onnx.engine.threads import threads_of_workers
 from tna_onnx.engine.workers import LostWorker, attempted, map_on
 from tna_onnx.runtime import share_cores
 
@@ -44,19 +46,35 @@ class Processes:
         """Return of(*chunk_1) + of(*chunk_2) + ...; see `Engine`."""
         return add_neighbours(self.map_chunks(of, chunks))
 
+    @contextlib.contextmanager
+    def staying(self) -> Iterator[Staying]:
+        """Give an engine of the same processes that lasts for a block, and so do they."""
+        staying = Staying(lambda of: _Process(of, self.count), self.count)
+        try:
+            yield staying
+        finally:
+            staying.close()
+
 
 class _Process:
     """One process."""
 
+    fresh = True
+
     def __init__(self, of: Callable[..., Any], sharing: int) -> None:
+        self._sharing = sharing
         context = multiprocessing.get_context("spawn")
         self._theirs, self._ours = context.Pipe(duplex=False)
         self._pool = ProcessPoolExecutor(1, context, _begin, (of, sharing, self._theirs))
 
     def ready(self) -> Future[Any]:
         """Return a future that is done when the process is there; see `Worker`."""
-        with _no_interrupt():  # the first call starts the process
+        with _no_interrupt(), threads_of_workers(self._sharing):  # the first call starts the process
             return self._submit(os.getpid)
+
+    def take(self, of: Callable[..., Any]) -> Future[Any]:
+        """Give it another function; see `Reusable`."""
+        return self._submit(_take, of)
 
     def give(self, chunk: tuple[Any, ...]) -> Future[Any]:
         """Start on a chunk; see `Worker`."""
@@ -123,6 +141,10 @@ def _begin(of: Callable[..., Any], sharing: int, lifeline: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
     share_cores(sharing)
+    _take(of)
+
+
+def _take(of: Callable[..., Any]) -> None:
     _OF[:] = [of]
 
 

@@ -34,6 +34,9 @@ class LostWorker(Exception):
 class Worker(Protocol):
     """A process, here or elsewhere, that computes one chunk after the other. LostWorker is the end of a future too."""
 
+    fresh: bool
+    """Whether it was started for this call."""
+
     def ready(self) -> Future[Any]:
         """Return a future that is done when the worker is there."""
 
@@ -163,7 +166,7 @@ class _Crew:
             self.stillborn = 0
         except LostWorker as error:
             self._bury(worker)
-            self.stillborn += 1
+            self.stillborn += worker.fresh
             if self.stillborn == _ATTEMPTS:
                 raise DeviceError(f"workers end before their first chunk ({error})") from error
 

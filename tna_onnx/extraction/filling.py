@@ -9,25 +9,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx._version import __version__
-from tna_onnx.data import Source
 from tna_onnx.data.files import open_regular
 from tna_onnx.data.options import Data
-from tna_onnx.errors import DataError, DeviceError, UsageError
+from tna_onnx.errors import UsageError
+from tna_onnx.extraction.agreed import require_model, require_provider, require_samples_of, require_versions
 from tna_onnx.extraction.collect import Collector, session_for
-from tna_onnx.extraction.keys import labels_digest, model_key
-from tna_onnx.extraction.manifest import as_json, read_manifest
+from tna_onnx.extraction.manifest import read_manifest
 from tna_onnx.extraction.own_files import open_own
 from tna_onnx.extraction.sessions import OpenModel
 from tna_onnx.extraction.store import cannot_write, rows_checksum
@@ -36,13 +32,10 @@ from tna_onnx.graph.integers import opened_up
 from tna_onnx.graph.limits import ModelLimits
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.readout import Readout
-from tna_onnx.runtime import Device, runtime_version
+from tna_onnx.runtime import Device
 from tna_onnx.runtime.session import CUDA
 
-__all__ = ["ChunkFiller", "Column", "Filled", "versions"]
-
-# Libraries that decide on the values of samples and features.
-_LIBRARIES = ("h5py", "numpy", "pillow", "pyarrow", "tokenizers")
+__all__ = ["ChunkFiller", "Column", "Filled"]
 
 
 @dataclass(frozen=True)
@@ -119,7 +112,7 @@ class ChunkFiller:
             DeviceError: it has other versions of libraries, or another device.
         """
         if self._collector is None:
-            self._check_versions()
+            require_versions(self.versions)
             self._check_store()
             self._collector = self._open()
         rows = slice(place * self.chunk, min((place + 1) * self.chunk, self.samples))
@@ -156,47 +149,21 @@ class ChunkFiller:
         model = load_model(self.model, self.limits)
         if self.opened:
             model = opened_up(model)
-        if model.path and not model_key(model).items() <= self.key.items():
-            raise UsageError(f"{model.name}: is another file on a worker than on the driver; give all the same one")
+        require_model(model, self.key)
         opened = OpenModel(model, self.readout, self.device)
         source = self.data.open(opened.inputs, self.readout.n_classes, self.class_names)
-        self._check_samples(source)
+        require_samples_of(source, self.key)
         session = session_for(opened, self.tensors, source, {})
         provider = session.provider if session else "none"
-        if provider != self.key["provider"]:
-            raise DeviceError(
-                f"a worker runs the model on {provider}, the driver on {self.key['provider']}; use machines of one kind"
-            )
+        require_provider(provider, str(self.key["provider"]))
         collector = Collector(opened, self.readout, source, int(self.key["batch_size"]), self.tensors, session)
         collector.has_row.update(self.has_row)
         return collector
-
-    def _check_versions(self) -> None:
-        here = versions()
-        for name in sorted({*here, *self.versions}):
-            own, wanted = here.get(name, "none"), self.versions.get(name, "none")
-            if own != wanted:
-                raise DeviceError(f"a worker has {name} {own}, the driver {wanted}; install the same on all machines")
 
     def _check_store(self) -> None:
         manifest = read_manifest(self.folder)
         if manifest is None or manifest["key"] != self.key:
             raise UsageError(f"{self.folder}: a worker does not see this store; put --cache on a disk that all share")
-
-    def _check_samples(self, source: Source) -> None:
-        # a digest of all data would take as long as the work; these two tell another list of samples
-        same = labels_digest(source.labels) == self.key["labels_sha256"]
-        if not same or as_json({"recipe": source.recipe()})["recipe"] != self.key["recipe"]:
-            raise DataError(f"{source.describe()}: are other samples on a worker than on the driver; give all the same")
-
-
-def versions() -> dict[str, str]:
-    """Return the versions that have to be the same everywhere, by name; of libraries only those that are there."""
-    found = {"tna-onnx": __version__, "onnxruntime": runtime_version()}
-    for name in _LIBRARIES:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found
 
 
 class _RowFile:

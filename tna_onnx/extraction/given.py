@@ -34,7 +34,7 @@ from tna_onnx.graph.nodes import PREFIX
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.runtime import Device, Session, open_session
 
-__all__ = ["Runner", "Samples", "open_samples"]
+__all__ = ["Runner", "Samples", "is_store", "open_samples"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,11 +45,13 @@ class Samples:
         source: the samples.
         readout: what is to be calibrated: without a head where logits were given.
         given: tensors that the samples hold, with their dtypes; empty where they are the model's inputs.
+        store: folder of the feature store that they are, if they are one.
     """
 
     source: Source
     readout: Readout
     given: Mapping[str, np.dtype[Any]] = field(default_factory=dict)
+    store: Path | None = None
 
     @property
     def form(self) -> str:
@@ -108,6 +110,12 @@ class Runner:
         return self._session.run(outputs, {self._names[name]: array for name, array in batch.items()})
 
 
+def is_store(data: Data) -> bool:
+    """Whether samples are named by the folder of a feature store."""
+    path = data.samples
+    return isinstance(path, (str, Path)) and data.format is None and bool(find_stores(Path(path)))
+
+
 def open_samples(opened: OpenModel, data: Data, names: tuple[str, ...] | None) -> Samples:
     """Open samples: a feature store, features or logits in arrays, or data for the model's inputs.
 
@@ -138,7 +146,7 @@ def open_samples(opened: OpenModel, data: Data, names: tuple[str, ...] | None) -
         n_features = readout.n_features if isinstance(readout, Head) else readout.n_classes
         source = data.open(opened.inputs, readout.n_classes, names, several=True, n_features=n_features)
         return Samples(source, readout)
-    if isinstance(path, (str, Path)) and data.format is None and find_stores(Path(path)):
+    if is_store(data):
         # two sets of labels could contradict each other
         if data.labels is not None:
             raise UsageError(f"{path}: the feature store has its own labels; leave --labels out")
@@ -201,7 +209,8 @@ def _stored(model: Model, readout: Readout, folder: Path, data: Data, names: tup
         )
     values = {kind: stored.arrays["features"]}
     values.update({name: stored.arrays[f"beside_{k}"] for k, name in enumerate(beside)})
-    return _enter(readout, values, stored.labels, kind, data, names, f"feature store {stored.folder.name}")
+    entered = _enter(readout, values, stored.labels, kind, data, names, f"feature store {stored.folder.name}")
+    return replace(entered, store=stored.folder)
 
 
 # Operators that number samples: what they give one sample depends on the others.

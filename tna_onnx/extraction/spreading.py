@@ -15,8 +15,9 @@ from tna_onnx.data import Source
 from tna_onnx.data.options import Data
 from tna_onnx.data.urls import is_url, local_path
 from tna_onnx.errors import UsageError
+from tna_onnx.extraction.agreed import versions
 from tna_onnx.extraction.collect import Collector, session_for
-from tna_onnx.extraction.filling import ChunkFiller, Column, Filled, versions
+from tna_onnx.extraction.filling import ChunkFiller, Column, Filled
 from tna_onnx.extraction.sessions import OpenModel
 from tna_onnx.extraction.store import DiskStore, open_store
 from tna_onnx.extraction.table import FeatureTable

@@ -35,7 +35,7 @@ from tna_onnx.extraction.manifest import MANIFEST, as_json, json_digest, read_ma
 from tna_onnx.extraction.mapped import allocate, release
 from tna_onnx.extraction.own_files import make_folder, open_own
 
-__all__ = ["LABELS", "DiskStore", "cannot_write", "open_store", "rows_checksum"]
+__all__ = ["LABELS", "DiskStore", "cannot_write", "chunk_size", "open_store", "rows_checksum"]
 
 LABELS = "labels.npy"
 
@@ -239,8 +239,7 @@ def open_store(cache: Path, key: Mapping[str, Any], labels: NDArray[np.int64], b
     """
     plain_key = as_json(key)
     folder = cache / json_digest(plain_key)[:16]  # the manifest has the whole key (rule 3)
-    chunk = batch_size * max(1, _CHUNK // batch_size)  # whole batches, as a resumed run makes them
-    store = DiskStore(folder, plain_key, len(labels), chunk)
+    store = DiskStore(folder, plain_key, len(labels), chunk_size(batch_size))
     with contextlib.ExitStack() as stack:
         try:
             make_folder(folder)  # rule 6
@@ -253,6 +252,11 @@ def open_store(cache: Path, key: Mapping[str, Any], labels: NDArray[np.int64], b
         except OSError as error:
             raise cannot_write(folder, error) from error
         yield store
+
+
+def chunk_size(batch_size: int) -> int:
+    """Return the samples per chunk: whole batches, as a resumed run makes them."""
+    return batch_size * max(1, _CHUNK // batch_size)
 
 
 def cannot_write(folder: Path, error: OSError) -> UsageError:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from tna_onnx.extraction.keys import N_LABELS, labels_digest
 from tna_onnx.extraction.manifest import MANIFEST, as_json, read_manifest
 from tna_onnx.extraction.store import LABELS, DiskStore
 
-__all__ = ["StoredFeatures", "begun_batch_size", "find_stores", "read_stored"]
+__all__ = ["StoredFeatures", "begun_batch_size", "find_stores", "read_labels", "read_stored"]
 
 _NPY_HEADER = 4096  # bytes: more than the header of a `.npy` file has
 
@@ -62,45 +62,62 @@ def read_stored(folder: Path) -> StoredFeatures:
     store = DiskStore(place, manifest["key"], manifest["samples"], manifest["chunk"])
     try:
         store.restore("r")
-        # The values are the last bytes of the .npy file. Its header says nothing new, and a damaged one is not parsed.
-        with open_regular(place / LABELS, follow=False) as file:
-            labels = _last_values(file, _labels_shape(store))
+        labels = _last_values(place, _labels_shape(manifest))
     except (OSError, ValueError) as error:
         raise DataError(f"{place}: the feature store cannot be read ({error}); collect the features again") from error
     if store.done < store.samples:
         reason = "; ".join(store.notes) or f"{store.done:,} of {store.samples:,} samples are there"
         raise DataError(f"{place}: the feature store is not complete: {reason}; collect the features again")
-    # labels have a file of their own, which the checksums of chunks leave out
-    if len(labels) != store.samples or labels_digest(labels) != store.key.get("labels_sha256"):
-        raise DataError(f"{place}: {LABELS} does not belong to this store; collect the features again")
+    _require_own(place, labels, manifest)
     return StoredFeatures(place, store.key, store.arrays, labels.astype(np.int64))
 
 
-def _labels_shape(store: DiskStore) -> tuple[int, ...]:
+def read_labels(folder: Path, manifest: Mapping[str, Any]) -> NDArray[np.int64]:
+    """Return the labels of a store, (N,); of several a sample, (N, C).
+
+    Raises:
+        OSError: they cannot be read.
+        ValueError: there are too few.
+        DataError: they are those of another store.
+    """
+    labels = _last_values(folder, _labels_shape(manifest))
+    _require_own(folder, labels, manifest)
+    return labels.astype(np.int64)
+
+
+def _labels_shape(manifest: Mapping[str, Any]) -> tuple[int, ...]:
     """Return the shape of a store's labels.
 
     Raises:
         ValueError: the manifest says something that is none.
     """
-    each = store.key.get(N_LABELS)
+    each = manifest["key"].get(N_LABELS)
     if each is None:
-        return (store.samples,)
+        return (manifest["samples"],)
     if type(each) is not int or each < 1:
         raise ValueError(f"{N_LABELS} is {each!r}")
-    return store.samples, each
+    return manifest["samples"], each
 
 
-def _last_values(file: BinaryIO, shape: tuple[int, ...]) -> NDArray[np.int64]:
-    """Read the last int64 of a file.
+def _last_values(folder: Path, shape: tuple[int, ...]) -> NDArray[Any]:
+    """Read the last int64 of the labels.
 
     Raises:
         ValueError: there are fewer.
     """
     size = 8 * math.prod(shape)
-    # before memory is taken for what a manifest says
-    if os.fstat(file.fileno()).st_size < size:
-        raise ValueError(f"{LABELS} is too short")
-    return np.frombuffer(file.read(size + _NPY_HEADER)[-size:], "<i8").reshape(shape)
+    # The values are the last bytes of the .npy file. Its header says nothing new, and a damaged one is not parsed.
+    with open_regular(folder / LABELS, follow=False) as file:
+        # before memory is taken for what a manifest says
+        if os.fstat(file.fileno()).st_size < size:
+            raise ValueError(f"{LABELS} is too short")
+        return np.frombuffer(file.read(size + _NPY_HEADER)[-size:], "<i8").reshape(shape)
+
+
+def _require_own(folder: Path, labels: NDArray[Any], manifest: Mapping[str, Any]) -> None:
+    # labels have a file of their own, which the checksums of chunks leave out
+    if len(labels) != manifest["samples"] or labels_digest(labels) != manifest["key"].get("labels_sha256"):
+        raise DataError(f"{folder}: {LABELS} does not belong to this store; collect the features again")
 
 
 def find_stores(folder: Path) -> list[Path]:

@@ -22,7 +22,7 @@ from tna_onnx.progress import Progress
 from tna_onnx.results.guarding import Decisions, Detection
 from tna_onnx.runtime import Session
 
-__all__ = ["guards_of", "require_outlier_score", "score_guarded"]
+__all__ = ["guards_about", "guards_of", "require_outlier_score", "score_guarded"]
 
 _ROLES = (*ADDITIONS, "ood_alarm")
 
@@ -37,6 +37,12 @@ def guards_of(model: Model) -> dict[str, str]:
     except (ValueError, AttributeError, RecursionError):  # not written by this tool
         return {}
     return decision_outputs(model, {role: f"{prefix}{role}" for role in _ROLES})
+
+
+def guards_about(model: Model, output: ClassOutput) -> dict[str, str]:
+    """Return those that are about the classes of an output: decisions of another head say nothing of its labels."""
+    about = provenance(model).get("output")
+    return guards_of(model) if about in (None, output.name) else {}
 
 
 def require_outlier_score(models: Iterable[Model]) -> None:
@@ -82,9 +88,7 @@ def score_guarded(
     Raises:
         DataError: an output of the wrong shape, or NaN or infinite values in it.
     """
-    about = provenance(model).get("output")
-    # decisions about another head's output say nothing of these labels
-    guards = guards_of(model) if about in (None, output.name) else {}
+    guards = guards_about(model, output)
     if not guards:
         scores, predicted = score_model(session, output, source, batch_size, progress)
         return scores, predicted, None

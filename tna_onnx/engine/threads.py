@@ -1,0 +1,50 @@
+"""Threads of linear algebra in a worker: its share of the cores, and the same last bits as the process that sent it.
+
+OpenBLAS cuts the sums of a product in other places with one thread than with several, and in the same places with any
+number of several. So a worker has one thread where its driver has one, and else at least two.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+from tna_onnx.runtime import allowed_cores
+
+__all__ = ["threads_of_workers", "worker_threads"]
+
+# Read by OpenBLAS, by what runs on OpenMP, and by MKL, when they are loaded.
+_NAMES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+def worker_threads(sharing: int) -> dict[str, str]:
+    """Return environment variables of a worker that shares this machine with others, `sharing` of them in all.
+
+    What the user has set is passed on as it is.
+    """
+    told = {name: os.environ[name] for name in _NAMES if name in os.environ}
+    if told:
+        return told
+    cores = _cores_of_libraries()
+    threads = 1 if cores == 1 else max(2, allowed_cores() // sharing)
+    return dict.fromkeys(_NAMES, str(threads))
+
+
+@contextlib.contextmanager
+def threads_of_workers(sharing: int) -> Iterator[None]:
+    """Start processes in a block with the threads of a worker."""
+    new = {name: value for name, value in worker_threads(sharing).items() if name not in os.environ}
+    os.environ.update(new)
+    try:
+        yield
+    finally:
+        for name in new:
+            del os.environ[name]
+
+
+def _cores_of_libraries() -> int:
+    """Return the cores that the libraries see: they know of processors, and nothing of a container's share of them."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
