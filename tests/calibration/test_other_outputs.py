@@ -15,7 +15,7 @@ from tests.conftest import Small
 from tna_onnx.calibration.other_outputs import check_other_outputs, relation
 from tna_onnx.calibration.task import Task
 from tna_onnx.errors import CheckFailed
-from tna_onnx.extraction.given import Runner
+from tna_onnx.extraction.runner import Runner
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.runtime import open_session
 

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import logging
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tna_onnx.api.arguments import data_of, held_out_of, limits_of, model_options_of, refuse_unknown
 from tna_onnx.api.shown import ProgressWord, check_targets, kept, shown
 from tna_onnx.api.words import EvaluateWords, Unpack
 from tna_onnx.calibration.decided import decided_on, decided_thresholds
 from tna_onnx.calibration.leaks import Told
+from tna_onnx.data import InputSpec, Source
 from tna_onnx.data.digest import sample_form
 from tna_onnx.data.images.notes import preprocessing_notes
+from tna_onnx.data.options import Data
 from tna_onnx.data.source import require_samples
 from tna_onnx.data.suspicion import warnings_of
 from tna_onnx.engine.scoring import scorers_on
@@ -22,18 +29,21 @@ from tna_onnx.extraction.isolated import open_source
 from tna_onnx.extraction.sessions import in_rows, input_specs, open_model
 from tna_onnx.extraction.words import BatchSize
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.options import ModelSource
+from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.graph.outputs import ClassOutput, class_output
 from tna_onnx.guarding.reading import guards_about, require_outlier_score, score_guarded
 from tna_onnx.guarding.unknown import open_unknown
 from tna_onnx.numerics.checks import check_numbers
 from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.numerics.reliability import Bins
+from tna_onnx.numerics.stats import SampleScores
+from tna_onnx.progress import Progress
 from tna_onnx.results.bin_free import BinFree
 from tna_onnx.results.evaluation import Evaluation
-from tna_onnx.results.gates import GateMissed
+from tna_onnx.results.gates import GateMissed, Gates
+from tna_onnx.results.guarding import Decisions
 from tna_onnx.results.label_metrics import LabelMetrics
-from tna_onnx.runtime import parse_device
+from tna_onnx.runtime import Device, Session, parse_device
 
 __all__ = ["evaluate"]
 
@@ -84,69 +94,129 @@ def evaluate(
     gates = limits_of(words)
     check_batch_size(batch_size)
     check_targets(json)
-    options = model_options_of(words)
     labelled = data_of(data, words)
     workers = scorers_on(engine, labelled)
-    loaded = open_source(model, options)
-    output = class_output(loaded, options.head, options.output_name, options.output_kind)
+    opened = _open(model, labelled, model_options_of(words), parse_device(device), batch_size, bins)
     if workers is not None:
-        _require_scores_alone(loaded, output, engine)
-    session = in_rows(open_model(loaded, parse_device(device)), output, loaded.name)
-    names = labelled.class_names(loaded.metadata, output.labels, output.n_classes)
-    inputs = input_specs(session)
-    source = labelled.open(inputs, output.n_classes, names, several=output.several, multi_label=output.multi_label)
-    require_samples(source, bins)
-    size = choose_batch_size(batch_size, session, [output.name], source)
-    apart = held_out_of(ood_data, labelled, {})
-    unknown = None
-    if apart is not None:
-        require_outlier_score([loaded])
-        unknown = open_unknown(apart, inputs, source)
-    _log.info("open: %s, provider %s", loaded.name, session.provider)
-    _log.debug("open: output %s (%s), samples per run: %d", output.name, output.kind, size)
-    _log.info("data: %s", source.describe())
-    told = Told(source, sample_form(source))
-    gave_thresholds = decided_thresholds(loaded, told, labelled.limits)
-    fresh = None if gave_thresholds is None else not gave_thresholds
+        _require_scores_alone(opened.model, opened.output, engine)
+    unknown = _open_unknown(opened, held_out_of(ood_data, labelled, {}))
     with shown(progress) as advance:
         if workers is None:
-            scores, predicted, decisions = score_guarded(
-                session, loaded, output, source, size, advance, unknown=unknown, fresh=fresh
-            )
+            scores, predicted, decisions = _scored(opened, labelled, unknown, advance)
         else:
-            where = parse_device(device)
-            scores, predicted = workers.score(loaded, where, output, source, names, session.provider, size, advance)
+            scores, predicted = workers.score(
+                opened.model,
+                parse_device(device),
+                opened.output,
+                opened.source,
+                opened.names,
+                opened.session.provider,
+                opened.batch_size,
+                advance,
+            )
             decisions = None
-    suspicion = labelled.check(predicted, source.labels, names, output.n_classes)
-    metrics = Metrics.of(scores, bins)
-    together = scores.pooled()
-    evaluation = Evaluation(
-        model=loaded.name,
-        model_sha256=loaded.sha256,
-        output=output.name,
-        output_kind=output.kind,
-        data=source.describe(),
-        metrics=metrics,
-        reliability=Bins.of(together.confidence, together.hit, bins),
-        bin_free=BinFree.of(scores, bins),
-        preprocessing=source.recipe(),
-        provider=session.provider,
-        notes=(
-            *batch_size_notes(batch_size, size),
-            *warnings_of(suspicion, names),
-            *preprocessing_notes(source, inputs, labelled.preprocessing),
-            *decided_on(loaded, told, labelled.limits),
-        ),
-        missed=gates.limits_missed(metrics, ""),
-        decisions=decisions,
-        labels=LabelMetrics.of(scores, None, bins, names),
-    )
-    _log.info("done: %s samples", f"{metrics.n:,}")
+    suspicion = labelled.check(predicted, opened.source.labels, opened.names, opened.output.n_classes)
+    notes = (*batch_size_notes(batch_size, opened.batch_size), *warnings_of(suspicion, opened.names))
+    evaluation = _evaluation(opened, labelled, scores, decisions, bins, gates, notes)
+    _log.info("done: %s samples", f"{evaluation.metrics.n:,}")
     kept(json, evaluation)
     # with the whole result: the command line prints it before it exits
     if evaluation.missed:
         raise GateMissed(evaluation)
     return evaluation
+
+
+@dataclass(frozen=True, eq=False)
+class _Opened:
+    """A model with a session, and the samples that it is measured on."""
+
+    model: Model
+    output: ClassOutput
+    session: Session
+    inputs: tuple[InputSpec, ...]
+    names: tuple[str, ...] | None
+    source: Source
+    batch_size: int
+
+    @functools.cached_property
+    def told(self) -> Told:
+        """What tells these samples from others."""
+        return Told(self.source, sample_form(self.source))
+
+
+def _open(
+    given: ModelSource, data: Data, options: ModelOptions, device: Device, batch_size: BatchSize, bins: int
+) -> _Opened:
+    model = open_source(given, options)
+    output = class_output(model, options.head, options.output_name, options.output_kind)
+    session = in_rows(open_model(model, device), output, model.name)
+    names = data.class_names(model.metadata, output.labels, output.n_classes)
+    inputs = input_specs(session)
+    source = data.open(inputs, output.n_classes, names, several=output.several, multi_label=output.multi_label)
+    require_samples(source, bins)
+    size = choose_batch_size(batch_size, session, [output.name], source)
+    _log.info("open: %s, provider %s", model.name, session.provider)
+    _log.debug("open: output %s (%s), samples per run: %d", output.name, output.kind, size)
+    _log.info("data: %s", source.describe())
+    return _Opened(model, output, session, inputs, names, source, size)
+
+
+def _open_unknown(opened: _Opened, data: Data | None) -> Source | None:
+    """Open the samples that a guarded model should not know."""
+    if data is None:
+        return None
+    require_outlier_score([opened.model])
+    return open_unknown(data, opened.inputs, opened.source)
+
+
+def _scored(
+    opened: _Opened, data: Data, unknown: Source | None, progress: Progress
+) -> tuple[SampleScores, NDArray[np.int64], Decisions | None]:
+    gave_thresholds = decided_thresholds(opened.model, opened.told, data.limits)
+    return score_guarded(
+        opened.session,
+        opened.model,
+        opened.output,
+        opened.source,
+        opened.batch_size,
+        progress,
+        unknown=unknown,
+        fresh=None if gave_thresholds is None else not gave_thresholds,
+    )
+
+
+def _evaluation(
+    opened: _Opened,
+    data: Data,
+    scores: SampleScores,
+    decisions: Decisions | None,
+    bins: int,
+    gates: Gates,
+    notes: tuple[str, ...],
+) -> Evaluation:
+    source = opened.source
+    metrics = Metrics.of(scores, bins)
+    together = scores.pooled()
+    return Evaluation(
+        model=opened.model.name,
+        model_sha256=opened.model.sha256,
+        output=opened.output.name,
+        output_kind=opened.output.kind,
+        data=source.describe(),
+        metrics=metrics,
+        reliability=Bins.of(together.confidence, together.hit, bins),
+        bin_free=BinFree.of(scores, bins),
+        preprocessing=source.recipe(),
+        provider=opened.session.provider,
+        notes=(
+            *notes,
+            *preprocessing_notes(source, opened.inputs, data.preprocessing),
+            *decided_on(opened.model, opened.told, data.limits),
+        ),
+        missed=gates.limits_missed(metrics, ""),
+        decisions=decisions,
+        labels=LabelMetrics.of(scores, None, bins, opened.names),
+    )
 
 
 def _require_scores_alone(model: Model, output: ClassOutput, engine: str) -> None:

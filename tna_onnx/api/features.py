@@ -10,6 +10,7 @@ import numpy as np
 from tna_onnx.api.arguments import data_of, model_options_of, refuse_unknown
 from tna_onnx.api.shown import ProgressWord, check_targets, kept, shown
 from tna_onnx.api.words import DataModelWords, Unpack
+from tna_onnx.data import Source
 from tna_onnx.data.images.notes import preprocessing_notes
 from tna_onnx.data.suspicion import warnings_of
 from tna_onnx.engine.collecting import spread_on
@@ -23,6 +24,7 @@ from tna_onnx.extraction.opened_check import opened_notes
 from tna_onnx.extraction.sessions import OpenModel
 from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.extraction.words import BatchSize
+from tna_onnx.graph.load import Model
 from tna_onnx.graph.options import ModelSource
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.scores import find_readout
@@ -79,10 +81,7 @@ def features(
     where = parse_device(device)
     loaded = open_source(model, options)
     readout = find_readout(loaded, options.head, options.output_name, options.output_kind)
-    if readout.several:  # a store does not say which rows are of one sample
-        raise UsageError(f"{loaded.name}: features of several predictions a sample are not kept on disk")
-    if readout.multi_label and spread is not None:
-        raise UsageError(f"samples with several labels are collected in this process; leave --engine {engine} out")
+    _check_kind(loaded, readout, engine)
     opened = OpenModel(loaded, readout, where)
     names = labelled.class_names(loaded.metadata, readout.labels, readout.n_classes)
     samples = open_samples(opened, labelled, names)
@@ -105,26 +104,40 @@ def features(
             table = spread.collect(opened, probed.readout, source, names, size, advance, Path(cache))
     suspicion = labelled.check(_predicted(table, probed.readout), source.labels, names, readout.n_classes)
     about_images = preprocessing_notes(source, opened.inputs, labelled.preprocessing)
-    result = Collection(
-        model=loaded.name,
-        model_sha256=loaded.sha256,
+    notes = (*table.resumed, *batch_size_notes(batch_size, size), *integers, *warnings_of(suspicion, names))
+    return kept(json, _collection(opened, table, source, (*notes, *about_images)))
+
+
+def _check_kind(model: Model, readout: Readout, engine: str) -> None:
+    """Refuse what a store, or a worker, cannot hold.
+
+    Raises:
+        UsageError: such a model.
+    """
+    if readout.several:  # a store does not say which rows are of one sample
+        raise UsageError(f"{model.name}: features of several predictions a sample are not kept on disk")
+    if readout.multi_label and engine != "local":
+        raise UsageError(f"samples with several labels are collected in this process; leave --engine {engine} out")
+
+
+def _collection(opened: OpenModel, table: FeatureTable, source: Source, notes: tuple[str, ...]) -> Collection:
+    readout = opened.readout
+    head, tensor = "", readout.logits
+    if isinstance(readout, Head):
+        head, tensor = readout.node, readout.features
+    return Collection(
+        model=opened.model.name,
+        model_sha256=opened.model.sha256,
         data=source.describe(),
-        head=readout.node if isinstance(readout, Head) else "",
-        tensor=readout.features if isinstance(readout, Head) else readout.logits,
+        head=head,
+        tensor=tensor,
         shape=table.features.shape,
         dtype=table.features.dtype.name,
         folder=str(table.folder),
-        notes=(
-            *table.resumed,
-            *batch_size_notes(batch_size, size),
-            *integers,
-            *warnings_of(suspicion, names),
-            *about_images,
-        ),
+        notes=notes,
         preprocessing=source.recipe(),
-        provider=session.provider,
+        provider=opened.session.provider,
     )
-    return kept(json, result)
 
 
 def _predicted(table: FeatureTable, readout: Readout) -> NDArray[np.int64]:

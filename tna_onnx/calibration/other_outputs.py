@@ -18,7 +18,7 @@ from tna_onnx.calibration.task import Collected, Task
 from tna_onnx.data import Batch
 from tna_onnx.engine.outputs import Runs
 from tna_onnx.errors import CheckFailed
-from tna_onnx.extraction.given import Runner
+from tna_onnx.extraction.runner import Runner
 from tna_onnx.extraction.sessions import in_rows, open_model
 from tna_onnx.graph.outputs import tensor_outputs
 from tna_onnx.numerics.ops import sigmoid, softmax

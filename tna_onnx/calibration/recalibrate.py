@@ -92,9 +92,7 @@ def _recalibrate(job: Job, task: Task, started: Started, progress: Progress, fin
             job.turn.check_others(task, path, checked)
         _log.info("check: %s samples, largest |p - p'| %.1e", f"{verification.samples:,}", verification.max_difference)
         # these are there already, where the checked samples are those of the report
-        after = shipped
-        if task.shown is not checked:
-            after = writing.shipped(outcome, task.shown)
+        after = shipped if task.shown is checked else writing.shipped(outcome, task.shown)
         compared = compare_heads(task, strategy, outcome, job.settings, after, progress)
         _log.info("compare: %s samples, %s", f"{compared.comparison.before.n:,}", compared.comparison.how)
         details = None

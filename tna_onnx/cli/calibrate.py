@@ -7,12 +7,11 @@ from typing import Any
 
 import click
 
-from tna_onnx.cli.channels import complain
 from tna_onnx.cli.command import Command
 from tna_onnx.cli.config import config_options, setting_sources
 from tna_onnx.cli.decision_options import add_option, level_options, ood_data_option
 from tna_onnx.cli.extras import Extras, extra_options
-from tna_onnx.cli.gates import change_options, limit_options, run_gated
+from tna_onnx.cli.gates import change_options, finish_gated, limit_options, run_gated
 from tna_onnx.cli.heads import calibrate_several, require_plain
 from tna_onnx.cli.options import (
     bins_option,
@@ -30,7 +29,6 @@ from tna_onnx.cli.positional import data_argument
 from tna_onnx.cli.preprocessing import preprocessing_options, take_recipe
 from tna_onnx.cli.search_options import search_options, take_protocol
 from tna_onnx.cli.written import watch
-from tna_onnx.errors import CheckFailed, ResultError
 
 __all__ = ["calibrate"]
 
@@ -123,7 +121,7 @@ def calibrate(
       tna-onnx calibrate model.onnx data/ --eval heldout/ -o model.tna.onnx
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
     from tna_onnx.api.calibrate import calibrate as run  # noqa: PLC0415 - NumPy loads only when a command runs
-    from tna_onnx.cli.show import finish, json_step, page_step, ready  # noqa: PLC0415
+    from tna_onnx.cli.show import json_step, page_step, ready  # noqa: PLC0415
     from tna_onnx.render.progress import progress_shown  # noqa: PLC0415
     from tna_onnx.render.text import report_text  # noqa: PLC0415
 
@@ -139,7 +137,7 @@ def calibrate(
     ready()
     output = Path(arguments["output"]) if arguments["output"] else default_output(arguments["model"])
     # Looked at before the work: afterwards it could not be told from a file that this run wrote.
-    earlier = output is not None and output.is_file() and not arguments["dry_run"]
+    earlier = output if output is not None and output.is_file() and not arguments["dry_run"] else None
     # the last step before the work: what changes from here on was written by this run
     watch([output, json_file, details], arguments["cache"])
     if isinstance(arguments["head"], tuple):
@@ -155,17 +153,7 @@ def calibrate(
         page_step(details, lambda: _page(report)),
         *extras.steps(report, details),
     ]
-    try:
-        finish(report_text(report, plot=plot), steps, quiet or json_file == "-", report.output)
-    except ResultError as error:
-        if not missed:
-            raise
-        complain(f"Error: {error}")  # the missed gate is raised below: it decides on the exit code
-    # an older file at the output's path could be taken for the result
-    if missed and earlier:
-        raise CheckFailed(f"{missed}; the earlier {output} is unchanged")
-    if missed:
-        raise missed
+    finish_gated(report_text(report, plot=plot), steps, quiet or json_file == "-", report.output, missed, earlier)
 
 
 def _check_paths(json_file: str | None, page: str | None, extras: Extras, arguments: dict[str, Any]) -> None:

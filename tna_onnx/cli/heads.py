@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tna_onnx.cli.channels import complain
 from tna_onnx.cli.config import setting_sources
-from tna_onnx.cli.gates import run_gated
-from tna_onnx.errors import CheckFailed, ResultError, UsageError
+from tna_onnx.cli.gates import finish_gated, run_gated
+from tna_onnx.errors import UsageError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tna_onnx.cli.extras import Extras
 
 __all__ = ["calibrate_several", "require_plain"]
@@ -50,7 +51,7 @@ def calibrate_several(
     *,
     quiet: bool,
     plot: bool,
-    earlier: bool,
+    earlier: Path | None,
     arguments: dict[str, Any],
 ) -> None:
     """Recalibrate several heads, and write a report on each.
@@ -62,7 +63,7 @@ def calibrate_several(
         recipe: of images.
         quiet: print nothing.
         plot: print the reliability diagrams.
-        earlier: a file was at the path of the output before.
+        earlier: path of the output, if a file was there before.
         arguments: of the command.
 
     Raises:
@@ -70,7 +71,7 @@ def calibrate_several(
     """
     from tna_onnx.api.calibrate_heads import calibrate_heads as run  # noqa: PLC0415 - NumPy loads only when needed
     from tna_onnx.api.words import SearchWords  # noqa: PLC0415
-    from tna_onnx.cli.show import finish, json_step, page_step  # noqa: PLC0415
+    from tna_onnx.cli.show import json_step, page_step  # noqa: PLC0415
     from tna_onnx.render.heads_text import heads_text  # noqa: PLC0415
     from tna_onnx.render.progress import progress_shown  # noqa: PLC0415
 
@@ -83,16 +84,7 @@ def calibrate_several(
     steps = [json_step(json_file, result), page_step(page, lambda: _page(result))]
     for output, folder in result.folders.items():
         steps += extras.within(folder).steps(result.heads[output], page, output)
-    try:
-        finish(heads_text(result, plot=plot), steps, quiet or json_file == "-", result.output)
-    except ResultError as error:
-        if not missed:
-            raise
-        complain(f"Error: {error}")  # the missed gate is raised below: it decides on the exit code
-    if missed and earlier:
-        raise CheckFailed(f"{missed}; the earlier file is unchanged")
-    if missed:
-        raise missed
+    finish_gated(heads_text(result, plot=plot), steps, quiet or json_file == "-", result.output, missed, earlier)
 
 
 def _page(result: Any) -> str:

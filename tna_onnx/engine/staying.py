@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future
-from typing import Any, Protocol
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, runtime_checkable
 
 from tna_onnx.engine.protocol import S, T, add_neighbours
 from tna_onnx.engine.workers import Worker, map_on
@@ -54,6 +55,14 @@ class Staying:
         if self._free:
             return _Lent(self._free.pop(), of, self._free)
         return _Lent(self._start(of), None, self._free)
+
+
+@runtime_checkable
+class Spread(Protocol):
+    """An engine with workers of its own."""
+
+    def staying(self) -> AbstractContextManager[Staying]:
+        """Give an engine of the same workers that lasts for a block, and so do they."""
 
 
 class _Lent:

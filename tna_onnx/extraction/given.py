@@ -14,7 +14,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.data import Batch, InputSpec, Source, open_precomputed
+from tna_onnx.data import InputSpec, Source, open_precomputed
 from tna_onnx.data.digest import arrays_sha256, sample_form
 from tna_onnx.data.marked import LabelSource
 from tna_onnx.data.options import Data
@@ -24,6 +24,7 @@ from tna_onnx.data.urls import is_url, local_path
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction.keys import model_key
 from tna_onnx.extraction.mapped import ReadOnce
+from tna_onnx.extraction.runner import Runner
 from tna_onnx.extraction.sessions import OpenModel, in_rows, open_part
 from tna_onnx.extraction.stored import find_stores, read_stored
 from tna_onnx.graph.cut import cut_between
@@ -32,9 +33,9 @@ from tna_onnx.graph.limits import NO_MODEL_LIMITS
 from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.nodes import PREFIX
 from tna_onnx.graph.readout import Head, Readout
-from tna_onnx.runtime import Device, Session, open_session
+from tna_onnx.runtime import Device, open_session
 
-__all__ = ["Runner", "Samples", "is_store", "open_samples"]
+__all__ = ["Samples", "is_store", "open_samples"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,34 +83,6 @@ class Samples:
         return Runner(open_part(written, cut_between(written.proto, feeds, [output]), device), names)
 
 
-class Runner:
-    """A session whose inputs go by the samples' names; without one, an output is what the samples hold already."""
-
-    def __init__(self, session: Session | None, names: Mapping[str, str] | None = None) -> None:
-        self._session = session
-        self._names = names
-        self._closed = False
-
-    def close(self) -> None:
-        """Give back what the session holds; it runs nothing any more."""
-        self._session = None
-        self._closed = True
-
-    def run(self, outputs: list[str], batch: Batch) -> list[NDArray[Any]]:
-        """Run one batch.
-
-        Raises:
-            DataError: ONNX Runtime refuses the data.
-        """
-        if self._closed:
-            raise RuntimeError("a session that has been closed cannot run")
-        if self._session is None:
-            return [batch[name] for name in outputs]
-        if self._names is None:
-            return self._session.run(outputs, batch)
-        return self._session.run(outputs, {self._names[name]: array for name, array in batch.items()})
-
-
 def is_store(data: Data) -> bool:
     """Whether samples are named by the folder of a feature store."""
     path = data.samples
@@ -128,20 +101,10 @@ def open_samples(opened: OpenModel, data: Data, names: tuple[str, ...] | None) -
         UsageError, DataError: see `tna_onnx.data.open_source`; or the features do not belong to the model.
         UnsupportedModel, DeviceError: see `tna_onnx.runtime.open_session`.
     """
-    url = data.samples
-    # looked at, and opened, from one copy
-    if isinstance(url, str) and is_url(local_path(url)) and url.endswith(".npz"):
-        from tna_onnx.data.sources.remote import Copy  # noqa: PLC0415 - most data are no URL
-
-        copy = Copy(url, data.limits)
-        try:
-            samples = open_samples(opened, replace(data, samples=copy.path), names)
-        except (DataError, UsageError) as error:  # name what the user named
-            raise type(error)(str(error).replace(str(copy.path), url)) from error
-        copy.keep_for(samples.source)
-        return samples
-    readout = opened.readout
     path = data.samples
+    if isinstance(path, str) and is_url(local_path(path)) and path.endswith(".npz"):
+        return _from_url(opened, path, data, names)
+    readout = opened.readout
     if readout.several:
         n_features = readout.n_features if isinstance(readout, Head) else readout.n_classes
         source = data.open(opened.inputs, readout.n_classes, names, several=True, n_features=n_features)
@@ -169,6 +132,19 @@ def open_samples(opened: OpenModel, data: Data, names: tuple[str, ...] | None) -
             values: dict[str, NDArray[Any]] = {computed.kind: computed.values}
             return _enter(readout, values, computed.labels, computed.kind, data, names, computed.source.title)
     return Samples(data.open(specs, readout.n_classes, names, multi_label=readout.multi_label), readout)
+
+
+def _from_url(opened: OpenModel, url: str, data: Data, names: tuple[str, ...] | None) -> Samples:
+    """Open a single file that is looked at, and opened, from one copy."""
+    from tna_onnx.data.sources.remote import Copy  # noqa: PLC0415 - most data are no URL
+
+    copy = Copy(url, data.limits)
+    try:
+        samples = open_samples(opened, replace(data, samples=copy.path), names)
+    except (DataError, UsageError) as error:  # name what the user named
+        raise type(error)(str(error).replace(str(copy.path), url)) from error
+    copy.keep_for(samples.source)
+    return samples
 
 
 def _check_no_table(data: Data, readout: Readout, where: str) -> None:
