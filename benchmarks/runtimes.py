@@ -220,9 +220,9 @@ original plus 1e-3.
 In single samples `irova` magnifies what a conversion does to the logits, by its steep ramps; leaving the map out does
 not help, because the logits in front of it are off already. So where single probabilities matter, choose `ts` or
 `ets`, or convert to float16 first (onnxconverter-common) and recalibrate the result. `aar` multiplies features with a
-matrix that 8 bits cannot hold: leave the nodes named `tna_onnx` out of a quantisation (`nodes_to_exclude`). That does
-not help where the network in front loses much itself: its features are off, and the map reads these. Then quantise
-first and calibrate the result ([how](how-to/quantized.md)).
+matrix that 8 bits cannot hold. Dynamic quantisation leaves it in float; leave the nodes named `tna_onnx` out of a
+static one (`nodes_to_exclude`). Neither helps where the network in front loses much itself: its features are off, and
+the map reads these. Then quantise first and calibrate the result ([how](how-to/quantized.md)).
 
 ONNX Runtime's own float16 converter takes `node_block_list` too, but gives two casts one name where a tensor feeds two
 nodes of that list, and ONNX Runtime then refuses the file; onnxconverter-common does not.
