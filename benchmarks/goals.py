@@ -11,6 +11,7 @@ counts. Rows about memory and whole commands run in processes of their own.
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import resource
 import subprocess
@@ -226,14 +227,15 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--cifar10", type=Path, help="folder with calib/, test/ and the two networks")
     a = parser.parse_args()
-    rows = [row for name in a.only.split(",") for row in PARTS[name](a.turns)]
+    parts = [PARTS[name](a.turns) for name in a.only.split(",")]
     if a.cifar10:
-        rows += by_hand(a.turns, a.cifar10)
-    cells = (
-        [case, goal, f"{np.median(found):.2f} ({min(found):.2f} to {max(found):.2f})", words]
-        for case, goal, found, words in rows
-    )
-    print(markdown(["case", "goal", "median (range)", "what it was"], cells))
+        parts.append(by_hand(a.turns, a.cifar10))
+    print(markdown(["case", "goal", "median (range)", "what it was"], []), flush=True)
+    # each row when it is known: all of them take long
+    for case, goal, found, words in itertools.chain.from_iterable(parts):
+        print(
+            f"| {case} | {goal} | {np.median(found):.2f} ({min(found):.2f} to {max(found):.2f}) | {words} |", flush=True
+        )
 
 
 if __name__ == "__main__":
