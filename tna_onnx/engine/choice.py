@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from tna_onnx.engine import local
 from tna_onnx.engine.protocol import Engine
-from tna_onnx.engine.staying import Spread, Staying
+from tna_onnx.engine.staying import HasWorkers, Staying
 from tna_onnx.errors import UsageError
 from tna_onnx.runtime import allowed_cores
 
@@ -54,7 +54,7 @@ def staying(text: str) -> Iterator[Staying]:
         DeviceError: they cannot be reached.
     """
     engine = engine_of(text)
-    if not isinstance(engine, Spread):
+    if not isinstance(engine, HasWorkers):
         raise UsageError(f"engine '{text}' has no workers; expected processes:NUMBER, ray or ray:HOST:PORT")
     with engine.staying() as workers:
         yield workers

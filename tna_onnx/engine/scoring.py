@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.data import Source
 from tna_onnx.data.options import Data
-from tna_onnx.engine import local
-from tna_onnx.engine.choice import engine_of
+from tna_onnx.engine.collecting import reading_engine
 from tna_onnx.engine.outputs import score_batches
 from tna_onnx.engine.protocol import Engine
 from tna_onnx.extraction.agreed import (
@@ -31,7 +30,6 @@ from tna_onnx.extraction.agreed import (
 )
 from tna_onnx.extraction.keys import model_key
 from tna_onnx.extraction.sessions import input_specs, open_model
-from tna_onnx.extraction.spreading import require_openable
 from tna_onnx.extraction.store import chunk_size
 from tna_onnx.graph.in_memory import model_bytes
 from tna_onnx.graph.limits import ModelLimits
@@ -180,17 +178,6 @@ class ChunkScorer:
 
 
 def scorers_on(engine: str, data: Data) -> Scorers | None:
-    """Return how workers score a model on samples; None where this process does.
-
-    Args:
-        engine: as the command line has it.
-        data: the samples.
-
-    Raises:
-        UsageError: no such engine, or samples that workers cannot open by themselves.
-    """
-    chosen = engine_of(engine)
-    if chosen is local:
-        return None
-    require_openable(data, engine)
-    return Scorers(chosen, data)
+    """Return how workers score a model on samples; see `reading_engine`."""
+    chosen = reading_engine(engine, data)
+    return None if chosen is None else Scorers(chosen, data)

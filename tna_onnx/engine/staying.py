@@ -58,7 +58,7 @@ class Staying:
 
 
 @runtime_checkable
-class Spread(Protocol):
+class HasWorkers(Protocol):
     """An engine with workers of its own."""
 
     def staying(self) -> AbstractContextManager[Staying]:
