@@ -362,6 +362,8 @@ def test_a_page_and_figures_say_which_head(two: Model, tmp_path: Path) -> None:
     assert all(f"{100 * each['comparison']['after']['ece']:.2f}" in page for each in told["heads"].values())
     numbers = [gzip.decompress(base64.b64decode(packed)).decode() for packed in re.findall('base64,([^"]+)"', page)]
     assert [json.loads(text)["head"] for text in numbers] == ["colour_head", "shape_head"]
+    names = re.findall('download="([^"]*report.json.gz)"', page)
+    assert len({*names}) == len(CLASSES), names
     assert not [text for text in (page, *numbers) if ".tna-onnx-" in text]
     assert {path.name for path in (tmp_path / "f").iterdir()} == {*CLASSES}
     for name in CLASSES:
@@ -430,6 +432,16 @@ def test_one_store_is_no_data_for_two_heads(two: Model, tmp_path: Path) -> None:
     # nor where it is to judge, or to be compared with
     with pytest.raises(UsageError, match="of one head; several heads need the data"):
         tna_onnx.calibrate_heads(model, calib, eval=tmp_path / "cache", heads=["colour", "shape"], **PLAIN)
+
+
+def test_a_store_has_the_labels_of_its_own_head(two: Model, tmp_path: Path) -> None:
+    """Both heads read the same features, so the tensor's name alone does not tell."""
+    model, calib, _ = two
+    tna_onnx.features(model, calib, tmp_path / "cache", head="colour", label_column="colour")
+    settings = {**PLAIN, "output": tmp_path / "o.onnx"}
+    tna_onnx.calibrate(model, tmp_path / "cache", head="colour", **settings)
+    with pytest.raises(DataError, match=r"has the labels of head '.*', not of '.*'; choose the same --head"):
+        tna_onnx.calibrate(model, tmp_path / "cache", head="shape", overwrite=True, **settings)
 
 
 def test_training_features_are_those_of_each_head(tmp_path: Path) -> None:

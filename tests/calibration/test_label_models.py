@@ -450,11 +450,11 @@ REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "features": (
         ("features", "m.onnx", "--data", "calib.npz", "--cache", "store", "--engine", "processes:2"),
-        "samples with several labels are collected in this process",
+        "samples with several labels are computed in this process",
     ),
     "engine": (
         ("calibrate", "m.onnx", "--calib", "calib.npz", "--cache", "store", "--engine", "processes:2"),
-        "samples with several labels are collected in this process",
+        "samples with several labels are computed in this process",
     ),
     "platt": (("calibrate", "m.onnx", "--calib", "calib.npz", "--map", "platt"), "use --map ts, label-ts, label-platt"),
     "refit": (

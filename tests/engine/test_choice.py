@@ -1,5 +1,7 @@
 """`--engine`: what it takes, and what it refuses."""
 
+from typing import Any
+
 import pytest
 
 from tna_onnx.engine import local
@@ -16,9 +18,9 @@ def test_engines() -> None:
 
 
 @pytest.mark.parametrize(
-    "word", ["", "spark", "Local", "processes", "processes:", "processes:two", "processes:-1", "rays"]
+    "word", ["", "spark", "Local", "processes", "processes:", "processes:two", "processes:-1", "rays", None, 2, True]
 )
-def test_words_that_are_none(word: str) -> None:
+def test_words_that_are_none(word: Any) -> None:
     with pytest.raises(UsageError, match="expected local, processes:NUMBER, ray or ray:HOST:PORT"):
         engine_of(word)
 

@@ -248,7 +248,7 @@ def test_what_a_worker_checks(tmp_path: Path) -> None:
         return HeadLogits(table, weight, bias, engine=local, far=told).scores()
 
     with pytest.raises(DeviceError, match="a worker multiplies with other rounding than the driver"):
-        scores(probe="0")
+        scores(probe=replace(far.probe, digest="0"))
     with pytest.raises(UsageError, match="a worker does not see this store"):
         scores(shared=replace(far.shared, manifest="0"))
     with pytest.raises(UsageError, match="a worker does not see this store"):

@@ -17,7 +17,7 @@ from tna_onnx.extraction.sessions import OpenModel
 from tna_onnx.graph.difference import unexpected_differences
 from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import Model, load_model
-from tna_onnx.graph.readers import can_scale
+from tna_onnx.graph.readers import can_scale, require_no_other_readers
 from tna_onnx.graph.rewrite import rewrite
 from tna_onnx.runtime import Device
 
@@ -193,3 +193,29 @@ def _check_by_numbers(model: Model, folder: Path) -> None:
     opened = OpenModel(model, head, Device("cpu"))
     source = open_source(folder / "data.npz", opened.inputs, CLASSES, None)
     check_readout(opened, head, opened.session, source, 30)
+
+
+@pytest.mark.parametrize("other", ["output", "another head"])
+def test_an_expanded_bias_that_others_read_stays_as_it_is(other: str, tmp_path: Path) -> None:
+    outputs = {"expanded": "bias"}
+    b = Builder()
+    b.product("product")
+    b.node("Shape", "product", out="target")
+    b.node("Expand", b.store("bias", b.bias), "target", out="expanded")
+    b.node("Add", "product", "expanded", out="y")
+    if other == "another head":
+        b.node("Mul", "expanded", b.store("two", [2.0]), out="doubled")
+        outputs = {"doubled": "bias"}
+    sample = b.sample({"y": "logits", **outputs}, bias_scale=1.0)
+    model = sample.write(tmp_path)
+    head, x = choose_head(model, output="y"), sample.inputs(9)
+    assert can_scale(model, head)
+    require_no_other_readers(model, head, keeps_order=False)
+
+    halved = rewrite(model, head, head.weight / 2, bias_factor=0.5, metadata={})
+    assert unexpected_differences(model, halved, halved.proto) == []
+    names = ["y", *outputs]
+    y, kept = run(model.path, names, x)
+    half, same = run(halved.proto, names, x)
+    np.testing.assert_allclose(half, y / 2, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(same, kept)

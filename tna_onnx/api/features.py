@@ -117,7 +117,7 @@ def _check_kind(model: Model, readout: Readout, engine: str) -> None:
     if readout.several:  # a store does not say which rows are of one sample
         raise UsageError(f"{model.name}: features of several predictions a sample are not kept on disk")
     if readout.multi_label and engine != "local":
-        raise UsageError(f"samples with several labels are collected in this process; leave --engine {engine} out")
+        raise UsageError(f"samples with several labels are computed in this process; leave --engine {engine} out")
 
 
 def _collection(opened: OpenModel, table: FeatureTable, source: Source, notes: tuple[str, ...]) -> Collection:

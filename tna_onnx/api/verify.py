@@ -85,17 +85,9 @@ def verify(
     notes = _notes(files)
     outputs: OutputDifference | None = None
     if data is not None:
-        labelled = data_of(data, words)
-        both, source = _open(files, labelled, where)
-        try:
-            with shown(progress) as advance:
-                outputs, more = _run(both, where, source, labelled, batch_size, advance)
-            notes += more
-        except (DataError, UnsupportedModel) as error:
-            # nothing else is wrong: this is what the user has to see
-            if sound:
-                raise
-            notes += (f"outputs not compared: {error}",)  # the file is not sound: say first in what
+        with shown(progress) as advance:
+            outputs, more = _moved(files, data_of(data, words), where, batch_size, advance, sound=sound)
+        notes += more
     result = ModelDifference(
         original=files.old.name,
         original_sha256=files.old.sha256,
@@ -113,15 +105,28 @@ def verify(
     return kept(json, result)
 
 
-def _run(
-    both: Both, device: Device, source: Source, data: Data, batch_size: BatchSize, progress: Progress
-) -> tuple[OutputDifference, tuple[str, ...]]:
-    """Run both files over the samples; return how far outputs moved, and notes on how they were run."""
-    size = choose_batch_size(batch_size, both.session, [both.output.name], source)
-    outputs = run_both(both, device, source, size, progress)
-    data.check_accuracy(outputs.accuracy_before, outputs.samples)
-    about_images = preprocessing_notes(source, input_specs(both.session), data.preprocessing)
-    return outputs, (*batch_size_notes(batch_size, size), *about_images)
+def _moved(
+    files: _Files, data: Data, device: Device, batch_size: BatchSize, progress: Progress, *, sound: bool
+) -> tuple[OutputDifference | None, tuple[str, ...]]:
+    """Run both files over the samples; return how far outputs moved, and notes.
+
+    Raises:
+        DataError, UnsupportedModel, CheckFailed: see `verify`; the first two only if nothing else is wrong.
+    """
+    both, source = _open(files, data, device)
+    notes: tuple[str, ...] = ()
+    try:
+        size = choose_batch_size(batch_size, both.session, [both.output.name], source)
+        notes += batch_size_notes(batch_size, size)
+        notes += tuple(preprocessing_notes(source, input_specs(both.session), data.preprocessing))
+        outputs = run_both(both, device, source, size, progress)
+        data.check_accuracy(outputs.accuracy_before, outputs.samples)
+    except (DataError, UnsupportedModel) as error:
+        # nothing else is wrong: this is what the user has to see
+        if sound:
+            raise
+        return None, (*notes, f"outputs not compared: {error}")  # the file is not sound: say first in what
+    return outputs, notes
 
 
 @dataclass(frozen=True, eq=False)

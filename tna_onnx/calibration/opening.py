@@ -254,7 +254,7 @@ def _check_samples(job: Job, samples: Samples, held_out: Samples | None, trainin
     if job.cache is not None and samples.readout.several:
         raise UsageError("features of several predictions a sample are not kept on disk; leave --cache out")
     if job.engine != "local" and samples.readout.multi_label:
-        raise UsageError(f"samples with several labels are collected in this process; leave --engine {job.engine} out")
+        raise UsageError(f"samples with several labels are computed in this process; leave --engine {job.engine} out")
     if training is not None and not isinstance(training.readout, Head):
         raise UsageError(f"{training.source.describe()}: holds logits; --train-features needs data or features")
     if job.engine != "local" and samples.given and samples.store is None:

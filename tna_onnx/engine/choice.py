@@ -27,6 +27,9 @@ def engine_of(text: str) -> Engine:
     >>> engine_of("processes:2")
     Processes(count=2)
     """
+    # a value from Python may be anything
+    if not isinstance(text, str):
+        raise UsageError(f"engine {text!r} is not known; expected local, processes:NUMBER, ray or ray:HOST:PORT")
     if text == "local":
         return local
     processes = re.fullmatch(r"processes:(\d{1,9})", text)

@@ -20,13 +20,38 @@ from tna_onnx.errors import DeviceError
 from tna_onnx.extraction.shared import SharedRows, shared_rows
 from tna_onnx.extraction.table import FeatureTable
 
-__all__ = ["KEPT_BYTES", "FarTable", "far_table"]
+__all__ = ["KEPT_BYTES", "FarTable", "Probe", "far_table"]
 
 KEPT_BYTES = 2**30
 """Logits are kept in memory up to this size, and computed again on every pass above it."""
 
-# Rows that a worker computes first, to compare their bits: other processors, or other libraries, would show.
-_PROBED = 64
+# Columns of a product that a worker computes first, to compare its bits: other processors, libraries or threads show.
+_PROBED = 256
+
+
+@dataclass(frozen=True)
+class Probe:
+    """The last bits of products here.
+
+    Attributes:
+        stop: rows of the first chunk.
+        columns: of what they are multiplied with, as many as there are classes if these are few.
+        digest: SHA-256 (hex) of the product, and of its product with the same rows.
+    """
+
+    stop: int
+    columns: int
+    digest: str
+
+    @classmethod
+    def of(cls, table: FeatureTable, stop: int, columns: int) -> Probe:
+        """Compute the products."""
+        features, _ = table.block(slice(0, stop))
+        vectors = np.random.default_rng(0).standard_normal((columns, features.shape[1]))
+        product = features @ vectors.astype(features.dtype).T
+        digest = hashlib.sha256(np.ascontiguousarray(product).data)
+        digest.update(np.ascontiguousarray(product.T @ features).data)
+        return cls(stop, columns, digest.hexdigest())
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,14 +63,14 @@ class FarTable:
         shared: as the others find it.
         blocks: rows of its chunks.
         workers: their number, at most.
-        probe: SHA-256 (hex) of the first features multiplied with one another.
+        probe: what products of the first chunk are here.
     """
 
     table: FeatureTable
     shared: SharedRows
     blocks: Sequence[slice]
     workers: int
-    probe: str
+    probe: Probe
 
     def with_features(self, of: Callable[..., Any]) -> tuple[Callable[..., Any], Iterator[tuple[Any, ...]]]:
         """Return what an engine is given to compute of(features, labels) of each chunk."""
@@ -93,12 +118,10 @@ def far_table(table: FeatureTable, n_classes: int, workers: int) -> FarTable | N
     if len(blocks) < 2:
         return None
     shared = shared_rows(table)
-    return None if shared is None else FarTable(table, shared, blocks, workers, _probe(table))
-
-
-def _probe(table: FeatureTable) -> str:
-    features, _ = table.block(slice(0, min(_PROBED, len(table))))
-    return hashlib.sha256(np.ascontiguousarray(features @ features.T).data).hexdigest()
+    if shared is None:
+        return None
+    probe = Probe.of(table, blocks[0].stop, min(n_classes, _PROBED))
+    return FarTable(table, shared, blocks, workers, probe)
 
 
 # What runs at a worker.
@@ -109,7 +132,7 @@ _PROVEN: set[SharedRows] = set()
 @dataclass(frozen=True, eq=False)
 class _OfFeatures:
     shared: SharedRows
-    probe: str
+    probe: Probe
     of: Callable[..., Any]
 
     def __call__(self, start: int, stop: int) -> Any:
@@ -119,7 +142,7 @@ class _OfFeatures:
 @dataclass(frozen=True, eq=False)
 class _OfLogits:
     shared: SharedRows
-    probe: str
+    probe: Probe
     of: Callable[..., Any]
     head: LinearHead
     number: int | None
@@ -143,7 +166,7 @@ class _OfLogits:
         return self.of(logits, labels, wanted, *slices)
 
 
-def _read(shared: SharedRows, probe: str, rows: slice) -> tuple[NDArray[Any], NDArray[np.int64]]:
+def _read(shared: SharedRows, probe: Probe, rows: slice) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Return (features, labels) of some rows.
 
     Raises:
@@ -151,7 +174,7 @@ def _read(shared: SharedRows, probe: str, rows: slice) -> tuple[NDArray[Any], ND
     """
     table = shared.table()
     if shared not in _PROVEN:
-        if _probe(table) != probe:
+        if Probe.of(table, probe.stop, probe.columns) != probe:
             raise DeviceError(
                 "a worker multiplies with other rounding than the driver; use machines of one kind, with the same "
                 "libraries and number of threads"

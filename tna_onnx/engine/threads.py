@@ -1,7 +1,8 @@
 """Threads of linear algebra in a worker: its share of the cores, and the same last bits as the process that sent it.
 
 OpenBLAS cuts the sums of a product in other places with one thread than with several, and in the same places with any
-number of several. So a worker has one thread where its driver has one, and else at least two.
+number of several, where the product has two columns or more, as those of class vectors have. So a worker has one thread
+where its driver has one, and else at least two.
 """
 
 from __future__ import annotations

@@ -169,6 +169,12 @@ def _stored(model: Model, readout: Readout, folder: Path, data: Data, names: tup
             f"{stored.folder}: holds the tensor '{stored.key.get('features')}', but the {kind} are '{tensor}'; choose "
             "the same --head, or collect them again"
         )
+    # heads that read the same features have labels of their own
+    if isinstance(readout, Head) and stored.key.get("head") != readout.node:
+        raise DataError(
+            f"{stored.folder}: has the labels of head '{stored.key.get('head')}', not of '{readout.node}'; choose the "
+            "same --head, or collect again with the labels of this one"
+        )
     if kind == "logits" and stored.key.get("holds") != readout.holds:
         raise DataError(
             f"{stored.folder}: '{tensor}' was collected as {stored.key.get('holds')}, not as {readout.holds}; say the "

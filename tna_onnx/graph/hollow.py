@@ -18,9 +18,13 @@ __all__ = ["hollow_copy"]
 def hollow_copy(model: onnx.ModelProto, left_out: Collection[str]) -> onnx.ModelProto:
     """Return a copy of a model, without the values of the initializers of these names.
 
-    Ensures: everything else is equal, fields unknown to this version of ONNX too. Where there are such fields beside
-    the initializers, the copy is a whole one.
+    Ensures: everything else is equal, fields unknown to this version of ONNX too, but for those inside of the tensors
+    that are left out. Where there are such fields beside the initializers, the copy is a whole one.
     """
+    names = [tensor.name for tensor in model.graph.initializer]
+    # of a name that stands there twice, only the first is written anew
+    if any(names.count(name) > 1 for name in left_out):
+        return _whole_copy(model)
     # what is unknown cannot be copied field by field
     if not left_out or len(UnknownFieldSet(model)) or len(UnknownFieldSet(model.graph)):
         return _whole_copy(model)

@@ -15,6 +15,7 @@ from tna_onnx.graph.cut import tail_nodes
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.several import CLASSES_LAST, ONE, declared_sizes
+from tna_onnx.graph.traverse import subgraph_inputs
 
 __all__ = ["can_insert", "can_scale", "require_no_other_readers"]
 
@@ -27,7 +28,7 @@ def can_scale(model: Model, head: Head) -> bool:
     end = head.stored_weight.reader
     if head.stored_bias is not None:
         end = _added_at(model, tail, head.stored_bias.reader)
-    scores = {name for k in tail if k < end for name in model.proto.graph.node[k].output if name}
+    scores = _scores(model, [k for k in tail if k < end])
     reads = _reads(_nodes(model, tail), scores)
     return all(model.uses.get(name, 0) == reads[name] for name in scores)
 
@@ -64,7 +65,7 @@ def require_no_other_readers(model: Model, readout: Readout, *, keeps_order: boo
     if isinstance(readout, Head):
         indices = tail_nodes(model, readout)
     tail = _nodes(model, indices)
-    scores = {name for node in tail for name in node.output if name}
+    scores = _scores(model, indices)
     reads = _reads(tail, scores)
     for name in sorted(scores - {readout.logits}):
         if model.uses.get(name, 0) <= reads[name]:
@@ -80,6 +81,19 @@ def require_no_other_readers(model: Model, readout: Readout, *, keeps_order: boo
                 f"{model.name}: '{name}', {_what(model, name)}, would not follow an appended map; use --map ts, ets or "
                 "none, which never change the order of the classes"
             )
+
+
+def _scores(model: Model, tail: Iterable[int]) -> set[str]:
+    """Return what holds scores of the tensors that these nodes give: the first node's, and what is made of them.
+
+    How many samples there are (Shape, Size) says nothing of their scores, nor does a bias that is repeated so often.
+    """
+    scores: set[str] = set()
+    for node in _nodes(model, tail):
+        sized = node.op_type in ("Shape", "Size")
+        if not scores or (not sized and scores.intersection((*node.input, *subgraph_inputs(node)))):
+            scores.update(name for name in node.output if name)
+    return scores
 
 
 def _nodes(model: Model, indices: Iterable[int]) -> list[onnx.NodeProto]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import onnx
 
@@ -120,7 +122,10 @@ def constant_operand(state: State, tensor: str, reader: int) -> Stored:
         return resolve(state.model, tensor, reader)
     expand = state.model.producers[tensor]
     state.side_inputs = (*state.side_inputs, state.model.proto.graph.node[expand].input[1])
-    return resolve(state.model, before, expand)
+    constant = resolve(state.model, before, expand)
+    if state.model.uses.get(tensor, 0) > 1:  # others read what the Expand gives: this node gets a tensor of its own
+        return replace(constant, name=tensor, steps=(), read_as=tensor, reader=reader, shared=True, quantized=None)
+    return constant
 
 
 def _before_expand(model: Model, tensor: str) -> str:
