@@ -109,9 +109,15 @@ def _nll(logits: NDArray[np.float32], labels: NDArray[np.int64]) -> float:
 
 @pytest.mark.parametrize(
     "settings",
-    [PLAIN, {**PLAIN, "map": "ets"}, {**PLAIN, "map": "irova"}, {**PLAIN, "map": "aar"}, {**TILTED, "map": "ets"},
-     {**PLAIN, "fold": False}],
-)  # fmt: skip
+    [
+        PLAIN,
+        pytest.param({**PLAIN, "map": "ets"}, marks=pytest.mark.slow),
+        pytest.param({**PLAIN, "map": "irova"}, marks=pytest.mark.slow),
+        pytest.param({**PLAIN, "map": "aar"}, marks=pytest.mark.slow),
+        pytest.param({**TILTED, "map": "ets"}, marks=pytest.mark.slow),
+        pytest.param({**PLAIN, "fold": False}, marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("how", ["plain", "neck", "tied"])
 def test_each_head_is_what_it_would_be_alone(tmp_path: Path, how: str, settings: dict[str, Any]) -> None:
     """The oracle is `calibrate` on one head, and ONNX Runtime on both files."""
@@ -345,6 +351,7 @@ def _ids(page: str) -> list[str]:
     return re.findall(r' id="([^"]+)"', page)
 
 
+@pytest.mark.slow
 def test_a_page_and_figures_say_which_head(two: Model, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     model, calib, test = two

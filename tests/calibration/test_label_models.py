@@ -77,6 +77,9 @@ def model(form: str = "sigmoid") -> Any:
 
 FORMS = ("sigmoid", "both", "label", "written out", "columns", "logits")
 
+# For tests of a second or more.
+_FIRST_FORM = [FORMS[0], *(pytest.param(form, marks=pytest.mark.slow) for form in FORMS[1:])]
+
 
 def samples(n: int, seed: int) -> dict[str, NDArray[Any]]:
     rng = np.random.default_rng(seed)
@@ -210,7 +213,7 @@ def test_columns_in_another_order_are_refused(folder: Path) -> None:
 # ---- other commands
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", _FIRST_FORM)
 def test_other_commands_read_the_written_file(folder: Path, form: str) -> None:
     report, _ = written(folder, form)
     result = cli("evaluate", folder / "o.onnx", "--data", folder / "test.npz", "--json", folder / "e.json")
@@ -230,6 +233,7 @@ def test_other_commands_read_the_written_file(folder: Path, form: str) -> None:
     assert re.search(r"better than m.onnx in .*NLL", result.output)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["sigmoid", "logits"])
 def test_what_each_command_writes_fits_the_schema(folder: Path, form: str) -> None:
     jsonschema = pytest.importorskip("jsonschema")
@@ -332,7 +336,7 @@ def names(folder: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", _FIRST_FORM)
 def test_a_store_stands_for_the_data(folder: Path, form: str) -> None:
     """The oracle is a run on the data themselves: the same features, or logits, give the same file."""
     onnx.save(model(form), folder / "m.onnx")

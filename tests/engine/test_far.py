@@ -167,6 +167,7 @@ class _Dies:
         return found
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL")
 def test_workers_that_are_killed_change_no_bit(table: FeatureTable, two: Staying, tmp_path: Path) -> None:
     far = known(far_table(table, CLASSES, 2))

@@ -127,6 +127,7 @@ class Dying:
         return found
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL")
 def test_workers_that_are_killed_change_no_bit(tmp_path: Path) -> None:
     run = opened(tmp_path, inputs(101), np.arange(101) % 3)

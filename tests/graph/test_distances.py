@@ -229,6 +229,7 @@ def test_constants_that_are_repeated_for_each_sample_leave_a_map() -> None:
     assert choose_readout(load_model(model.SerializeToString())).holds == "logits"
 
 
+@pytest.mark.slow
 def test_damaged_nodes_are_no_traceback() -> None:
     """Nodes without inputs, and a ladder of roots that is deeper than anyone writes."""
     ladder = [node("Unsqueeze", "x axis", "s0")]

@@ -203,7 +203,17 @@ def runnable(page: Path) -> bool:
     return any(block.language in (*SHELL, "python") for block in blocks(page))
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if runnable(page)], ids=name_of)
+# Pages of several seconds that show no command for the first time.
+SLOW = ("docs/data.md", "docs/how-to/ci-gate.md", "docs/how-to/cluster.md", "docs/how-to/quantized.md")
+
+
+def marked(page: Path) -> Any:
+    """Return a page as a parameter of a test."""
+    marks = [pytest.mark.slow] if name_of(page) in SLOW else []
+    return pytest.param(page, id=name_of(page), marks=marks)
+
+
+@pytest.mark.parametrize("page", [marked(page) for page in PAGES if runnable(page)])
 def test_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     follow(page, tmp_path, monkeypatch)
 
