@@ -35,7 +35,10 @@ def words(small: Small, folder: Path, *more: object) -> list[str]:
 
 def limited(name: str, value: int) -> str:
     """Return code that sets a limit once everything is imported, and before the command does anything."""
-    imports = "import resource, tna_onnx.cli.group, tna_onnx.api.calibrate, onnxruntime"
+    # the work too, which would load with the first call
+    imports = (
+        "import resource, tna_onnx.cli.group, tna_onnx.api.calibrate, tna_onnx.calibration.recalibrate, onnxruntime"
+    )
     return f"{imports}\nresource.setrlimit(resource.{name}, ({value}, {value}))"
 
 

@@ -25,7 +25,7 @@ class _Commands(Mapping[str, click.Command]):
             raise KeyError(name)
         try:
             command: click.Command = getattr(importlib.import_module(f"tna_onnx.cli.{name}"), name)
-        except ImportError as error:
+        except (ImportError, OSError, MemoryError) as error:
             raise shortage(error) or error from error
         return command
 
