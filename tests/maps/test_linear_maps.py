@@ -10,19 +10,15 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import onnx
-import onnxruntime
 import pytest
 from numpy.typing import NDArray
-from onnx.reference import ReferenceEvaluator
 from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
 from sklearn.linear_model import LogisticRegression
 
-from tests.builders import small_model, tensor_info
+from tests.maps.faces import on_numpy, on_onnxruntime, on_reference_evaluator, on_torch
 from tests.maps.samples import reduce_of
 from tna_onnx.errors import DataError
-from tna_onnx.graph.nodes import NodeOps
 from tna_onnx.maps import MAPS
 from tna_onnx.maps.base import CalibrationMap, apply_map
 from tna_onnx.maps.bias import Bias
@@ -108,31 +104,6 @@ def by_definition(fitted: CalibrationMap, logits: Array) -> Array:
     return result
 
 
-def onnx_model(fitted: CalibrationMap, dtype: str, classes: int, opset: int = 17) -> onnx.ModelProto:
-    ops = NodeOps(dtype, opset)
-    result = fitted.forward(ops, "logits")
-    before, after = (tensor_info(name, ["N", classes], dtype) for name in ("logits", result))
-    model = small_model(ops.nodes, [before], [after], ops.initializers, opset=opset)
-    onnx.checker.check_model(model, full_check=True)
-    return model
-
-
-def on_torch(fitted: CalibrationMap, logits: Array) -> Array:
-    torch = pytest.importorskip("torch", reason="torch is in the extra 'gpu'")
-    return np.asarray(apply_map(fitted, torch.from_numpy(logits)).numpy())
-
-
-def on_onnxruntime(fitted: CalibrationMap, logits: Array, opset: int = 17) -> Array:
-    model = onnx_model(fitted, logits.dtype.name, logits.shape[1], opset)
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    return np.asarray(session.run(None, {"logits": logits})[0])
-
-
-def on_reference_evaluator(fitted: CalibrationMap, logits: Array) -> Array:
-    model = onnx_model(fitted, logits.dtype.name, logits.shape[1])
-    return np.asarray(ReferenceEvaluator(model).run(None, {"logits": logits})[0])
-
-
 def assert_calibrated(fitted: CalibrationMap, logits: Array, result: Array) -> None:
     """Compare softmax(result) with the definition, as logarithms.
 
@@ -146,7 +117,7 @@ def assert_calibrated(fitted: CalibrationMap, logits: Array, result: Array) -> N
     np.testing.assert_allclose(found, by_definition(fitted, logits), rtol=0, atol=4 * np.sqrt(classes) * eps * size)
 
 
-FACES = [lambda fitted, s: np.asarray(apply_map(fitted, s)), on_torch, on_onnxruntime, on_reference_evaluator]
+FACES = [on_numpy, on_torch, on_onnxruntime, on_reference_evaluator]
 
 
 @pytest.mark.parametrize("name", NAMES)
