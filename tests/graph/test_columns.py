@@ -161,6 +161,11 @@ def _one_a_class(b: Builder, scores: str) -> str:
     return b.node("Mul", scores, b.store("share", [0.5, 0.1, 0.9]), out="shift")
 
 
+def _zero_so_far(b: Builder, scores: str) -> str:
+    """Not the same for all classes where scores are above 100, and 0 on all data at hand."""
+    return b.node("Relu", b.node("Sub", scores, b.store("limit", 100.0), out="beyond"), out="shift")
+
+
 def _log_softmax(shift: Callable[[Builder, str], str]) -> Sample:
     """s - (log |sum exp(s - a)| + a)."""
     b = Builder()
@@ -172,7 +177,7 @@ def _log_softmax(shift: Callable[[Builder, str], str]) -> Sample:
     return b.sample({"y": "log_softmax"}, bias_scale=1.0, logits="scores")
 
 
-def test_a_log_softmax_around_any_number_of_the_sample(tmp_path: Path) -> None:
+def test_a_log_softmax_around_a_maximum_that_is_checked(tmp_path: Path) -> None:
     sample = _log_softmax(_checked_maximum)
     model = sample.write(tmp_path)
     head = choose_head(model)
@@ -181,8 +186,11 @@ def test_a_log_softmax_around_any_number_of_the_sample(tmp_path: Path) -> None:
     _check_by_numbers(model, tmp_path)
 
 
-def test_what_is_not_the_same_for_all_classes_is_refused_by_numbers(tmp_path: Path) -> None:
-    model = _log_softmax(_one_a_class).write(tmp_path)
+@pytest.mark.parametrize("shift", [_one_a_class, _zero_so_far])
+def test_what_need_not_be_the_same_for_all_classes_is_refused(
+    shift: Callable[[Builder, str], str], tmp_path: Path
+) -> None:
+    model = _log_softmax(shift).write(tmp_path)
     with pytest.raises(UnsupportedModel):
         _check_by_numbers(model, tmp_path)
 

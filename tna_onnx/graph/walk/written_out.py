@@ -136,18 +136,36 @@ def _log_summed(model: Model, tensor: str) -> _Scores | None:
 
 
 def _lifted(model: Model, node: onnx.NodeProto) -> _Scores | None:
-    """Return s where a sum is log sum exp(s - m) + m, for the maximum m or any other."""
+    """Return s where a sum is log sum exp(s - m) + m, for the maximum m or one that is checked."""
     for log, maximum in (tuple(node.input), tuple(node.input)[::-1]):
         inner = _log_summed(model, log)
         if inner is None:
             continue
         if inner[1] and _is_maximum(model, maximum, inner[0]):
             return inner[0], False
-        # Any number of the sample may be there, if it is the same twice: a maximum that is checked by more nodes.
+        # A maximum that more nodes check may be there, if it is the same twice.
         shifted = _node(model, inner[0])
-        if shifted is not None and shifted.op_type == "Sub" and shifted.input[1] == maximum:
+        if shifted is None or shifted.op_type != "Sub" or shifted.input[1] != maximum:
+            continue
+        if _of_maxima(model, maximum):
             return str(shifted.input[0]), False
     return None
+
+
+def _of_maxima(model: Model, tensor: str) -> bool:
+    """Whether nothing but maxima and constants makes a tensor: what else differs by class could be 0 on all data."""
+    waiting, seen = [tensor], set[str]()
+    while waiting:
+        name = waiting.pop()
+        if name in seen or model.constant_tensor(name) is not None:
+            continue
+        node = _node(model, name)
+        if node is None or len(seen) == _SOME:
+            return False
+        seen.add(name)
+        if node.op_type != "ReduceMax":
+            waiting += [str(operand) for operand in node.input if operand]
+    return bool(seen)
 
 
 def _quotient(model: Model, node: onnx.NodeProto) -> _Found:
