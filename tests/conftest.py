@@ -9,18 +9,29 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from hypothesis import HealthCheck, settings
 from onnx import helper
 
 from tests.builders import small_model, tensor_info
 
 ROOT = Path(__file__).resolve().parent.parent
 
+# The same examples in every run, on slow machines too; `--hypothesis-profile=default` looks for new ones.
+settings.register_profile(
+    "same", derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("same")
+
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_setupnodes() -> None:
-    """Give each worker, and what it starts, one thread of linear algebra: there is a worker a core already."""
+def pytest_xdist_setupnodes(config: pytest.Config) -> None:
+    """Set what workers, and the programs that they start, have in common."""
+    # there is a worker a core already
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")
+    # hundreds of programs would compile everything that they import where no bytecode may be kept beside it
+    if os.environ.pop("PYTHONDONTWRITEBYTECODE", "") and config.cache is not None:
+        os.environ["PYTHONPYCACHEPREFIX"] = str(config.cache.mkdir("bytecode"))
 
 
 @dataclass(frozen=True)

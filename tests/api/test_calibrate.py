@@ -28,7 +28,7 @@ def run(path: Path, data: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate(parts), arrays["labels"]
 
 
-@pytest.mark.parametrize("map_name", ["none", "ts", "ets"])
+@pytest.mark.parametrize("map_name", ["ts", *(pytest.param(name, marks=pytest.mark.slow) for name in ("none", "ets"))])
 def test_reported_metrics_are_those_of_the_written_file(demo: Demo, tmp_path: Path, map_name: str) -> None:
     members: Any = 64 if map_name == "ts" else "inf"  # one map walks, the others take the limit, which is quick
     settings = tna_onnx.Settings(search="sparse", map=map_name, ensemble_size=members, angle_step=15.0)  # type: ignore[arg-type]

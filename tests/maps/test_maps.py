@@ -463,7 +463,9 @@ def test_temperature_is_found_or_refused(classes: int, n: int, scale: float, see
         assert most == 0 or least >= -1e-6 * scale or slope(1e6) >= 0 or slope(1e-6) <= 0
         return
     step = 1e-9 if dtype == np.float64 else 1e-4  # as in test_float32_and_torch_give_the_fit_of_float64, fewer samples
-    assert slope(t * (1 + step)) <= 0 <= slope(t * (1 - step))
+    noise = 4 * np.finfo(dtype).eps * float(np.max(np.abs(s)))  # of a slope, which hardly changes where T is large
+    assert slope(t * (1 + step)) <= noise
+    assert slope(t * (1 - step)) >= -noise
 
 
 # ---- ensemble temperature against other solvers ----

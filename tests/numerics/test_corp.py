@@ -100,6 +100,7 @@ def test_the_expected_miscalibration_is_that_of_calibrated_models() -> None:
     assert np.mean(drawn) == pytest.approx(np.mean(expected), abs=3 * np.std(drawn) / np.sqrt(60))
 
 
+@pytest.mark.slow
 def test_the_band_holds_the_curves_of_calibrated_models_at_its_level() -> None:
     inside = []
     for seed in range(200):

@@ -40,7 +40,7 @@ def test_certainty_is_right_or_wrong(hits: str, n: int) -> None:
         assert found.nll == pytest.approx(24 * np.log(2), rel=1e-3)
 
 
-@pytest.mark.parametrize("scale", [1.0, 0.6])
+@pytest.mark.parametrize("scale", [1.0, pytest.param(0.6, marks=pytest.mark.slow)])
 def test_intervals_hold_the_errors(scale: float) -> None:
     """Of 100 runs 88 or more: below 95 % by 3 standard errors at most."""
     rng = np.random.default_rng(1)

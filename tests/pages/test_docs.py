@@ -204,7 +204,14 @@ def runnable(page: Path) -> bool:
 
 
 # Pages of several seconds that show no command for the first time.
-SLOW = ("docs/data.md", "docs/how-to/ci-gate.md", "docs/how-to/cluster.md", "docs/how-to/quantized.md")
+SLOW = (
+    "docs/data.md",
+    "docs/how-to/binary.md",
+    "docs/how-to/ci-gate.md",
+    "docs/how-to/cluster.md",
+    "docs/how-to/decisions.md",
+    "docs/how-to/quantized.md",
+)
 
 
 def marked(page: Path) -> Any:

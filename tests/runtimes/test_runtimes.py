@@ -28,7 +28,7 @@ from tests.runtimes.matrix import (
 BOUND, ISOTONIC_BOUND = 1e-5, 1e-4
 
 # Files that do not wait for `-m slow`.
-QUICK = ["digits ts tilted", "digits aar", "small irova", "binary ets tilted"]
+QUICK = ["digits ts tilted", "small irova", "binary ets tilted"]
 NAMES = [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow, id=name) for name in FILES]
 
 

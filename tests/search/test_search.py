@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from tna_onnx.engine.logits import HeadLogits, score_all
 from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.maps.temperature import Temperature
-from tna_onnx.numerics.averages import LIMIT, Draws, averages
+from tna_onnx.numerics.averages import LIMIT, Draws, TurnedWeight, averages
 from tna_onnx.numerics.metric import Objective
 from tna_onnx.numerics.metrics import objective_value
 from tna_onnx.numerics.rotations import TiltParameters
 from tna_onnx.numerics.stats import SampleScores
-from tna_onnx.search.candidates import Candidate, candidate_weight, choose
+from tna_onnx.search.candidates import Candidate, candidate_weight, candidate_weights, choose, not_multiplied
 from tna_onnx.search.complete import search_complete
 from tna_onnx.search.scored import Score, Scored
 from tna_onnx.search.settings import SearchSettings
@@ -414,6 +414,22 @@ def test_a_candidate_can_be_made_again_bit_for_bit(n: int, settings: SearchSetti
             scored = next(weight for weight, scores in seen if scores is candidate.scores)
             np.testing.assert_array_equal(again, scored, strict=True)
     assert candidate_weight(classifier.weight, candidates[0], settings) is classifier.weight
+
+
+@pytest.mark.parametrize("members", [3, LIMIT])
+@pytest.mark.parametrize("classes", [23, 24])
+def test_a_weight_that_is_not_multiplied_yet_is_the_candidate_s(classes: int, members: int) -> None:
+    weight = np.random.default_rng(2).standard_normal((classes, 6)).astype(np.float32)
+    ensemble = SearchSettings(seed=3).ensemble(weight)
+    none = SampleScores.of_logits(np.zeros((1, classes), np.float32), np.zeros(1, np.int64))
+    candidate = Candidate(30.0, members, 0.0, none)
+    made = not_multiplied(ensemble, candidate)
+    assert isinstance(made, TurnedWeight) is (classes == 24)
+    product = made.product() if isinstance(made, TurnedWeight) else made
+    ((_, expected),) = candidate_weights(ensemble, [candidate])
+    np.testing.assert_array_equal(product, expected, strict=True)
+    assert not_multiplied(ensemble, replace(candidate, angle=0.0)) is weight
+    assert not_multiplied(ensemble, replace(candidate, weight=expected)) is expected
 
 
 @pytest.mark.parametrize("antithetic", [False, True])

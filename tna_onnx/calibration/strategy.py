@@ -25,7 +25,7 @@ from tna_onnx.maps import maps_of
 from tna_onnx.numerics.averages import TurnedWeight
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.progress import Progress, silent
-from tna_onnx.search.candidates import Candidate, candidate_weights, choose
+from tna_onnx.search.candidates import Candidate, candidate_weights, choose, not_multiplied
 from tna_onnx.search.complete import search_complete
 from tna_onnx.search.scored import Scored
 from tna_onnx.search.settings import SearchSettings
@@ -37,6 +37,7 @@ __all__ = ["Strategy"]
 _ON_TILTED = ("none", "ts", "ets", "label-ts")
 
 Mask = NDArray[np.bool_]
+_Weight = NDArray[Any] | TurnedWeight | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,7 +187,7 @@ class Strategy:
         if all(method.tilted for method in methods):
             fits = functools.partial(self._fits, progress, methods, self._per_fold(self._fold_weights(progress)))
             return cross_scores(n, seed, fits, self.rule.losses, failed, before.clusters)
-        fits = functools.partial(self._fits, progress, methods, self._per_fold([self._weight_of(found)] * FOLDS))
+        fits = functools.partial(self._fits, progress, methods, self._per_fold([self._scored_weight(found)] * FOLDS))
         scores = cross_scores(n, seed, fits, self.rule.losses, failed, before.clusters)
         chosen = [self.rule.choose(scores, before), *chosen_per_fold(scores, before, self.rule, seed)]
         # none of the flattered ones stays: they would be shown as cross-fitted
@@ -224,20 +225,20 @@ class Strategy:
         # without a map there is nothing to pair weights with
         return self.search == "complete" and self.map != "none"
 
-    def _fold_weights(self, progress: Progress) -> list[NDArray[Any] | None]:
+    def _fold_weights(self, progress: Progress) -> list[_Weight]:
         """Return the weight that a search without each fold chooses."""
         if True not in self._tilts:
             return [self.weight] * FOLDS
-        weights: list[NDArray[Any] | None] = []
+        weights: list[_Weight] = []
         # folds often choose the same
-        made: dict[tuple[float, int], NDArray[Any] | None] = {}
+        made: dict[tuple[float, int], _Weight] = {}
         logits = self._original
         fold = folds(len(logits), self.settings.seed, logits.clusters)
         for k in range(FOLDS):
             candidates = self._search(fold != k, lambda done, total: None)  # noqa: ARG005 - a fold is one step
             chosen = candidates[choose(candidates, self.settings)]
             if (key := (chosen.angle, chosen.ensemble_size)) not in made:
-                made[key] = self._weight_of(chosen)
+                made[key] = self._scored_weight(chosen)
             weights.append(made[key])
             progress("search in folds", k + 1, FOLDS)
         return weights
@@ -247,6 +248,12 @@ class Strategy:
             return None
         ((_, weight),) = candidate_weights(self._scored.ensemble, [candidate])
         return weight
+
+    def _scored_weight(self, candidate: Candidate) -> _Weight:
+        """Return the weight of a candidate as its search scored it: five of them are there at once."""
+        if self.weight is None:
+            return None
+        return not_multiplied(self._scored.ensemble, candidate)
 
     def _score_all(self, weights: Sequence[NDArray[Any] | TurnedWeight]) -> list[SampleScores]:
         return score_all([self.logits_of(weight) for weight in weights])
@@ -277,7 +284,7 @@ class Strategy:
         if tilted is not logits[min(k + 1, FOLDS - 1)] or k == FOLDS - 1:
             tilted.forget()
 
-    def _per_fold(self, weights: Sequence[NDArray[Any] | None]) -> list[Logits]:
+    def _per_fold(self, weights: Sequence[_Weight]) -> list[Logits]:
         """Return the logits under the weight for each fold; folds with one weight share them."""
         made = {id(weight): self.logits_of(weight) for weight in weights}
         return [made[id(weight)] for weight in weights]

@@ -167,6 +167,13 @@ class Ensemble:
                     math.degrees(float(share @ stops.reached[:, k])),
                 )
 
+    def limit(self, angle: float) -> FloatArray | TurnedWeight:
+        """Return the limit of many members at an angle in degrees; not multiplied yet, as averages are."""
+        kept = self.weight.dtype.type(math.cos(math.radians(angle)))
+        if self._of_basis:
+            return TurnedWeight(self.weight, kept * np.eye(self.weight.shape[1], dtype=self.weight.dtype))
+        return self.weight * kept
+
     def _means(self, stops: NDArray[np.int64], paired: int) -> Iterator[FloatArray | TurnedWeight]:
         """Yield the mean (C, n) class vectors at each of (P, A) stops, or what makes them."""
         if not self._of_basis:

@@ -99,6 +99,18 @@ def candidate_weight(weight: NDArray[Any], candidate: Candidate, settings: Searc
     return next(candidate_weights(Ensemble(weight, settings.draws), [candidate]))[1]
 
 
+def not_multiplied(ensemble: Ensemble, candidate: Candidate) -> NDArray[Any] | TurnedWeight:
+    """Make the weight of a candidate again as its search scored it: with many classes, not multiplied yet."""
+    if candidate.angle == 0:
+        return ensemble.weight
+    if candidate.weight is not None:
+        return candidate.weight
+    if candidate.ensemble_size == LIMIT:
+        return ensemble.limit(candidate.angle)
+    (average,) = ensemble.averages([candidate.angle], candidate.ensemble_size)
+    return average.made
+
+
 def candidate_weights(ensemble: Ensemble, candidates: Sequence[Candidate]) -> Iterator[tuple[int, NDArray[Any]]]:
     """Yield (index, (C, n) weight) of candidates, in any order; those that have lost theirs are made again."""
     # angle 0 needs no walk
