@@ -6,7 +6,7 @@ The model is a small convolutional network with random weights: 3 x 32 x 32 inpu
 samples are read from an .npz file. With `--bare` the network costs next to nothing: what is left is what engines add.
 CPU seconds are those of all processes of a run: on a shared machine they vary less than wall seconds, which are printed
 beside them. Two sizes tell what a run costs once (interpreter, imports, checks) from what a sample costs. The digests
-of the stores are printed.
+of the stores are printed: one for all engines.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import psutil
+from common import markdown
 from onnx import helper, numpy_helper
 
 PLAIN = """
@@ -46,6 +47,9 @@ for start in range(0, len(x), 64):
     features[part], logits[part] = session.run(["features", "logits"], {"x": x[part]})
 np.savez(out, features=features, logits=logits, labels=labels)
 """
+
+
+HEAD = ["engine", "CPU s", "wall s", "once, CPU s", "a sample, CPU ms", "over plain", "peak, driver + worker, MB"]
 
 
 def network(*, bare: bool) -> onnx.ModelProto:
@@ -129,8 +133,8 @@ def store_digest(cache: Path) -> str:
     return digest.hexdigest()[:16]
 
 
-def run(engine: str, folder: Path, samples: int) -> tuple[float, float, int, int]:
-    """Run one engine, or the loop, over the first so many samples."""
+def run(engine: str, folder: Path, samples: int, stores: dict[int, set[str]]) -> tuple[float, float, int, int]:
+    """Run one engine, or the loop, over the first so many samples; `stores` takes the digest of what was written."""
     model, data = str(folder / "model.onnx"), str(folder / f"{samples}.npz")
     if engine == "plain":
         return timed([sys.executable, "-c", PLAIN, model, data, str(folder / "plain.npz")])
@@ -138,7 +142,7 @@ def run(engine: str, folder: Path, samples: int) -> tuple[float, float, int, int
     shutil.rmtree(cache, ignore_errors=True)
     words = ["features", model, "--data", data, "--cache", str(cache), "--device", "cpu", "-q", "--engine", engine]
     found = timed([sys.executable, "-m", "tna_onnx", *words])
-    print(f"    store {store_digest(cache)}")
+    stores.setdefault(samples, set()).add(store_digest(cache))
     return found
 
 
@@ -159,23 +163,32 @@ def main() -> None:
             x = draw.standard_normal((size, 3, 32, 32)).astype(np.float32)
             np.savez(folder / f"{size}.npz", x=x, labels=draw.integers(0, 100, size))
         table: dict[tuple[str, int], list[tuple[float, float, int, int]]] = {}
+        stores: dict[int, set[str]] = {}
         # in turns, so that a busy hour of the machine meets all of them
         for turn in range(options.turns):
             for engine in options.engines.split(","):
                 for size in sizes:
-                    found = run(engine, folder, size)
+                    found = run(engine, folder, size, stores)
                     table.setdefault((engine, size), []).append(found)
                     cpu, wall, driver, worker = found
                     memory = f"{driver >> 20} + {worker >> 20} MB"
-                    print(f"turn {turn} {engine} {size}: {cpu:.1f} s CPU, {wall:.1f} s, {memory}", flush=True)
-    print("\nengine | CPU s, all samples | once, s | a sample, ms | over plain a sample")
+                    words = f"turn {turn} {engine} {size}: {cpu:.1f} s CPU, {wall:.1f} s, {memory}"
+                    print(words, file=sys.stderr, flush=True)
+    rows = []
     base = 0.0
     for engine in options.engines.split(","):
         few, many = (statistics.median(each[0] for each in table[engine, size]) for size in sizes)
         each = (many - few) / (sizes[1] - sizes[0])
         base = base or each
         once, more = few - each * sizes[0], 100 * (each / base - 1)
-        print(f"{engine} | {many:.1f} | {once:.1f} | {1000 * each:.3f} | {more:+.1f} %")
+        driver, worker = (max(found[k] for found in table[engine, sizes[1]]) >> 20 for k in (2, 3))
+        wall = statistics.median(found[1] for found in table[engine, sizes[1]])
+        figures = [f"{many:.1f}", f"{wall:.1f}", f"{once:.1f}", f"{1000 * each:.3f}", f"{more:+.1f} %"]
+        rows.append([engine, *figures, f"{driver} + {worker}"])
+    print(f"{sizes[1]:,} samples, {options.turns} turns in alternation; median CPU seconds of all processes.\n")
+    print(markdown(HEAD, rows))
+    for size, digests in stores.items():
+        print(f"\n{size:,} samples: {len(digests)} different store(s) in {options.turns} turns: {', '.join(digests)}")
 
 
 if __name__ == "__main__":

@@ -24,11 +24,12 @@ PACKAGES = ("numpy", "scipy", "onnxruntime", "torch", "scikit-learn", "netcal", 
 SECTIONS = {
     "goals": ("Goals", ["goals.py"]),
     "tilt": ("Tilt: rotations a second", ["tilt.py"]),
-    "search": ("Sparse search", ["search_speed.py", "--repeats", "5"]),
-    "complete": ("Complete search", ["map_cost.py", "search", "--maps", "ts,ets,irova", "--repeats", "3"]),
     "adaptive": ("Coarse to fine against the whole grid", ["adaptive.py", "--seeds", "3"]),
     "fits": ("Fits", ["fits.py"]),
     "million": ("N = 1,000,000 from a memory map", ["million.py"]),
+    "engines": ("Engines", ["engines.py"]),
+    "bare": ("Engines, over a network that costs next to nothing", ["engines.py", "--bare"]),
+    "overhead": ("Small models", ["overhead.py"]),
     "startup": ("Start-up", ["startup.py"]),
     "scaling": ("Scaling", ["scaling.py", "--figure", str(PAGE.parent / "scaling.svg")]),
 }
@@ -54,6 +55,8 @@ def versions() -> str:
 def run(command: list[str]) -> str:
     """Output of one benchmark."""
     environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
+    # users keep bytecode; without it, every command compiles what it imports
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     words = [sys.executable, str(HERE / command[0]), *command[1:]]
     done = subprocess.run(words, capture_output=True, text=True, env=environment, check=False)
     if done.returncode:
@@ -84,6 +87,7 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--models", nargs="*", default=["models/digits/model.onnx:models/digits/calib.npz"])
     parser.add_argument("--options", default="", help="recipe of `adaptive.py` for image folders")
+    parser.add_argument("--cifar10", help="folder for the rows of `goals.py` over a script by hand")
     parser.add_argument("--only", default=",".join(SECTIONS))
     a = parser.parse_args()
     old = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
@@ -98,10 +102,12 @@ def main() -> None:
         if key == "adaptive":
             pairs = [model.rsplit(":", 1) for model in a.models]
             commands = [[*command, *pair, *(a.options.split() if Path(pair[1]).is_dir() else [])] for pair in pairs]
+        elif key == "goals" and a.cifar10:
+            commands = [[*command, "--cifar10", a.cifar10]]
         else:
             commands = [command]
         outputs = [body(run(c)) for c in commands]
-        shown = " ".join(c for c in commands[0][:1] + [x for x in commands[0][1:] if not x.startswith("/")])
+        shown = " ".join("PATH" if word.startswith("/") else word for word in commands[0])
         text = f"## {title}\n\n`python benchmarks/{shown}`, commit {commit.strip()}.\n\n" + "\n\n".join(outputs)
         if key == "scaling":
             text += "\n\n![Seconds of one sparse search over size, one curve for each size that is varied](scaling.svg)"

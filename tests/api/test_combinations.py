@@ -35,6 +35,7 @@ def outputs(path: Path, x: np.ndarray) -> list[np.ndarray]:
     return onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(None, {"x": x})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("search", ["none", "sparse", "complete"])
 @pytest.mark.parametrize("map_name", MAPS)
 def test_all_fifteen_are_one_call_and_one_file(small: Small, tmp_path: Path, map_name: str, search: str) -> None:
@@ -61,6 +62,7 @@ def test_all_fifteen_are_one_call_and_one_file(small: Small, tmp_path: Path, map
         assert outputs(output, data["x"][:batch])[0].shape == (batch, 5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("map_name", ["ets", "irova", "aar", "auto"])
 def test_cross_fitting_goes_with_every_map(small: Small, tmp_path: Path, map_name: str) -> None:
     for search in ("sparse", "complete"):
@@ -174,6 +176,7 @@ def test_multi_label_heads_need_a_label_for_each_column(tmp_path: Path) -> None:
         tna_onnx.calibrate(model, calib, **PLAIN)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("opset", [7, 9, 10, 11, 13, 18, 21])
 @pytest.mark.parametrize("map_name", ["ets", "irova", "aar"])
 def test_appended_maps_use_the_models_own_opset(small: Small, tmp_path: Path, map_name: str, opset: int) -> None:

@@ -33,6 +33,7 @@ def forms(small: Small, path: Any) -> dict[str, dict[str, np.ndarray]]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("calib", "held_out"), [("data", "features"), ("features", "data"), ("logits", "data"), ("logits", "features")]
 )

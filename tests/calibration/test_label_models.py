@@ -151,6 +151,7 @@ def test_every_map_is_written_as_it_was_scored(folder: Path, form: str, name: st
     assert report["verification"]["max_difference"] <= report["verification"]["bound"] < 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [("--no-fold",), ("--search", "sparse"), ("--method", "tna"), ("--objective", "ece")])
 def test_settings_of_the_search_are_for_labels_too(folder: Path, words: tuple[str, ...]) -> None:
     report, p = written(folder, "sigmoid", *words, "--angle-step", "15", "--no-fail-if-worse")
@@ -361,6 +362,7 @@ def test_a_store_stands_for_the_data(folder: Path, form: str) -> None:
     np.testing.assert_allclose(ran(folder / "data.onnx", form), ran(folder / "store.onnx", form), atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["features", "logits"])
 @pytest.mark.parametrize("place", ["npz", "folder", "mapping"])
 def test_arrays_of_features_or_logits_stand_for_the_data(folder: Path, kind: str, place: str) -> None:

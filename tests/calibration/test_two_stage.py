@@ -153,6 +153,7 @@ def _nll(logits: Array, labels: Array) -> float:
     return float(-np.mean(np.log(softmax(logits.astype(np.float64))[np.arange(len(labels)), labels])))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FORMS)
 @pytest.mark.parametrize("map_", ["ts", "ets", "irova"])
 def test_a_map_goes_behind_the_scores(tmp_path: Path, name: str, map_: str) -> None:

@@ -316,6 +316,7 @@ def reference(animals: Animals, tmp_path_factory: pytest.TempPathFactory) -> tup
     return evaluated(animals.model, [animals.npz], folder), calibrated(animals.model, [animals.npz], folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", SOURCES)
 def test_every_source_gives_the_same_numbers(
     animals: Animals, reference: tuple[dict[str, Any], dict[str, Any]], tmp_path: Path, source: str

@@ -119,6 +119,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("search", "name"), CASES)
 def test_search_and_fits_have_the_bits_of_one_process(
     table: FeatureTable, two: Staying, search: str, name: str

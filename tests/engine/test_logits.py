@@ -68,6 +68,7 @@ def bits(scores: SampleScores) -> list[bytes]:
     return [values.tobytes() for values in vars(scores).values() if values is not None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("search", "name", "options"),
     [

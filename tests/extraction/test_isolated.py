@@ -109,6 +109,7 @@ def test_without_the_option_the_process_itself_ends(model: Path, data: Path, tmp
     assert run(*most, env=harmed(tmp_path, HARM["SIGABRT"]), cwd=out).returncode == -6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_sound_model_ends_as_without(verb: str, model: Path, data: Path, tmp_path: Path) -> None:
     ends = []

@@ -96,6 +96,7 @@ def test_a_coverage_by_class_can_be_turned(
     np.testing.assert_array_equal(found, run(tmp_path / "g.onnx", data["new"])["set"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dial", ["coverage", "risk", "class_prior"])
 @pytest.mark.parametrize("per_class", [False, True])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, -1.0, 0.0])

@@ -53,6 +53,7 @@ METRICS = {"ece": ece, "adaece": adaece, "brier": brier}
 ROUNDING = 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", METRICS)
 @pytest.mark.parametrize(("size", "classes", "seed"), [(300, 5, 0), (900, 5, 1), (900, 2, 2), (400, 30, 3)])
 def test_no_worse_than_a_scan(objective: Any, size: int, classes: int, seed: int) -> None:

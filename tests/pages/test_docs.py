@@ -211,6 +211,7 @@ SLOW = (
     "docs/how-to/cluster.md",
     "docs/how-to/decisions.md",
     "docs/how-to/quantized.md",
+    "docs/tutorial.md",
 )
 
 

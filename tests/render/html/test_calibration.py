@@ -165,6 +165,7 @@ def test_details_change_nothing_else(report: Report, small: Small, tmp_path: Pat
     assert json.loads(to_json(report, details=True))["details"]["chosen"] == details_of(report).chosen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -397,6 +398,7 @@ def test_the_closer_look_is_where_the_candidates_are(report: Report) -> None:
     assert crowded(even) is None
 
 
+@pytest.mark.slow
 def test_any_class_can_be_chosen_and_the_page_stays_small(report: Report) -> None:
     details = details_of(report)
     classes = tuple(replace(details.classes[k % 5], name=f"class {k}") for k in range(1000))
@@ -647,6 +649,7 @@ def test_digits_have_thumbnails(demo: Demo, tmp_path: Path) -> None:
     check_page(to_html(report))
 
 
+@pytest.mark.slow
 def test_classes_are_called_as_the_folders_of_their_images(demo: Demo, tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image")
     arrays = np.load(demo.test)
