@@ -30,8 +30,9 @@ def pytest_xdist_setupnodes(config: pytest.Config) -> None:
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")
     # hundreds of programs would compile everything that they import where no bytecode may be kept beside it
-    if os.environ.pop("PYTHONDONTWRITEBYTECODE", "") and config.cache is not None:
-        os.environ["PYTHONPYCACHEPREFIX"] = str(config.cache.mkdir("bytecode"))
+    cache = getattr(config, "cache", None)  # none with `-p no:cacheprovider`
+    if cache is not None and os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
+        os.environ["PYTHONPYCACHEPREFIX"] = str(cache.mkdir("bytecode"))
 
 
 @dataclass(frozen=True)

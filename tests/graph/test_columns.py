@@ -166,6 +166,13 @@ def _zero_so_far(b: Builder, scores: str) -> str:
     return b.node("Relu", b.node("Sub", scores, b.store("limit", 100.0), out="beyond"), out="shift")
 
 
+def _zero_so_far_for_one(b: Builder, scores: str) -> str:
+    """Made of a maximum and a constant that differs by class."""
+    largest = b.node("ReduceMax", scores, out="largest", axes=[1], keepdims=1)
+    beyond = b.node("Relu", b.node("Sub", largest, b.store("limit", 100.0), out="less"), out="beyond")
+    return b.node("Mul", beyond, b.store("share", [0.5, 0.1, 0.9]), out="shift")
+
+
 def _log_softmax(shift: Callable[[Builder, str], str]) -> Sample:
     """s - (log |sum exp(s - a)| + a)."""
     b = Builder()
@@ -186,7 +193,7 @@ def test_a_log_softmax_around_a_maximum_that_is_checked(tmp_path: Path) -> None:
     _check_by_numbers(model, tmp_path)
 
 
-@pytest.mark.parametrize("shift", [_one_a_class, _zero_so_far])
+@pytest.mark.parametrize("shift", [_one_a_class, _zero_so_far, _zero_so_far_for_one])
 def test_what_need_not_be_the_same_for_all_classes_is_refused(
     shift: Callable[[Builder, str], str], tmp_path: Path
 ) -> None:

@@ -153,18 +153,20 @@ def _lifted(model: Model, node: onnx.NodeProto) -> _Scores | None:
 
 
 def _of_maxima(model: Model, tensor: str) -> bool:
-    """Whether nothing but maxima and constants makes a tensor: what else differs by class could be 0 on all data."""
+    """Whether nothing but maxima and numbers makes a tensor: what else differs by class could be 0 on all data."""
     waiting, seen = [tensor], set[str]()
     while waiting:
         name = waiting.pop()
-        if name in seen or model.constant_tensor(name) is not None:
+        if name in seen or _number(model, name) is not None:
             continue
         node = _node(model, name)
         if node is None or len(seen) == _SOME:
             return False
         seen.add(name)
         if node.op_type != "ReduceMax":
-            waiting += [str(operand) for operand in node.input if operand]
+            # the second operand of these is a shape or an axis
+            operands = node.input[:1] if node.op_type in BESIDE_SUM else node.input
+            waiting += [str(operand) for operand in operands if operand]
     return bool(seen)
 
 
