@@ -5,8 +5,8 @@ e_c = exp s_c and of e_c^2, and whether y is the first c with s_c = 0. The large
 added in float64: a sure sample's loss is what the others add up to. These are added in the dtype of the logits, in runs
 of at most 256 classes, and the runs in float64: a conversion of every element would take longer than all the rest.
 
-No e_c is taken for less than the root of the smallest normal number (2e-19 of float32), which moves a sum with a 1 in it
-by less than 1e-12 for a million classes: processors take many times as long for squares below normal numbers.
+No e_c is taken for less than the root of the smallest normal number (2e-19 of float32): processors take many times as
+long for squares below normal numbers. It moves a sum with a 1 in it by less than 1e-12 for a million classes.
 """
 
 from __future__ import annotations
