@@ -181,7 +181,8 @@ def main() -> None:
         each = (many - few) / (sizes[1] - sizes[0])
         base = base or each
         once, more = few - each * sizes[0], 100 * (each / base - 1)
-        driver, worker = (max(found[k] for found in table[engine, sizes[1]]) >> 20 for k in (2, 3))
+        driver = max(found[2] for found in table[engine, sizes[1]]) >> 20
+        worker = max(found[3] for found in table[engine, sizes[1]]) >> 20
         wall = statistics.median(found[1] for found in table[engine, sizes[1]])
         figures = [f"{many:.1f}", f"{wall:.1f}", f"{once:.1f}", f"{1000 * each:.3f}", f"{more:+.1f} %"]
         rows.append([engine, *figures, f"{driver} + {worker}"])

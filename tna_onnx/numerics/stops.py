@@ -64,8 +64,10 @@ def find_stops(
     n, classes = start.shape
     together = min(_LOSSES // (_WINDOW * classes), _TOGETHER // (n * classes * start.weight.itemsize))
     kernels = compiled(len(paths) * rotations.last * classes, start.weight.dtype)
+    # cut once for all paths: with many classes that takes as long as a tenth of a path
+    vectors = _cut(start)
     found = [
-        _Walk(start, rotations, paths[k : k + max(1, together)], angles, kernels).run()
+        _Walk(start, vectors, rotations, paths[k : k + max(1, together)], angles, kernels).run()
         for k in range(0, len(paths), max(1, together))
     ]
     return Stops(np.concatenate([f.rotations for f in found]), np.concatenate([f.reached for f in found]))
@@ -100,15 +102,11 @@ class _Block:
         return lost
 
 
-def _blocks(start: ClassVectors, paths: int, count: int) -> list[_Block]:
-    """Cut classes into blocks for paths that make `count` rotations at a time."""
-    classes = start.shape[1]
-    width = max(64, _BLOCK // count)
-    return [
-        _Block(slice(k, k + width), vectors, np.tile(vectors, (paths, 1)))
-        for k in range(0, classes, width)
-        for vectors in [start.block(slice(k, k + width))]
-    ]
+def _cut(start: ClassVectors) -> list[tuple[slice, FloatArray]]:
+    """Cut class vectors (n, C) into blocks (n, c); returns which classes, and their vectors."""
+    width = max(64, _BLOCK // _WINDOW)
+    blocks = [slice(k, k + width) for k in range(0, start.shape[1], width)]
+    return [(classes, start.block(classes)) for classes in blocks]
 
 
 class _Walk:
@@ -117,6 +115,7 @@ class _Walk:
     def __init__(
         self,
         start: ClassVectors,
+        vectors: Sequence[tuple[slice, FloatArray]],
         rotations: Rotations,
         paths: NDArray[np.int64],
         angles: NDArray[np.float64],
@@ -126,7 +125,7 @@ class _Walk:
         self._rotations = rotations
         self._paths = paths
         self._angles = angles
-        self._blocks = _blocks(start, len(paths), _WINDOW)
+        self._blocks = [_Block(classes, block, np.tile(block, (len(paths), 1))) for classes, block in vectors]
         self._kernels = kernels
         # the last deficits, and those after each rotation of a window: one array, used again
         self._deficits = np.zeros((len(paths), _WINDOW + 1, len(start.half)))
