@@ -64,7 +64,8 @@ def recalibrate(job: Job, progress: Progress, finish: Finish | None = None) -> R
             raise
         task = task.on_host(str(error))
     # nothing is written yet, and the features are here; outside of the handler, whose error holds what the device held
-    return _recalibrate(job, task, started, progress, finish)
+    with spread_over("local", task):
+        return _recalibrate(job, task, started, progress, finish)
 
 
 def _recalibrate(job: Job, task: Task, started: Started, progress: Progress, finish: Finish | None) -> Report:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from tna_onnx.calibration.task import Task
 from tna_onnx.engine.choice import staying
 from tna_onnx.engine.placement import Host
+from tna_onnx.engine.threads import threads_for
 from tna_onnx.extraction.shared import shared_rows
 from tna_onnx.graph.readout import Head
 
@@ -22,6 +23,8 @@ _log = logging.getLogger("tna_onnx")
 def spread_over(engine: str, task: Task) -> Iterator[Task]:
     """Give the task with workers for a block; the same task where there is nothing that they could do.
 
+    Linear algebra has the threads that search and fits of this size are worth, here and at the workers.
+
     Args:
         engine: as the command line has it.
         task: opened, its features in place.
@@ -29,15 +32,17 @@ def spread_over(engine: str, task: Task) -> Iterator[Task]:
     Raises:
         DeviceError: the workers cannot be reached.
     """
-    reason = _reason_to_stay(task)
-    if engine != "local" and reason:
+    reason = "" if engine == "local" else _reason_to_stay(task)
+    if reason:
         _log.info("engine: search and fits run in this process: %s", reason)
-    if engine == "local" or reason:
-        yield task
-        return
-    with staying(engine) as workers:
-        _log.info("engine: search and fits run on %s, up to %d workers", engine, workers.count)
-        yield replace(task, workers=workers)
+    features = 0 if task.head is None else task.head.weight.shape[1]
+    with threads_for(len(task.calibration.table), task.readout.n_classes, features):
+        if engine == "local" or reason:
+            yield task
+            return
+        with staying(engine) as workers:
+            _log.info("engine: search and fits run on %s, up to %d workers", engine, workers.count)
+            yield replace(task, workers=workers)
 
 
 def _reason_to_stay(task: Task) -> str:

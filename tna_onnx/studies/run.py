@@ -21,6 +21,7 @@ from tna_onnx.calibration.job import Job
 from tna_onnx.calibration.opening import open_task
 from tna_onnx.calibration.provenance import versions
 from tna_onnx.calibration.settings import Settings
+from tna_onnx.calibration.spread import spread_over
 from tna_onnx.calibration.task import Task
 from tna_onnx.data.options import Data
 from tna_onnx.errors import DataError, UsageError
@@ -102,6 +103,8 @@ def run_studies(job: StudyJob, progress: Progress) -> Studies:
     data = data_of_task(task)
     assert task.held_out is not None  # noqa: S101 - `StudyJob` has held-out data
     _check_samples(names, data, job.settings.bins)
+    with spread_over("local", task):
+        studies = tuple(_studies(names, job, task, data, progress))
     return Studies(
         model=task.model.name,
         model_sha256=task.model.sha256,
@@ -112,7 +115,7 @@ def run_studies(job: StudyJob, progress: Progress) -> Studies:
         classes=data.weight.shape[0],
         settings=job.settings.recorded,
         versions=versions(),
-        studies=tuple(_studies(names, job, task, data, progress)),
+        studies=studies,
         notes=task.data_notes,
         folder="" if job.folder is None else str(job.folder),
     )
