@@ -15,6 +15,7 @@ import functools
 import math
 from typing import Any
 
+import array_api_compat
 import numpy as np
 from numpy.typing import NDArray
 
@@ -35,24 +36,42 @@ def numpy_terms(logits: NDArray[Any], labels: NDArray[Any]) -> Terms:
     # exponentials of float16 would have three digits
     if logits.dtype == np.float16:
         logits = logits.astype(np.float32)
-    narrow = logits.shape[1] <= _NARROW
-    if narrow:
-        by_class = logits.T.copy()
-        by_class -= by_class.max(axis=0)
-        shifted = by_class.T
-    else:
-        shifted = logits - logits.max(axis=1, keepdims=True)
-    own = shifted[np.arange(len(logits)), labels]
-    largest = shifted == 0
+    return _narrow(logits, labels) if logits.shape[1] <= _NARROW else _wide(logits, labels)
+
+
+def _wide(logits: NDArray[Any], labels: NDArray[Any]) -> Terms:
+    rows = np.arange(len(logits))
+    first = np.argmax(logits, axis=1)
+    shifted = logits - logits[rows, first][:, None]
+    own = shifted[rows, labels]
+    _take_exponentials(shifted)
+    shifted[rows, first] = 0
+    total, squares = _sums_of_runs(shifted)
+    return terms(own, 1 + total, 1 + squares, first == labels)
+
+
+def _narrow(logits: NDArray[Any], labels: NDArray[Any]) -> Terms:
+    by_class = logits.T.copy()
+    by_class -= by_class.max(axis=0)
+    own = by_class[labels, np.arange(len(logits))]
+    # down columns, finding all of the largest takes less time than finding the first
+    largest = by_class == 0
     # mostly every row has one largest
     tied = np.count_nonzero(largest) != len(own)
-    hits = np.argmax(largest, axis=1) == labels if tied else own == 0
-    ones = np.sum(largest, axis=1) if tied else 1
-    np.maximum(shifted, _least_exponent(shifted.dtype), out=shifted)
-    np.exp(shifted, out=shifted)
-    np.copyto(shifted, 0, where=largest)
-    total, squares = _sums_of_columns(shifted.T) if narrow else _sums_of_runs(shifted)
+    hits = np.argmax(largest, axis=0) == labels if tied else own == 0
+    ones = np.sum(largest, axis=0) if tied else 1
+    _take_exponentials(by_class)
+    np.copyto(by_class, 0, where=largest)
+    total, squares = _sums_of_columns(by_class)
     return terms(own, ones + total, ones + squares, hits)
+
+
+def _take_exponentials(shifted: NDArray[Any]) -> None:
+    least = _least_exponent(shifted.dtype)
+    # cutting takes as long as the exponentials, and mostly there is nothing to cut
+    if np.min(shifted) < least:
+        np.maximum(shifted, least, out=shifted)
+    np.exp(shifted, out=shifted)
 
 
 @functools.cache
@@ -84,14 +103,15 @@ def _sums_of_columns(values: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray
 
 def _sums_of_runs(values: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Sums, and sums of squares, over the second axis."""
+    xp = array_api_compat.array_namespace(values)  # vecdot of NumPy is of its second version
     samples, classes = values.shape
     whole = classes - classes % _RUN
     rest = values[:, whole:]
     total = np.einsum("nc->n", rest).astype(np.float64)
-    squares = np.einsum("nc,nc->n", rest, rest).astype(np.float64)
+    squares = xp.vecdot(rest, rest).astype(np.float64)
     if whole:
         # a view: rows are cut, and not moved
         runs = values[:, :whole].reshape(samples, -1, _RUN)
         total += np.einsum("nrc->nr", runs).sum(axis=1, dtype=np.float64)
-        squares += np.einsum("nrc,nrc->nr", runs, runs).sum(axis=1, dtype=np.float64)
+        squares += xp.vecdot(runs, runs).sum(axis=1, dtype=np.float64)
     return total, squares
