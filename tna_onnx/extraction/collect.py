@@ -24,7 +24,7 @@ from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.extraction.tensors import Tensors, require_finite
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.progress import Progress
-from tna_onnx.runtime import Session, runtime_version
+from tna_onnx.runtime import Session, runtime_version, side_by_side
 
 __all__ = ["Collector", "Rows", "collect_features", "session_for"]
 
@@ -147,8 +147,7 @@ class Collector:
         scalars: list[Batch] = []
         several = 0
         progress("collect features", done, total)
-        for batch in self._batches(done):
-            rows = self.rows(batch)
+        for batch, rows in self.in_turn(self._batches(done)):
             several = rows.rows
             if rows.scalars:
                 scalars.append(rows.scalars)
@@ -176,6 +175,10 @@ class Collector:
         if done == 0:
             return self.source.batches(self.batch_size)
         return self.source.batches(self.batch_size, np.arange(done, total))
+
+    def in_turn(self, batches: Iterator[Batch]) -> Iterator[tuple[Batch, Rows]]:
+        """Yield batches and what is kept of them, in order; as many are run at a time as the session is made for."""
+        return side_by_side(self.rows, batches, self._session.at_once if self._session else 1)
 
     def rows(self, batch: Batch) -> Rows:
         """Run one batch and return what is kept of it."""

@@ -128,8 +128,9 @@ class ChunkFiller:
         try:
             for name, column in self.columns.items():
                 files[name] = _RowFile(self.folder / f"{name}.bin", column, self.samples)
-            for batch in collector.source.batches(collector.batch_size, np.arange(rows.start, rows.stop)):
-                for name, values in collector.rows(batch).arrays.items():
+            batches = collector.source.batches(collector.batch_size, np.arange(rows.start, rows.stop))
+            for batch, kept in collector.in_turn(batches):
+                for name, values in kept.arrays.items():
                     collector.put(files[name], name, values, start)
                 start += len(next(iter(batch.values())))
             for file in files.values():

@@ -57,6 +57,7 @@ class PositionSession(Session):
         self.device = whole.device
         self.inputs = whole.inputs
         self.fixed_batch = whole.fixed_batch
+        self.at_once = whole.at_once
         self.layouts: dict[str, Layout] = {}
 
     @property

@@ -15,7 +15,7 @@ from tna_onnx.graph.external import real_places
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.outputs import ClassOutput
 from tna_onnx.graph.readout import Head, Readout
-from tna_onnx.runtime import Device, Session, open_session
+from tna_onnx.runtime import AT_ONCE, Device, Session, open_session
 
 __all__ = ["OpenModel", "in_rows", "input_specs", "open_model", "open_part"]
 
@@ -49,7 +49,7 @@ class OpenModel:
             DeviceError, UnsupportedModel: see `tna_onnx.runtime.open_session`.
         """
         if self._whole is None:
-            whole = open_part(self.model, cut_at(self.model, self._tensors()), self.device)
+            whole = open_part(self.model, cut_at(self.model, self._tensors()), self.device, at_once=AT_ONCE)
             self._whole = in_rows(whole, self.readout, self.model.name, self._tensors())
         return self._whole
 
@@ -160,7 +160,9 @@ def open_model(model: Model, device: Device) -> Session:
     return open_session(model.proto.SerializeToString(), model.name, device)
 
 
-def open_part(model: Model, cut: ModelProto, device: Device, fixed_batch: int | None = None) -> Session:
+def open_part(
+    model: Model, cut: ModelProto, device: Device, fixed_batch: int | None = None, at_once: int = 1
+) -> Session:
     """Open a part of a model, which the caller gives away.
 
     Raises:
@@ -169,4 +171,4 @@ def open_part(model: Model, cut: ModelProto, device: Device, fixed_batch: int | 
     folder = real_places(model, cut)
     serialized = cut.SerializeToString()
     del cut  # a copy of all weights: the session makes its own
-    return open_session(serialized, model.name, device, folder=folder, fixed_batch=fixed_batch)
+    return open_session(serialized, model.name, device, folder=folder, fixed_batch=fixed_batch, at_once=at_once)

@@ -5,8 +5,10 @@ from tna_onnx.runtime.device_memory import free_device_memory
 from tna_onnx.runtime.machine import allowed_cores, free_memory, resident_memory, share_cores, trim_memory
 from tna_onnx.runtime.opening import open_session, runtime_version
 from tna_onnx.runtime.session import OutOfMemory, Session, TensorInfo
+from tna_onnx.runtime.side_by_side import AT_ONCE, side_by_side
 
 __all__ = [
+    "AT_ONCE",
     "Device",
     "OutOfMemory",
     "Session",
@@ -19,5 +21,6 @@ __all__ = [
     "resident_memory",
     "runtime_version",
     "share_cores",
+    "side_by_side",
     "trim_memory",
 ]

@@ -20,7 +20,7 @@ from typing import Any
 from tna_onnx.errors import DeviceError, UnsupportedModel
 from tna_onnx.runtime.device import Device
 from tna_onnx.runtime.device_memory import free_device_memory
-from tna_onnx.runtime.machine import allowed_cores
+from tna_onnx.runtime.machine import allowed_cores, free_memory
 from tna_onnx.runtime.session import CUDA, Session, is_onnxruntime_error
 
 __all__ = ["open_session", "runtime_version"]
@@ -37,6 +37,9 @@ _CUDA_LIBRARY = "onnxruntime_providers_cuda.dll" if sys.platform == "win32" else
 
 # What CUDA itself says, in what ONNX Runtime prints: "CUDA failure 35: the driver is too old ; GPU=0".
 _CUDA_FAILURE = re.compile(r"CUDA failure \d+: [^;\n]+")
+
+# Bytes that two batches of a large network may take.
+_ROOM = 2**32
 
 _CUDA_OPTIONS = {
     # The default times every algorithm for each new shape, the shorter last batch included. That is slow, and two runs
@@ -61,6 +64,7 @@ def open_session(
     *,
     folder: Path | None = None,
     fixed_batch: int | None = None,
+    at_once: int = 1,
 ) -> Session:
     """Open a session and check that it runs where it was asked to.
 
@@ -70,6 +74,7 @@ def open_session(
         device: where to run. `auto` takes CUDA if it is available.
         folder: where the external data of a serialised model lie.
         fixed_batch: the only batch size that the model accepts, where its inputs do not say so.
+        at_once: batches that are to be run at a time on the CPU, if it has the cores and the memory.
 
     Raises:
         DeviceError: ONNX Runtime is not installed, or CUDA was asked for and is not available.
@@ -86,14 +91,26 @@ def open_session(
         if shortage:
             return Session(_load(ort, model, name, [_CPU], folder)[0], name, shortage, fixed_batch)
         providers = [(CUDA, _cuda_options(device)), _CPU]
-    session, printed = _load(ort, model, name, providers, folder)
+    at_once = 1 if use_cuda else _side_by_side(at_once, model)
+    session, printed = _load(ort, model, name, providers, folder, at_once)
     session.disable_fallback()  # a run that fails on CUDA must not move to the CPU unnoticed
     if not use_cuda or session.get_providers()[0] == CUDA:
-        return Session(session, name, fixed_batch=fixed_batch, device=device)
+        return Session(session, name, fixed_batch=fixed_batch, device=device, at_once=at_once)
     reason = _why_no_cuda(ort, printed)
     if device.kind == "cuda":
         raise DeviceError(f"device cuda:{device.index} was asked for, but ONNX Runtime gave {_CPU}: {reason}")
     return Session(session, name, reason, fixed_batch)
+
+
+def _side_by_side(wanted: int, model: bytes | Path) -> int:
+    """Return how many batches can be run at a time: each needs a core, and memory for what the network computes."""
+    if wanted == 1:
+        return 1
+    size = len(model) if isinstance(model, bytes) else model.stat().st_size
+    # a session holds the weights twice while it is opened; the room for two batches is a guess from above
+    if free_memory() < 2 * size + _ROOM:
+        return 1
+    return min(wanted, allowed_cores())
 
 
 def _cuda_options(device: Device) -> dict[str, Any]:
@@ -190,10 +207,10 @@ def _preload_cuda(ort: ModuleType) -> None:
 
 
 def _load(
-    ort: ModuleType, model: bytes | Path, name: str, providers: list[Any], folder: Path | None
+    ort: ModuleType, model: bytes | Path, name: str, providers: list[Any], folder: Path | None, at_once: int = 1
 ) -> tuple[Any, str]:
     """Return a session, and what ONNX Runtime printed while it was opened."""
-    options = _session_options(ort, folder)
+    options = _session_options(ort, folder, at_once)
     if len(providers) > 1:
         # which nodes run where; versions that do not know the entry ignore it
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
@@ -212,7 +229,7 @@ def _load(
     return session, printed.getvalue()
 
 
-def _session_options(ort: ModuleType, folder: Path | None) -> Any:
+def _session_options(ort: ModuleType, folder: Path | None, at_once: int) -> Any:
     options = ort.SessionOptions()
     options.log_severity_level = 4  # fatal only: what matters is checked and raised here
     if folder is not None:
@@ -220,7 +237,7 @@ def _session_options(ort: ModuleType, folder: Path | None) -> Any:
     for entry, value in _SESSION_ENTRIES.items():
         options.add_session_config_entry(entry, value)
     # The default is a thread for each core of the machine, whatever the process may use.
-    cores = allowed_cores()
+    cores = allowed_cores() // at_once
     if cores < (os.cpu_count() or 1):
         options.intra_op_num_threads = cores
     return options

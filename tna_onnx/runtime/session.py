@@ -61,6 +61,7 @@ class Session:
         elsewhere: which nodes ONNX Runtime runs on the CPU though the session is on CUDA; empty if it does not say.
         fixed_batch: the only batch size that the model accepts; None if it accepts any.
         device: the CUDA device that was asked for; None on the CPU.
+        at_once: batches that it is made to run at a time, from as many threads.
     """
 
     def __init__(
@@ -70,8 +71,10 @@ class Session:
         fallback: str = "",
         fixed_batch: int | None = None,
         device: Device | None = None,
+        at_once: int = 1,
     ) -> None:
         self._session = session
+        self.at_once = at_once
         self._name = name
         self.provider = str(session.get_providers()[0])
         self.fallback = fallback
