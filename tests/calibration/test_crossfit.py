@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 from tests.calibration.crossfits import BIAS, SEED, TS, Array, Maps, N, data, equal, plain
+from tna_onnx.calibration import crossfit
 from tna_onnx.calibration.crossfit import FOLDS, Fit, Fits, cross_scores, folds
 from tna_onnx.calibration.methods import INPUT, Method
 from tna_onnx.engine.logits import HeadLogits
 from tna_onnx.errors import DataError
 from tna_onnx.extraction.table import FeatureTable
+from tna_onnx.maps import MAPS
 from tna_onnx.maps.base import CalibrationMap, Reduce, apply_map
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.stats import SampleScores
@@ -94,6 +96,34 @@ def test_the_seed_draws_the_folds() -> None:
     once, again, other = (cross_scores(N, seed, Maps("ts"))[TS] for seed in (4, 4, 5))
     assert equal(once, again)
     assert not equal(once, other)
+
+
+# --- of very many samples
+
+
+def test_a_fit_sees_so_many_samples_at_most_and_all_are_scored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crossfit, "FITTED", 100)
+    maps = Maps("ts")
+    scores = maps.scores()[TS]
+    assert len(scores) == N
+    fold = folds(N, SEED)
+    for k, seen in enumerate(maps.masks):
+        assert seen.sum() == 100
+        assert not np.any(seen & (fold == k))
+        own = MAPS["ts"].fit(maps.logits.reduce(seen))
+        assert maps.fitted["ts", k] == own
+        held = fold == k
+        assert equal(scores.take(held), maps.logits.mapped_scores(own, held))
+    # at random: no fold begins with the first samples
+    assert len({tuple(np.flatnonzero(seen)[:3]) for seen in maps.masks}) == FOLDS
+    again = Maps("ts")
+    assert equal(again.scores()[TS], scores)
+
+
+def test_few_samples_are_all_seen() -> None:
+    fold = folds(N, SEED)
+    for k, seen in enumerate(plain().masks):
+        np.testing.assert_array_equal(seen, fold != k)
 
 
 # --- what cannot be fitted

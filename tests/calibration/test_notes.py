@@ -11,6 +11,7 @@ import pytest
 
 from tests.calibration.samples import job_of, of_logits, outcome_of
 from tests.conftest import Small
+from tna_onnx.calibration import notes as module
 from tna_onnx.calibration.comparing import Compared
 from tna_onnx.calibration.methods import INPUT, Method
 from tna_onnx.calibration.notes import notes_on
@@ -168,6 +169,17 @@ def test_cross_fitting_is_said(small: Small, task: Task, outcome: Outcome) -> No
     # the weights, too, are searched for each fold: there is nothing that all share
     tilted = replace(outcome, chosen=replace(outcome.chosen, angle=30.0))
     assert notes(small, task, tilted, comparison("cross-fitted"), settings=Settings(map="ts")) == [found]
+
+
+def test_fits_to_some_of_very_many_samples_are_said(
+    small: Small, task: Task, outcome: Outcome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n = len(outcome.before)
+    monkeypatch.setattr(module, "FITTED", n // 2)
+    _, found = notes(small, task, outcome, comparison("cross-fitted"))
+    assert found == (f"fits that are cross-validated see {n // 2:,} samples, at random; the final one sees all {n:,}")
+    # one method, and data to hold it against: nothing was cross-validated
+    assert notes(small, task, replace(outcome, scores={})) == []
 
 
 def test_a_dry_run_lists_what_it_would_write(small: Small, task: Task, outcome: Outcome) -> None:

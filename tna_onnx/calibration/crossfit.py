@@ -1,7 +1,8 @@
 """Cross-fitting: each calibration sample scored by what was chosen and fitted without it.
 
 The samples are split into folds at random. For each fold, weights and maps are searched and fitted on the other folds;
-which of several methods is taken for it is chosen by the scores of the other folds, too.
+which of several methods is taken for it is chosen by the scores of the other folds, too. All samples are scored; of
+very many, the fits see some.
 """
 
 from __future__ import annotations
@@ -21,10 +22,13 @@ from tna_onnx.numerics.clusters import mean_and_error
 from tna_onnx.numerics.losses import sample_losses
 from tna_onnx.numerics.stats import SampleScores
 
-__all__ = ["FOLDS", "Fit", "Scores", "chosen_per_fold", "cross_scores", "folds", "nested"]
+__all__ = ["FITTED", "FOLDS", "Fit", "Scores", "chosen_per_fold", "cross_scores", "folds", "nested"]
 
 # More folds would fit on more samples and cost as many more fits; five leave 80 %.
 FOLDS = 5
+
+FITTED = 50_000
+"""Samples that a fit sees at most. With k numbers to fit, it costs about k / (2 N) nats of NLL to see no more."""
 
 Mask = NDArray[np.bool_]
 
@@ -35,7 +39,7 @@ Fit = tuple[Method, Logits, "CalibrationMap | None"]
 """A method, logits of all samples under its weight, and its fitted map."""
 
 Fits = Callable[[int, Mask], Iterable[tuple[Method, Iterable[Fit]]]]
-"""(k, (N,) mask of all samples but those of fold k) -> each method, and its fits: one, or those along its path."""
+"""(k, (N,) mask of samples outside of fold k) -> each method, and its fits: one, or those along its path."""
 
 Loss = Callable[[SampleScores], NDArray[np.float64]]
 """Losses of samples, (N,), whose mean methods are compared by."""
@@ -71,7 +75,7 @@ def cross_scores(
     Args:
         n: samples.
         seed: of the folds.
-        fits: fits of the methods without a fold.
+        fits: fits of the methods without a fold; of more than `FITTED` samples, these are some at random.
         loss: what decides which method has lost; the NLL by default.
         failed: takes the methods that could not be fitted without one of the folds, and why; a path by its first step.
         clusters: of the samples, (n,), if they are not independent.
@@ -84,7 +88,8 @@ def cross_scores(
     parts: list[Scores] = []
     lost: set[Method] = set()
     for k in range(FOLDS):
-        remaining = ((method, path) for method, path in fits(k, fold != k) if method not in lost)
+        seen = _at_most(FITTED, fold != k, np.random.default_rng((seed, k)))
+        remaining = ((method, path) for method, path in fits(k, seen) if method not in lost)
         part, refused = _scores_of_fold(remaining, fold == k)
         parts.append(part)
         failures = {**{each: f"without fold {k + 1} of {FOLDS}: {why}" for each, why in refused.items()}, **failures}
@@ -96,6 +101,16 @@ def cross_scores(
     if failed is not None:
         failed.update(failures)
     return {method: _in_order([part[method] for part in parts], fold) for method in shared}
+
+
+def _at_most(most: int, rows: Mask, rng: np.random.Generator) -> Mask:
+    """Return a mask of so many of the rows, at random; the same one where there are no more."""
+    places = np.flatnonzero(rows)
+    if len(places) <= most:
+        return rows
+    chosen = np.zeros_like(rows)
+    chosen[rng.permutation(places)[:most]] = True
+    return chosen
 
 
 def _lost(scores: Scores, loss: Loss) -> set[Method]:

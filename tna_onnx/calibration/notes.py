@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tna_onnx.calibration.comparing import Compared
-from tna_onnx.calibration.crossfit import FOLDS
+from tna_onnx.calibration.crossfit import FITTED, FOLDS
 from tna_onnx.calibration.job import Job
 from tna_onnx.calibration.outcome import Outcome
 from tna_onnx.calibration.settings import Settings
@@ -64,6 +64,12 @@ def notes_on(
     notes += [f"{METRICS[name].label} is significantly worse than the input's" for name in standing.worse]
     if comparison.how == "cross-fitted":
         notes.append(f"no --eval data: before and after are cross-fitted on the calibration data ({FOLDS} folds)")
+    fitted = len(outcome.before) * (FOLDS - 1) // FOLDS
+    if fitted > FITTED and (outcome.scores or comparison.how == "cross-fitted"):
+        notes.append(
+            f"fits that are cross-validated see {FITTED:,} samples, at random; the final one sees all "
+            f"{len(outcome.before):,}"
+        )
     # with the gate a worse result is an error, and needs no note
     if not job.gates.fail_if_worse:
         notes += _worse_notes(comparison, standing)
