@@ -10,9 +10,10 @@ from dataclasses import replace
 from tna_onnx.calibration.task import Task
 from tna_onnx.engine.choice import staying
 from tna_onnx.engine.placement import Host
-from tna_onnx.engine.threads import threads_for
 from tna_onnx.extraction.shared import shared_rows
 from tna_onnx.graph.readout import Head
+from tna_onnx.numerics.threads import one_thread
+from tna_onnx.runtime import allowed_cores
 
 __all__ = ["spread_over"]
 
@@ -23,7 +24,7 @@ _log = logging.getLogger("tna_onnx")
 def spread_over(engine: str, task: Task) -> Iterator[Task]:
     """Give the task with workers for a block; the same task where there is nothing that they could do.
 
-    Linear algebra has the threads that search and fits of this size are worth, here and at the workers.
+    In it, linear algebra has one thread but for large products, here and at the workers.
 
     Args:
         engine: as the command line has it.
@@ -35,8 +36,7 @@ def spread_over(engine: str, task: Task) -> Iterator[Task]:
     reason = "" if engine == "local" else _reason_to_stay(task)
     if reason:
         _log.info("engine: search and fits run in this process: %s", reason)
-    features = 0 if task.head is None else task.head.weight.shape[1]
-    with threads_for(len(task.calibration.table), task.readout.n_classes, features):
+    with one_thread(allowed_cores()):
         if engine == "local" or reason:
             yield task
             return

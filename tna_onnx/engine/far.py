@@ -19,6 +19,7 @@ from tna_onnx.engine.placement import LinearHead
 from tna_onnx.errors import DeviceError
 from tna_onnx.extraction.shared import SharedRows, shared_rows
 from tna_onnx.extraction.table import FeatureTable
+from tna_onnx.numerics.threads import several_threads
 
 __all__ = ["KEPT_BYTES", "FarTable", "Probe", "far_table"]
 
@@ -48,9 +49,10 @@ class Probe:
         """Compute the products."""
         features, _ = table.block(slice(0, stop))
         vectors = np.random.default_rng(0).standard_normal((columns, features.shape[1]))
-        product = features @ vectors.astype(features.dtype).T
-        digest = hashlib.sha256(np.ascontiguousarray(product).data)
-        digest.update(np.ascontiguousarray(product.T @ features).data)
+        with several_threads(*features.shape, columns):
+            product = features @ vectors.astype(features.dtype).T
+            digest = hashlib.sha256(np.ascontiguousarray(product).data)
+            digest.update(np.ascontiguousarray(product.T @ features).data)
         return cls(stop, columns, digest.hexdigest())
 
 

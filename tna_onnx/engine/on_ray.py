@@ -23,7 +23,7 @@ from typing import Any
 from tna_onnx.data.optional import optional
 from tna_onnx.engine.protocol import S, T, add_neighbours
 from tna_onnx.engine.staying import Staying
-from tna_onnx.engine.threads import worker_threads
+from tna_onnx.engine.threads import stay_on_one_thread, worker_threads
 from tna_onnx.engine.workers import LostWorker, attempted, map_on
 from tna_onnx.errors import DeviceError, UsageError
 from tna_onnx.runtime import allowed_cores, share_cores
@@ -167,6 +167,7 @@ class _Actor:
 
     def run(self, chunk: tuple[Any, ...]) -> Any:
         """Compute a chunk."""
+        stay_on_one_thread()
         return attempted(self._of, chunk)
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.extraction.table import FeatureTable
+from tna_onnx.numerics.threads import several_threads
 from tna_onnx.runtime import Device
 
 __all__ = ["Host", "LinearHead", "OnDevice", "Placement", "float32_products", "placement_of"]
@@ -157,7 +158,7 @@ class LinearHead:
     def __call__(self, features: Any) -> Any:
         """Return the logits (B, C) of features (B, n)."""
         # TF32 would move a logit by a thousandth of its terms
-        with float32_products(features):
+        with float32_products(features), several_threads(*features.shape, len(self.bias)):
             # z (W M)' = (z M') W': a product of n x n for each sample in place of one for each class
             if self.matrix is not None:
                 features = _widened(features, self.matrix.dtype) @ _widened(self.matrix, features.dtype).T

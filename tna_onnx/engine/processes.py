@@ -21,7 +21,7 @@ from typing import Any
 
 from tna_onnx.engine.protocol import S, T, add_neighbours
 from tna_onnx.engine.staying import Staying
-from tna_onnx.engine.threads import threads_of_workers
+from tna_onnx.engine.threads import stay_on_one_thread, threads_of_workers
 from tna_onnx.engine.workers import LostWorker, attempted, map_on
 from tna_onnx.runtime import share_cores
 
@@ -156,4 +156,5 @@ def _end_with(lifeline: Connection) -> None:
 
 
 def _run(chunk: tuple[Any, ...]) -> Any:
+    stay_on_one_thread()
     return attempted(_OF[0], chunk)

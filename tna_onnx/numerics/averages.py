@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from tna_onnx.numerics.class_vectors import ClassVectors, FloatArray
 from tna_onnx.numerics.rotations import Rotations, TiltParameters
 from tna_onnx.numerics.stops import Stops, find_stops
+from tna_onnx.numerics.threads import several_threads
 from tna_onnx.numerics.tilt import tilted_means
 
 __all__ = ["LIMIT", "Average", "Draws", "Ensemble", "TurnedWeight", "averages", "kept_part", "more_members"]
@@ -74,7 +75,8 @@ class TurnedWeight:
 
     def product(self) -> FloatArray:
         """Return the (C, n) weight."""
-        made: FloatArray = self.original @ self.matrix
+        with several_threads(*self.original.shape, len(self.matrix)):
+            made: FloatArray = self.original @ self.matrix
         return made
 
     def kept_part(self, gram: FloatArray) -> float:

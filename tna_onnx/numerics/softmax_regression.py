@@ -15,12 +15,14 @@ conjugate gradients (Nocedal & Wright, *Numerical Optimization*, algorithm 7.1).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.numerics.ops import own_column, row_max, row_sum
+from tna_onnx.numerics.threads import several_threads
 
 __all__ = ["Axes", "principal_axes", "ridge_path"]
 
@@ -59,6 +61,11 @@ def principal_axes(features: FloatArray) -> Axes:
     samples, n = features.shape
     # the smaller of the two Gram matrices has all axes
     wide = n <= samples
+    with several_threads(samples, n, min(samples, n)):
+        return _axes(features, wide=wide)
+
+
+def _axes(features: FloatArray, *, wide: bool) -> Axes:
     gram = features.T @ features if wide else features @ features.T
     # float32: axes that are a little off still span the same space
     values, vectors = np.linalg.eigh(gram)
@@ -71,7 +78,7 @@ def principal_axes(features: FloatArray) -> Axes:
         lengths = np.sqrt(values[kept]).astype(np.float32)
         coordinates = basis * lengths
         axes = features.T @ (basis / lengths)
-    return Axes(axes, coordinates, (values[kept] / samples).astype(np.float32))
+    return Axes(axes, coordinates, (values[kept] / len(features)).astype(np.float32))
 
 
 def ridge_path(
@@ -128,7 +135,8 @@ class _Problem:
 
     def _value(self, at: FloatArray, strength: np.float32) -> tuple[float, FloatArray]:
         """Return f and the probabilities (N, C)."""
-        s = self._u @ at.T
+        with self._threads:
+            s = self._u @ at.T
         s += self._scores
         own = own_column(s, self._labels)[:, 0].astype(np.float64)
         top: FloatArray = row_max(s)
@@ -139,18 +147,27 @@ class _Problem:
         s /= total
         return float(losses.mean() + strength * np.vdot(at, at)), s
 
+    @property
+    def _threads(self) -> AbstractContextManager[None]:
+        return several_threads(*self._u.shape, self._scores.shape[1])
+
     def _gradient(self, at: FloatArray, q: FloatArray, strength: np.float32) -> FloatArray:
         residual = q / np.float32(len(q))
         residual[self._rows, self._labels] -= np.float32(1 / len(q))
-        gradient: FloatArray = residual.T @ self._u + 2 * strength * at
+        with self._threads:
+            slope = residual.T @ self._u
+        gradient: FloatArray = slope + 2 * strength * at
         return gradient
 
     def _product(self, d: FloatArray, q: FloatArray, strength: np.float32) -> FloatArray:
         """Return the Hessian times d: mean_i (diag q - q q') (d u) u' + 2 lambda d."""
-        moved = self._u @ d.T
+        with self._threads:
+            moved = self._u @ d.T
         moved *= q
         moved -= q * row_sum(moved)
-        product: FloatArray = moved.T @ self._u / np.float32(len(q)) + 2 * strength * d
+        with self._threads:
+            turned = moved.T @ self._u
+        product: FloatArray = turned / np.float32(len(q)) + 2 * strength * d
         return product
 
     def _step(self, gradient: FloatArray, q: FloatArray, strength: np.float32) -> tuple[FloatArray, float]:

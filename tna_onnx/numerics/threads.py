@@ -1,0 +1,88 @@
+"""Threads of linear algebra: one, but for large products.
+
+A thread of OpenBLAS that has done its part of a product waits for the next one at full speed, about 25 ms. Between
+small products that costs more than it brings: ten times the whole run, where other processes want the core.
+
+What a product gives depends on its threads in the last bits. So the number follows from the size of the product and
+from nothing else: a worker with a part of the samples gives the same as its driver.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+__all__ = ["one_thread", "several_threads", "threads_here"]
+
+# Multiplications of a product from which other threads are worth waking: 7 ms of one core.
+_LARGE = 2**28
+
+# The number of threads is the whole process's: the first block that is entered sets it, the last one sets it back.
+_LOCK = threading.Lock()
+_ENTERED = [0]
+# libraries, their threads before, and those for large products
+_HELD: list[tuple[Any, int, int]] = []
+
+
+@contextlib.contextmanager
+def one_thread(cores: int) -> Iterator[None]:
+    """Give linear algebra of this process one thread for a block; `several_threads` gives large products more in it.
+
+    Args:
+        cores: that this process may use.
+    """
+    with _LOCK:
+        if not _ENTERED[0]:
+            for library in _libraries():
+                before = library.get_num_threads()
+                # never one where there were several: some workers of one driver would differ in last bits
+                _HELD.append((library, before, min(before, max(2, cores))))
+                library.set_num_threads(1)
+        _ENTERED[0] += 1
+    try:
+        yield
+    finally:
+        with _LOCK:
+            _ENTERED[0] -= 1
+            while not _ENTERED[0] and _HELD:
+                library, before, _ = _HELD.pop()
+                library.set_num_threads(before)
+
+
+@contextlib.contextmanager
+def several_threads(*shape: int) -> Iterator[None]:
+    """Give a product in a block of `one_thread` the cores, if it is large; elsewhere it has them already.
+
+    Args:
+        shape: of the product (rows, columns) and the length of its sums: so many multiplications are made.
+    """
+    multiplications = 1
+    for length in shape:
+        multiplications *= length
+    if multiplications < _LARGE or not _HELD:
+        yield
+        return
+    for library, _, several in _HELD:
+        library.set_num_threads(several)
+    try:
+        yield
+    finally:
+        for library, _, _ in _HELD:
+            library.set_num_threads(1)
+
+
+def threads_here() -> int | None:
+    """Return the threads of large products in this process; None where no library says."""
+    if _HELD:
+        return min(several for _, _, several in _HELD)
+    return min((library.get_num_threads() for library in _libraries()), default=None)
+
+
+def _libraries() -> list[Any]:
+    """Return what sets the threads of each library of linear algebra that is loaded; none of those it does not know."""
+    import threadpoolctl  # noqa: PLC0415 - only searches and workers need it
+
+    found: list[Any] = threadpoolctl.ThreadpoolController().select(user_api="blas").lib_controllers
+    return found
