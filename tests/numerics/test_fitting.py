@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import optimize, special
 
-from tna_onnx.numerics.fitting import convex_minimum, increasing_root, mixture_weights, simplex_weights
+from tna_onnx.numerics.fitting import increasing_root, mixture_weights, simplex_weights
 
 Array = NDArray[Any]
 Curve = Callable[[float], tuple[float, float, float]]
