@@ -203,26 +203,30 @@ def _loss_sums(
     powers = atypicality[:, None] ** np.arange(3)
     largest = row_max(logits)
     z = logits - largest
-    scores = z * op.const(powers @ theta[:3, None]) + op.const(theta[3:])
+    factor = powers @ theta[:3]
+    scores = z * op.const(factor[:, None])
+    scores += op.const(theta[3:])
     top = row_max(scores)
-    own_score = own_column(scores, labels) - top
-    weights = _exponentials(op, scores - top)
+    scores -= top
+    weights = _exponentials(op, scores)
     weighted = weights * z
     total, first, second = (
         _host(row) for row in (row_sum(weights)[:, 0], xp.vecdot(weights, z), xp.vecdot(weighted, z))
     )
     mean = first / total
     square = second / total
-    nll = np.log(total) - _host(own_score)[:, 0]
-    by_power = (mean - _host(own_column(z, labels))[:, 0]) @ powers
+    own = _host(own_column(z, labels))[:, 0]
+    normaliser = np.log(total) + _host(top)[:, 0]
+    nll = normaliser - (factor * own + theta[3:][labels])
+    by_power = (mean - own) @ powers
     block = (powers * np.maximum(square - mean**2, 0)[:, None]).T @ powers
     # sums over samples of q, of a^k E_q[z] q, of a^k q z and of q^2
     share = powers / total[:, None]
-    of_weights = _over_rows(np.c_[share[:, 0], share * mean[:, None]], weights)
+    of_weights = _over_rows(np.concatenate([share[:, :1], share * mean[:, None]], axis=1), weights)
     squares = _over_rows(share[:, :1] ** 2, weights * weights)
     coupling = _over_rows(share, weighted) - of_weights[1:]
     sums = np.concatenate([[nll.sum()], by_power, block.ravel(), of_weights[0], squares[0], coupling.ravel()])
-    kept = np.stack([_host(largest)[:, 0], np.log(total) + _host(top)[:, 0], mean, square], axis=1)
+    kept = np.stack([_host(largest)[:, 0], normaliser, mean, square], axis=1)
     return _Passed(sums, kept)
 
 
@@ -253,10 +257,13 @@ def _hessian_sums(
 
 
 def _exponentials(op: ArrayOps, scores: Any) -> Any:
-    """Return exp of scores that are not positive, up to rounding."""
-    xp = array_api_compat.array_namespace(scores)
+    """Return exp of scores that are not positive, up to rounding; the scores may be overwritten."""
     # two bounds: NumPy is slow with one
-    return xp.exp(xp.clip(scores, math.ceil(math.log(op.tiny) / 2), 0.0))
+    low = math.ceil(math.log(op.tiny) / 2)
+    if isinstance(scores, np.ndarray):
+        return np.exp(np.clip(scores, low, 0.0, out=scores), out=scores)
+    xp = array_api_compat.array_namespace(scores)
+    return xp.exp(xp.clip(scores, low, 0.0))
 
 
 def _over_rows(rows: FloatArray, values: Any) -> FloatArray:

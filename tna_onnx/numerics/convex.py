@@ -20,6 +20,9 @@ __all__ = ["Curvature", "Diagonal", "convex_minimum"]
 
 FloatArray = NDArray[np.float64]
 
+# Length of a gradient (`convex_minimum`) from which full steps mostly overshoot.
+_FAR = 1.0
+
 
 class Curvature(Protocol):
     """The Hessian H of a function at one point."""
@@ -56,6 +59,7 @@ def convex_minimum(
     function: Callable[[FloatArray], tuple[float, FloatArray, Curvature]],
     start: FloatArray,
     *,
+    refuge: FloatArray | None = None,
     tolerance: float = 1e-7,
     max_iterations: int = 100,
 ) -> FloatArray:
@@ -64,6 +68,7 @@ def convex_minimum(
     Args:
         function: x -> (f(x), gradient, curvature).
         start: (k,) where to begin.
+        refuge: (k,) a point where f is smooth, to begin at if `start` is too far from the minimum for Newton's steps.
         tolerance: length of the gradient in the norm of M^-1 (`Curvature`); its square is about twice the excess of f
             over its minimum.
         max_iterations: Newton steps at most.
@@ -78,6 +83,10 @@ def convex_minimum(
     x = start
     value, gradient, curvature = function(x)
     length = _length(gradient, curvature)
+    if refuge is not None and length > _FAR:
+        x = refuge
+        value, gradient, curvature = function(x)
+        length = _length(gradient, curvature)
     for _ in range(max_iterations):
         if not length > tolerance:
             break
