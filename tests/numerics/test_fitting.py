@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import optimize, special
 
-from tna_onnx.numerics.convex import Curvature, Diagonal, convex_minimum
+from tna_onnx.numerics.convex import Curvature, DiagonalCurvature, convex_minimum
 from tna_onnx.numerics.fitting import increasing_root, mixture_weights, simplex_weights
 
 Array = NDArray[Any]
@@ -132,7 +132,7 @@ def quadratic(k: int, seed: int) -> tuple[Array, Array]:
 def test_minimum_of_a_quadratic_is_the_solution_of_its_system(k: int, seed: int) -> None:
     matrix, target = quadratic(k, seed)
 
-    curvature = Diagonal(lambda d: matrix @ d, np.diag(matrix))
+    curvature = DiagonalCurvature(lambda d: matrix @ d, np.diag(matrix))
 
     def function(x: Array) -> tuple[float, Array, Curvature]:
         return float(x @ matrix @ x / 2 - target @ x), matrix @ x - target, curvature
@@ -169,7 +169,7 @@ def test_minimum_is_that_of_bfgs_also_where_values_are_rough(
     def function(x: Array) -> tuple[float, Array, Curvature]:
         value, gradient, diagonal = softplus_sum(x, matrix)
         p = special.expit(matrix @ x)
-        curvature = Diagonal(lambda d: matrix.T @ (p * (1 - p) * (matrix @ d)) + d / 10, diagonal)
+        curvature = DiagonalCurvature(lambda d: matrix.T @ (p * (1 - p) * (matrix @ d)) + d / 10, diagonal)
         return value * (1 + rounding * rng.uniform(-1, 1)), gradient, curvature
 
     refuge = np.zeros(k) if safe else None

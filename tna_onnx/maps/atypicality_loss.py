@@ -13,8 +13,8 @@ the Hessian then takes one exponential an element, and four products of a matrix
 
 The preconditioner is the Hessian without what couples two classes,
 
-    M = [A  B ]    A_kl = mean a^(k+l) Var_q[z]    B_kc = mean a^k q_c (z_c - E_q[z])    D_c = mean q_c (1 - q_c) + ridge
-        [B' D ]
+    M = [A  B]    A_kl = mean a^(k+l) Var_q[z]    B_kc = mean a^k q_c (z_c - E_q[z])
+        [B' D]    D_cc = mean q_c (1 - q_c) + ridge
 
 A and B also come with the gradient. M is solved for p by the 3 x 3 matrix S = A - B D^-1 B'. It need not be positive
 definite, so its eigenvalues are made so.
@@ -139,7 +139,7 @@ class _Arrow:
         """Return M^-1 r, (3 + C,)."""
         by_class = r[3:] / self.diagonal
         by_power = self.inverse @ (r[:3] - self.coupling @ by_class)
-        return np.r_[by_power, by_class - (by_power @ self.coupling) / self.diagonal]
+        return np.concatenate([by_power, by_class - (by_power @ self.coupling) / self.diagonal])
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,7 +191,7 @@ def _shape_sums(logits: Any, labels: NDArray[np.int64], *_: Any) -> FloatArray:
     classes = logits.shape[1]
     centred = logits - row_sum(logits) / classes
     spread = float(xp.sum(xp.vecdot(centred, centred), dtype=xp.float64)) / classes
-    return np.r_[len(labels), spread, np.bincount(labels, minlength=classes)]
+    return np.concatenate([[len(labels), spread], np.bincount(labels, minlength=classes)])
 
 
 def _loss_sums(
@@ -253,7 +253,7 @@ def _hessian_sums(
     c = powers @ d[:3]
     moved = c * mean + _host(q @ w)
     inner = c * square + _host(weighted @ w) - moved * mean
-    return np.r_[inner @ powers, _host(op.const(c) @ weighted - op.const(moved) @ q)]
+    return np.concatenate([inner @ powers, _host(op.const(c) @ weighted - op.const(moved) @ q)])
 
 
 def _exponentials(op: ArrayOps, scores: Any) -> Any:

@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Curvature", "Diagonal", "convex_minimum"]
+__all__ = ["Curvature", "DiagonalCurvature", "convex_minimum"]
 
 FloatArray = NDArray[np.float64]
 
@@ -35,7 +35,7 @@ class Curvature(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Diagonal:
+class DiagonalCurvature:
     """A curvature of which the products and the diagonal are known.
 
     Attributes:
@@ -76,7 +76,7 @@ def convex_minimum(
     Returns:
         (k,) the minimum, or the last point that could be improved where f is known too roughly to reach the tolerance.
 
-    >>> plain = Diagonal(lambda d: d, np.ones(2))
+    >>> plain = DiagonalCurvature(lambda d: d, np.ones(2))
     >>> convex_minimum(lambda x: (x @ x / 2 - x[0], x - [1, 0], plain), np.zeros(2)).tolist()
     [1.0, 0.0]
     """
