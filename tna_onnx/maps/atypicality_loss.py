@@ -200,7 +200,7 @@ def _loss_sums(
     """Sums over samples of (NLL, d NLL / d p_k, A, q, q^2, B), and what `_Curvature` keeps of each sample."""
     xp = array_api_compat.array_namespace(logits)
     op = ArrayOps(logits)
-    powers = atypicality[:, None] ** np.arange(3)
+    powers = _powers(atypicality)
     largest = row_max(logits)
     z = logits - largest
     factor = powers @ theta[:3]
@@ -241,7 +241,7 @@ def _hessian_sums(
 ) -> FloatArray:
     """Sums over samples of the Hessian of the NLL in (p, v) at theta, times d; without sum q w, which is known."""
     op = ArrayOps(logits)
-    powers = atypicality[:, None] ** np.arange(3)
+    powers = _powers(atypicality)
     largest, normaliser, mean, square = kept.T
     z = logits - op.const(largest[:, None])
     scores = z * op.const(powers @ theta[:3, None])
@@ -254,6 +254,11 @@ def _hessian_sums(
     moved = c * mean + _host(q @ w)
     inner = c * square + _host(weighted @ w) - moved * mean
     return np.concatenate([inner @ powers, _host(op.const(c) @ weighted - op.const(moved) @ q)])
+
+
+def _powers(atypicality: FloatArray) -> FloatArray:
+    """Return (1, a, a^2), (B, 3)."""
+    return np.stack([np.ones_like(atypicality), atypicality, atypicality * atypicality], axis=1)
 
 
 def _exponentials(op: ArrayOps, scores: Any) -> Any:
