@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import optimize, special
 
-from tna_onnx.numerics.fitting import convex_minimum, increasing_root, mixture_weights, simplex_weights
+from tna_onnx.numerics.convex import Curvature, DiagonalCurvature, convex_minimum
+from tna_onnx.numerics.fitting import increasing_root, mixture_weights, simplex_weights
 
 Array = NDArray[Any]
 Curve = Callable[[float], tuple[float, float, float]]
@@ -131,10 +132,12 @@ def quadratic(k: int, seed: int) -> tuple[Array, Array]:
 def test_minimum_of_a_quadratic_is_the_solution_of_its_system(k: int, seed: int) -> None:
     matrix, target = quadratic(k, seed)
 
-    def function(x: Array) -> tuple[float, Array, Array]:
-        return float(x @ matrix @ x / 2 - target @ x), matrix @ x - target, np.diag(matrix)
+    curvature = DiagonalCurvature(lambda d: matrix @ d, np.diag(matrix))
 
-    found = convex_minimum(function, lambda _, d: matrix @ d, np.zeros(k), tolerance=1e-10)
+    def function(x: Array) -> tuple[float, Array, Curvature]:
+        return float(x @ matrix @ x / 2 - target @ x), matrix @ x - target, curvature
+
+    found = convex_minimum(function, np.zeros(k), tolerance=1e-10)
     residual = matrix @ found - target
     # the tolerance, or where it lies below it the rounding of f: a relative 2^-52, of which the gradient is the root
     assert math.sqrt(residual @ (residual / np.diag(matrix))) <= 1e-7
@@ -149,21 +152,28 @@ def softplus_sum(x: Array, matrix: Array) -> tuple[float, Array, Array]:
     return value, matrix.T @ p + x / 10, bend @ matrix**2 + 0.1
 
 
-@given(k=st.integers(1, 6), seed=st.integers(0, 2**32), far=st.floats(0, 30), rounding=st.sampled_from([0.0, 1e-9]))
+@given(
+    k=st.integers(1, 6),
+    seed=st.integers(0, 2**32),
+    far=st.floats(0, 30),
+    rounding=st.sampled_from([0.0, 1e-9]),
+    safe=st.booleans(),
+)
 @settings(max_examples=60, deadline=None)
-def test_minimum_is_that_of_bfgs_also_where_values_are_rough(k: int, seed: int, far: float, rounding: float) -> None:
+def test_minimum_is_that_of_bfgs_also_where_values_are_rough(
+    k: int, seed: int, far: float, rounding: float, safe: bool
+) -> None:
     rng = np.random.default_rng(seed)
     matrix = 3 * rng.normal(size=(20, k))
 
-    def function(x: Array) -> tuple[float, Array, Array]:
+    def function(x: Array) -> tuple[float, Array, Curvature]:
         value, gradient, diagonal = softplus_sum(x, matrix)
-        return value * (1 + rounding * rng.uniform(-1, 1)), gradient, diagonal
-
-    def product(x: Array, d: Array) -> Array:
         p = special.expit(matrix @ x)
-        return matrix.T @ (p * (1 - p) * (matrix @ d)) + d / 10
+        curvature = DiagonalCurvature(lambda d: matrix.T @ (p * (1 - p) * (matrix @ d)) + d / 10, diagonal)
+        return value * (1 + rounding * rng.uniform(-1, 1)), gradient, curvature
 
-    found = convex_minimum(function, product, far * rng.normal(size=k))
+    refuge = np.zeros(k) if safe else None
+    found = convex_minimum(function, far * rng.normal(size=k), refuge=refuge)
     best = optimize.minimize(
         lambda x: softplus_sum(x, matrix)[0], found, jac=lambda x: softplus_sum(x, matrix)[1], method="BFGS", tol=1e-9
     )

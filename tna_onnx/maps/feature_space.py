@@ -53,6 +53,9 @@ FloatArray = NDArray[np.float64]
 # Smallest standard deviation of the distances: equal ones would be divided by zero.
 _MIN_SCALE = 1e-6
 
+# Columns of a product with the triangular whitening at least: narrower ones are slower than what they save.
+_NARROWEST = 64
+
 
 @dataclass(frozen=True, eq=False)
 class FeatureSpace:
@@ -104,6 +107,14 @@ class FeatureSpace:
             measured=(distance - mean) / deviation,
         )
 
+    def between(self) -> FloatArray | None:
+        """Return nu_c . nu_d, (K, K); None if they would take more memory than the centres."""
+        features, classes = self.centres.shape
+        if classes > features:
+            return None
+        products: FloatArray = self.centres.T @ self.centres / 4
+        return products
+
     @classmethod
     def fit(cls, reduce: Reduce) -> FeatureSpace:
         """Fit means and covariance on all samples, and the standardisation on distances without the sample itself.
@@ -113,7 +124,8 @@ class FeatureSpace:
         """
         moments = reduce(_Moments.of)
         space = cls.of_moments(moments)
-        distance = reduce(functools.partial(_distance_without_itself, space, moments.count)).values
+        of = functools.partial(_distance_without_itself, space, space.between(), moments.count)
+        distance = reduce(of).values
         return space.standardised(distance)
 
     @classmethod
@@ -139,8 +151,11 @@ class FeatureSpace:
         means = moments.total[present] / moments.count[present, None]  # around the origin
         mean = moments.total.sum(axis=0) / n_samples
         # sum (z - mu_y)(z - mu_y)' = sum z z' - sum_c N_c mu_c mu_c'
-        within = moments.outer - (means * moments.count[present, None]).T @ means
-        covariance, shrinkage = _oas(within / n_samples, n_samples)
+        rooted = means * np.sqrt(moments.count[present, None])
+        within = rooted.T @ rooted
+        np.subtract(moments.outer, within, out=within)
+        within /= n_samples
+        covariance, shrinkage = _oas(within, n_samples)
         # over sqrt(n), so that d^2 is about one
         whitening = _inverse_root(covariance) / np.sqrt(n)
         # whitened class means: squared distances are Mahalanobis's then
@@ -175,17 +190,19 @@ class _Moments:
 
     def __add__(self, other: _Moments) -> _Moments:
         moved = other.around(self.origin)
-        return _Moments(self.origin, self.count + moved.count, self.total + moved.total, self.outer + moved.outer)
+        outer = moved.outer
+        outer += self.outer
+        return _Moments(self.origin, self.count + moved.count, self.total + moved.total, outer)
 
     def around(self, origin: FloatArray) -> _Moments:
-        """Return the same samples' sums around another origin.
+        """Return the same samples' sums around another origin, in arrays of their own.
 
         With d = old - new: sum (z + d) = total + count d, sum (z + d)(z + d)' = outer + c + c', c = (sum z + N/2 d) d'.
         """
         d = self.origin - origin
-        cross = np.outer(self.total.sum(axis=0) + self.count.sum() / 2 * d, d)
-        outer = self.outer + cross
-        outer += cross.T
+        c = self.total.sum(axis=0) + self.count.sum() / 2 * d
+        outer = np.stack([c, d], axis=1) @ np.stack([d, c])
+        outer += self.outer
         return _Moments(origin, self.count, self.total + self.count[:, None] * d, outer)
 
 
@@ -205,27 +222,51 @@ def _atypicality_of(space: FeatureSpace, _logits: Any, _labels: Any, features: A
 
 
 def _distance_without_itself(
-    space: FeatureSpace, count: FloatArray, _: Any, labels: NDArray[np.int64], features: Any
+    space: FeatureSpace,
+    between: FloatArray | None,
+    count: FloatArray,
+    _: Any,
+    labels: NDArray[np.int64],
+    features: Any,
 ) -> _Column:
     """Least d_c,-i^2 of each sample, (N,); `count` (C,) is the samples of each class."""
     rows = np.arange(len(labels))
-    u = (np.asarray(to_host(features), np.float64) - space.mean) @ space.whitening
-    nu = space.centres.T / -2
+    u = _whitened(np.asarray(to_host(features), np.float64) - space.mean, space.whitening)
+    length = np.vecdot(u, u)[:, None]
     # classes without samples have no centre
     own = (np.cumsum(count > 0) - 1)[labels]
-    v = u - nu[own]
-    with_v = np.sum(u * v, axis=1, keepdims=True) - v @ nu.T
-    distance = np.sum(u * u, axis=1, keepdims=True) + u @ space.centres + space.squares
+    cross = u @ space.centres
+    own_cross = cross[rows, own][:, None]
+    # v = u - nu_y, and <z - mu_c, v> = (u - nu_c) . v multiplied out
+    with_v = cross / 2
+    with_v += length + own_cross / 2
+    with_v += space.centres[:, own].T @ space.centres / 4 if between is None else between[own]
     # the only sample of its class is its mean, and leaves none behind
     alone = count[labels] == 1
     f = np.where(alone, 1, count[labels] / np.where(alone, 1, count[labels] - 1))
     # distances are over n
     k = f * (1 - space.shrinkage) / count.sum() * len(space.mean)
-    square = np.sum(v * v, axis=1)
+    square = (length + own_cross)[:, 0] + space.squares[own]
     rest = 1 - k * square
-    distance += (k / rest)[:, None] * with_v**2
+    distance = cross
+    distance += space.squares
+    distance += length
+    with_v *= with_v
+    with_v *= (k / rest)[:, None]
+    distance += with_v
     distance[rows, own] = np.where(alone, np.inf, f**2 * square / rest)
     return _Column(distance.min(axis=1))
+
+
+def _whitened(z: FloatArray, whitening: FloatArray) -> FloatArray:
+    """Return z times the upper triangular (n, n) whitening: little more than half the product."""
+    n = len(whitening)
+    u = np.empty_like(z)
+    step = max(_NARROWEST, -(-n // 8))
+    for start in range(0, n, step):
+        stop = min(start + step, n)
+        np.matmul(z[:, :stop], whitening[:stop, start:stop], out=u[:, start:stop])
+    return u
 
 
 def _inverse_root(covariance: FloatArray) -> FloatArray:
@@ -234,13 +275,14 @@ def _inverse_root(covariance: FloatArray) -> FloatArray:
     What OAS adds to the diagonal is at least about tr(S) / (n N): Sigma has no direction without variance, unless all
     are such.
     """
-    from scipy.linalg import solve_triangular  # noqa: PLC0415 - heavy
+    from scipy.linalg.lapack import dtrtri  # noqa: PLC0415 - heavy
 
     try:
         factor = np.linalg.cholesky(covariance)
     except np.linalg.LinAlgError:
         raise DataError("aar: the features do not vary within the classes; use another map") from None
-    root: FloatArray = solve_triangular(factor, np.eye(len(factor)), lower=True).T
+    # the factor's transpose is what Fortran sees, and the inverse of an upper triangle comes back
+    root: FloatArray = dtrtri(factor.T)[0]
     return root
 
 

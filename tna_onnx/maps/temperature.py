@@ -6,7 +6,8 @@ With beta = 1/T and p = softmax(beta s), the mean NLL is convex in beta:
     d2 NLL / d beta2 = mean_i Var_p[s_i] >= 0
     d3 NLL / d beta3 = mean_i E_p[(s_i - E_p[s_i])^3]
 
-so the fit is the root of an increasing function. Sums over classes are in the dtype of the logits (the errors of a row
+so the fit is the root of an increasing function. Of many samples, some are fitted first: all need one pass less from
+there than from T = 1, or two. Sums over classes are in the dtype of the logits (the errors of a row
 are those of its logits), sums over samples float64. Source: Guo et al. (2017), section 4.2.
 """
 
@@ -28,7 +29,7 @@ from tna_onnx.maps.labels import in_two_classes
 from tna_onnx.numerics.fitting import increasing_root
 from tna_onnx.numerics.metric import OBJECTIVES, Objective
 from tna_onnx.numerics.metrics import objective_value
-from tna_onnx.numerics.ops import Blocked, Ops, own_column, row_max, row_sum
+from tna_onnx.numerics.ops import Blocked, Ops, is_narrow, own_column, row_max, row_sum, to_host
 from tna_onnx.numerics.stats import SampleScores
 
 __all__ = ["Temperature"]
@@ -41,6 +42,10 @@ _MAX_BETA = 1e6
 _REACH = 3.0
 _SCANNED = 33
 _SCANS = 3
+
+# Logits that a chunk gives to the first fit, and all chunks together at most.
+_SAMPLED = 2**17
+_MAX_SAMPLED = 2**20
 
 
 class Tempered(Protocol):
@@ -99,9 +104,7 @@ class Temperature:
                 less than nothing about the labels (T -> infinity).
         """
         reduce = in_two_classes(reduce)
-        first = 1.0
-        if start is not None:
-            first = 1 / start.temperature
+        first = _first_beta(reduce) if start is None else 1 / start.temperature
         # d NLL / d beta increases: its root is the minimum, and a range end means that there is none
         root = increasing_root(functools.partial(_slope, reduce), _MIN_BETA, _MAX_BETA, start=first)
         if root.status == "upper":
@@ -167,17 +170,8 @@ def _moments(beta: float, logits: Any, labels: NDArray[np.int64], *_: Any) -> ND
     """
     xp = array_api_compat.array_namespace(logits)
     shifted = logits - row_max(logits)  # all moments are those of s - max s
-    weights = xp.exp(beta * shifted)
-    weighted = weights * shifted
-    total, first, second, third = (
-        xp.astype(row, xp.float64)
-        for row in (
-            row_sum(weights)[:, 0],
-            xp.vecdot(weights, shifted),
-            xp.vecdot(weighted, shifted),
-            xp.vecdot(weighted * shifted, shifted),
-        )
-    )
+    raw = _narrow_moments(beta, shifted) if is_narrow(logits) else _raw_moments(beta, shifted)
+    total, first, second, third = (xp.astype(row, xp.float64) for row in raw)
     mean = first / total
     square = second / total
     own = own_column(shifted, labels)[:, 0]
@@ -185,8 +179,72 @@ def _moments(beta: float, logits: Any, labels: NDArray[np.int64], *_: Any) -> ND
         xp.sum(mean - own),
         xp.sum(square - mean * mean),
         # the third central moment, from raw ones
-        xp.sum(third / total - 3 * mean * square + 2 * mean**3),
+        xp.sum(third / total - mean * (3 * square - 2 * mean * mean)),
         logits.shape[0],
         -xp.sum(own, dtype=xp.float64),
     )
     return np.array([float(value) for value in sums])
+
+
+def _raw_moments(beta: float, shifted: Any) -> tuple[Any, ...]:
+    """Sums over classes of e s^k, k = 0 to 3, (B,) each, with e = exp(beta s)."""
+    xp = array_api_compat.array_namespace(shifted)
+    weights = xp.exp(beta * shifted)
+    weighted = weights * shifted
+    return (
+        row_sum(weights)[:, 0],
+        xp.vecdot(weights, shifted),
+        xp.vecdot(weighted, shifted),
+        xp.vecdot(weighted * shifted, shifted),
+    )
+
+
+def _narrow_moments(beta: float, shifted: NDArray[Any]) -> tuple[Any, ...]:
+    """The same for NumPy arrays of few classes, from class to class."""
+    by_class = np.ascontiguousarray(shifted.T)
+    weights = np.exp(beta * by_class)
+    sums = [weights.sum(axis=0)]
+    for _ in range(3):
+        weights *= by_class
+        sums.append(weights.sum(axis=0))
+    return tuple(sums)
+
+
+@dataclass(frozen=True, eq=False)
+class _Sample:
+    """Some of the samples: (B, C) logits and (B,) labels on the host; `thinned` if others were left out."""
+
+    logits: NDArray[Any]
+    labels: NDArray[np.int64]
+    thinned: bool
+
+    @classmethod
+    def of(cls, logits: Any, labels: NDArray[np.int64], *_: Any) -> _Sample:
+        """Take evenly spaced rows of a chunk."""
+        step = max(1, logits.shape[0] * logits.shape[1] // _SAMPLED)
+        return cls(np.array(to_host(logits[::step])), labels[::step], step > 1)
+
+    def __add__(self, other: _Sample) -> _Sample:
+        logits = np.concatenate([self.logits, other.logits])
+        labels = np.concatenate([self.labels, other.labels])
+        # so that the memory of any number of chunks is that of a few
+        if logits.size > _MAX_SAMPLED:
+            return _Sample(logits[::2].copy(), labels[::2], True)
+        return _Sample(logits, labels, self.thinned or other.thinned)
+
+
+def _first_beta(reduce: Reduce) -> float:
+    """Return 1/T of some of the samples; 1 where these are all, or have none."""
+    sample: _Sample = reduce(_Sample.of)
+    if not sample.thinned:
+        return 1.0
+
+    def some(of: Any, *_: NDArray[Any]) -> Any:
+        return of(sample.logits, sample.labels)
+
+    try:
+        # as many digits as the samples tell
+        root = increasing_root(functools.partial(_slope, some), _MIN_BETA, _MAX_BETA, tolerance=1e-3)
+    except DataError:
+        return 1.0
+    return root.value if root.status == "converged" else 1.0

@@ -3,16 +3,12 @@
 - `increasing_root`: the root of an increasing function of a positive scale, by Halley steps in log scale kept inside a
   bracket (Press et al., *Numerical Recipes*, section 9.4: rtsafe, and equation 9.4.6). Where functions are sums over
   all data, the second derivative is nearly free and the error is cubed with each pass, not squared.
-- `convex_minimum`: the minimum of a smooth convex function of many variables, by Newton steps whose linear systems are
-  solved by conjugate gradients (Nocedal & Wright, *Numerical Optimization*, algorithm 7.1). Only products with the
-  Hessian are needed, so it never has to be in memory.
 - `simplex_weights`: min_w w'Gw - 2 t'w over the probability simplex. The minimum over k weights is the
   best of the equality-constrained minima over the 2^k - 1 supports, each a linear system (KKT conditions).
 """
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Callable
@@ -22,7 +18,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Root", "convex_minimum", "increasing_root", "mixture_weights", "simplex_weights"]
+__all__ = ["Root", "increasing_root", "mixture_weights", "simplex_weights"]
 
 FloatArray = NDArray[np.float64]
 
@@ -130,93 +126,6 @@ def _end(u: float, low: float, high: float) -> Literal["converged", "lower", "up
     if math.log(high) - u < 1e-6:
         return "upper"
     return "converged"
-
-
-def convex_minimum(
-    function: Callable[[FloatArray], tuple[float, FloatArray, FloatArray]],
-    product: Callable[[FloatArray, FloatArray], FloatArray],
-    start: FloatArray,
-    *,
-    tolerance: float = 1e-7,
-    max_iterations: int = 100,
-) -> FloatArray:
-    """Minimise a smooth convex function.
-
-    Args:
-        function: x -> (f(x), gradient, diagonal of the Hessian); the diagonal preconditions, a rough one will do.
-        product: (x, d) -> Hessian at x times d.
-        start: (k,) where to begin.
-        tolerance: length of the gradient in the norm of the inverse diagonal; its square is about twice the excess of f
-            over its minimum.
-        max_iterations: Newton steps at most.
-
-    Returns:
-        (k,) the minimum, or the last point that could be improved where f is known too roughly to reach the tolerance.
-
-    >>> convex_minimum(lambda x: (x @ x / 2 - x[0], x - [1, 0], np.ones(2)), lambda x, d: d, np.zeros(2)).tolist()
-    [1.0, 0.0]
-    """
-    x = start
-    value, gradient, diagonal = function(x)
-    length = math.sqrt(gradient @ (gradient / diagonal))
-    for _ in range(max_iterations):
-        if not length > tolerance:
-            break
-        # close to the minimum the systems are solved to more digits, far from it that would be wasted
-        step = _conjugate_gradients(functools.partial(product, x), -gradient, diagonal, min(0.3, math.sqrt(length)))
-        fall = -float(gradient @ step)
-        size = 1.0
-        while size > 1e-18:  # where probabilities are saturated there is no curvature, and steps are far too long
-            following = function(x + size * step)
-            if _goes_down(following[0] - value, float(following[1] @ step), fall, size, abs(value)):
-                break
-            size /= 2
-        else:  # rounding is all that is left
-            break
-        before = length
-        gained = value - following[0] > 1e-6 * abs(value)
-        x = x + size * step
-        value, gradient, diagonal = following
-        length = math.sqrt(gradient @ (gradient / diagonal))
-        if not gained and length > before / 2:  # the same: a Newton step near the minimum does better than that
-            break
-    return x
-
-
-def _goes_down(rise: float, slope: float, fall: float, size: float, scale: float) -> bool:
-    """Armijo's condition, or where rounding hides the values, the same seen from the slopes.
-
-    Source: Hager & Zhang (2005), "A new conjugate gradient method with guaranteed descent", conditions T1 and T2.
-    """
-    return rise <= -1e-4 * size * fall or (rise <= 1e-6 * scale and slope <= 0.8 * fall)
-
-
-def _conjugate_gradients(
-    product: Callable[[FloatArray], FloatArray], target: FloatArray, diagonal: FloatArray, tolerance: float
-) -> FloatArray:
-    """Solve H x = target until the residual is `tolerance` of what it was, in the norm of the inverse diagonal."""
-    x = np.zeros_like(target)
-    residual = target
-    direction = np.zeros_like(target)
-    last = 1.0
-    first = float(target @ (target / diagonal))
-    # exact arithmetic would need one step a variable; rounding makes it more
-    for _ in range(10 * len(target)):
-        scaled = residual / diagonal
-        square = float(residual @ scaled)
-        if square <= tolerance**2 * first:
-            break
-        direction = scaled + square / last * direction
-        turned = product(direction)
-        bend = float(direction @ turned)
-        if not (bend > 0 and math.isfinite(square / bend)):  # flat, up to rounding
-            break
-        x = x + square / bend * direction
-        residual = residual - square / bend * turned
-        last = square
-    if not x.any():  # not even one step: that of the preconditioner alone
-        return target / diagonal
-    return x
 
 
 def simplex_weights(gram: FloatArray, target: FloatArray) -> FloatArray:

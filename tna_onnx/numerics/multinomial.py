@@ -26,7 +26,7 @@ import array_api_compat
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.numerics.fitting import convex_minimum
+from tna_onnx.numerics.convex import DiagonalCurvature, convex_minimum
 from tna_onnx.numerics.ops import ArrayOps, Blocked, own_column, row_max, row_sum, to_host
 
 __all__ = ["Diagonal", "Form", "Matrix", "Scalar", "Shape", "fit_scores", "shape_of"]
@@ -165,7 +165,7 @@ def fit_scores(
     first = np.zeros(len(ridge))
     if start is not None:
         first = _joined(start)
-    theta = convex_minimum(objective.loss, objective.product, first)
+    theta = convex_minimum(objective.loss, first)
     return _split(theta, shape)
 
 
@@ -189,14 +189,16 @@ class _Objective:
     size: int
     ridge: FloatArray
 
-    def loss(self, theta: FloatArray) -> tuple[float, FloatArray, FloatArray]:
-        """Return the value, the gradient and the diagonal of the Hessian."""
+    def loss(self, theta: FloatArray) -> tuple[float, FloatArray, DiagonalCurvature]:
+        """Return the value, the gradient and the curvature."""
         of = functools.partial(_loss_sums, self.form, self.temperature, *_split(theta, self.shape))
         sums = self.reduce(Blocked(of)) / self.size
         k = len(theta)
         # in float32 the curvature may vanish where the slope does not
         diagonal = np.maximum(sums[1 + k :] + self.ridge, _MIN_CURVATURE)
-        return float(sums[0] + theta @ (self.ridge * theta) / 2), sums[1 : 1 + k] + self.ridge * theta, diagonal
+        value = float(sums[0] + theta @ (self.ridge * theta) / 2)
+        curvature = DiagonalCurvature(functools.partial(self.product, theta), diagonal)
+        return value, sums[1 : 1 + k] + self.ridge * theta, curvature
 
     def product(self, theta: FloatArray, direction: FloatArray) -> FloatArray:
         """Return the Hessian at theta times a direction."""

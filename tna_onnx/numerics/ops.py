@@ -17,7 +17,19 @@ import array_api_compat
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ArrayOps", "Blocked", "Ops", "blocks", "own_column", "row_max", "row_sum", "sigmoid", "softmax", "to_host"]
+__all__ = [
+    "ArrayOps",
+    "Blocked",
+    "Ops",
+    "blocks",
+    "is_narrow",
+    "own_column",
+    "row_max",
+    "row_sum",
+    "sigmoid",
+    "softmax",
+    "to_host",
+]
 
 _BLOCK = 2**17
 """Logits in a row block: 512 KB of float32, so that what is computed from them stays in a core's cache."""
@@ -169,7 +181,7 @@ def row_max(values: Any) -> Any:
     >>> row_max(np.array([[1.0, 3.0], [5.0, 2.0]])).tolist()
     [[3.0], [5.0]]
     """
-    if _is_narrow(values):
+    if is_narrow(values):
         return np.maximum.reduce(np.ascontiguousarray(values.T), axis=0)[:, None]
     return array_api_compat.array_namespace(values).max(values, axis=1, keepdims=True)
 
@@ -182,12 +194,12 @@ def row_sum(values: Any, *, double: bool = False) -> Any:
     """
     xp = array_api_compat.array_namespace(values)
     dtype = xp.float64 if double else values.dtype
-    if _is_narrow(values):
+    if is_narrow(values):
         return np.add.reduce(np.ascontiguousarray(values.T), axis=0, dtype=dtype)[:, None]
     return xp.sum(values, axis=1, keepdims=True, dtype=dtype)
 
 
-def _is_narrow(values: Any) -> bool:
+def is_narrow(values: Any) -> bool:
     """Whether NumPy is far slower along the rows, which it takes one by one, than from column to column."""
     return isinstance(values, np.ndarray) and values.ndim == 2 and values.shape[1] <= _NARROW
 

@@ -1,0 +1,123 @@
+"""The loss of the atypicality-aware map against its definition: value, gradient, Hessian, preconditioner."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.special import log_softmax
+
+from tests.maps.samples import reduce_of, sample
+from tna_onnx.maps.atypicality import AtypicalityAware
+from tna_onnx.maps.atypicality_loss import AtypicalityLoss
+
+Array = np.ndarray
+
+
+def problem(scale: float = 3.0, classes: int = 4) -> tuple[Array, Array, Array]:
+    """Return logits, labels and atypicalities of more samples than are added up in the dtype of the logits."""
+    logits, labels, _ = sample(size=700, classes=classes, scale=scale)
+    return logits, labels, np.random.default_rng(1).standard_normal(700)
+
+
+def design(logits: Array, atypicality: Array) -> Array:
+    """Return what the scores are multiplied from: s'_ic = sum_j design_icj theta_j, (N, C, 3 + C)."""
+    classes = logits.shape[1]
+    by_power = logits[:, :, None] * (atypicality[:, None] ** np.arange(3))[:, None, :]
+    return np.concatenate([by_power, np.broadcast_to(np.eye(classes), (len(logits), classes, classes))], axis=2)
+
+
+def definition(theta: Array, logits: Array, labels: Array, atypicality: Array) -> tuple[float, Array, Array]:
+    """Value, gradient and Hessian in theta = (p, v), written down in full."""
+    x = design(logits, atypicality)
+    logs = log_softmax(x @ theta, axis=1)
+    q = np.exp(logs)
+    ridge = np.r_[np.zeros(3), np.full(logits.shape[1], 2e-3 / logits.shape[1])]
+    rows = np.arange(len(labels))
+    mean = np.einsum("nc,ncj->nj", q, x)
+    centred = x - mean[:, None, :]
+    value = -logs[rows, labels].mean() + theta @ (ridge * theta) / 2
+    gradient = (mean - x[rows, labels]).mean(axis=0) + ridge * theta
+    hessian = np.einsum("nc,ncj,nck->jk", q, centred, centred) / len(labels) + np.diag(ridge)
+    return float(value), gradient, hessian
+
+
+def torch_array(values: Array) -> Any:
+    """The same for torch."""
+    return pytest.importorskip("torch", reason="torch is in the extra 'gpu'").from_numpy(values)
+
+
+@pytest.mark.parametrize("scale", [0.1, 3.0])
+@pytest.mark.parametrize("offset", [0.0, 200.0])
+@pytest.mark.parametrize(
+    ("face", "bound"),
+    [
+        (np.float64, 1e-12),
+        (np.float32, 3e-5),  # 2^-24 of logits of 200, and of sums of as many samples
+        (torch_array, 1e-12),
+    ],
+)
+def test_value_gradient_and_hessian_are_the_definition(
+    scale: float, offset: float, face: Callable[[Array], Any], bound: float
+) -> None:
+    logits, labels, atypicality = problem(scale)
+    logits = logits + offset
+    theta = np.r_[0.8, 0.1, -0.05, np.linspace(-1, 1, 4)]
+    value, gradient, hessian = definition(theta, logits, labels, atypicality)
+    given = logits.astype(face) if isinstance(face, type) else face(logits)
+    loss = AtypicalityLoss.of(reduce_of(given, labels, cuts=(5, 350)), atypicality)
+    found, slope, curvature = loss.at(theta / loss.unit)
+    assert found == pytest.approx(value, rel=bound)
+    size = 1 + np.abs(logits).max()
+    np.testing.assert_allclose(slope / loss.unit, gradient, atol=bound * size)
+    turned = np.stack([curvature.times(d / loss.unit) / loss.unit for d in np.eye(7)])
+    np.testing.assert_allclose(turned, hessian, atol=bound * np.abs(np.diag(hessian)).max())
+
+
+def test_the_preconditioner_divides_by_the_hessian_without_pairs_of_classes() -> None:
+    logits, labels, atypicality = problem(classes=12)
+    theta = np.r_[0.4, 0.02, -0.01, np.linspace(-1, 1, 12)]
+    loss = AtypicalityLoss.of(reduce_of(logits, labels), atypicality)
+    rough = definition(theta, logits, labels, atypicality)[2]
+    rough[3:, 3:] = np.diag(np.diag(rough)[3:])
+    assert np.linalg.eigvalsh(rough).min() > 0
+    curvature = loss.at(theta / loss.unit)[2]
+    inverse = np.stack([curvature.divide(r * loss.unit) * loss.unit for r in np.eye(15)])
+    np.testing.assert_allclose(inverse @ rough, np.eye(15), atol=1e-9)
+
+
+@pytest.mark.parametrize("scale", [1e-4, 3.0, 1e4])
+@pytest.mark.parametrize("p0", [0.0, 1.0, 100.0])
+def test_the_preconditioner_is_positive_definite(scale: float, p0: float) -> None:
+    """Also where rows are saturated, and where two classes are all there is: M itself is not, there."""
+    for classes in (2, 5):
+        logits, labels, atypicality = problem(scale, classes)
+        loss = AtypicalityLoss.of(reduce_of(logits, labels), atypicality)
+        curvature = loss.at(np.r_[p0, np.zeros(2 + classes)] / loss.unit)[2]
+        inverse = np.stack([curvature.divide(r) for r in np.eye(3 + classes)])
+        scaled = inverse / np.sqrt(np.diag(inverse) * np.diag(inverse)[:, None])
+        assert np.linalg.eigvalsh((scaled + scaled.T) / 2).min() > -1e-12
+
+
+@pytest.mark.parametrize("far", [-50.0, 0.0, 1e3])
+def test_a_start_that_is_far_off_ends_in_the_same_place(far: float) -> None:
+    data = sample()
+    cold = AtypicalityAware.fit(reduce_of(*data))
+    other = AtypicalityAware(cold.polynomial * far, cold.bias + 3, cold.space)
+    warm = AtypicalityAware.fit(reduce_of(*data), start=other)
+    np.testing.assert_allclose(warm.polynomial, cold.polynomial, atol=1e-5)
+    # steps end where the gradient is 1e-7 of the root of the curvature, of which a ridge of 4e-4 is the least
+    np.testing.assert_allclose(warm.bias, cold.bias, atol=1e-4)
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1e4])
+def test_the_scale_of_the_logits_does_not_matter(scale: float) -> None:
+    """Nor that rows are saturated where the fit would start."""
+    plain = sample()
+    scaled = sample(scale=3 * scale)
+    expected = AtypicalityAware.fit(reduce_of(*plain))
+    found = AtypicalityAware.fit(reduce_of(*scaled))
+    np.testing.assert_allclose(found.polynomial * scale, expected.polynomial, atol=1e-5)
+    np.testing.assert_allclose(found.bias, expected.bias, atol=1e-4)
