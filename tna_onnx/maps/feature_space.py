@@ -45,6 +45,8 @@ from numpy.typing import NDArray
 from tna_onnx.errors import DataError
 from tna_onnx.maps.base import Reduce
 from tna_onnx.numerics.ops import ArrayOps, Ops, to_host
+from tna_onnx.numerics.threads import several_threads
+from tna_onnx.numerics.whitening import inverse_root, oas, whitened
 
 __all__ = ["FeatureSpace"]
 
@@ -52,9 +54,6 @@ FloatArray = NDArray[np.float64]
 
 # Smallest standard deviation of the distances: equal ones would be divided by zero.
 _MIN_SCALE = 1e-6
-
-# Columns of a product with the triangular whitening at least: narrower ones are slower than what they save.
-_NARROWEST = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,14 +151,18 @@ class FeatureSpace:
         mean = moments.total.sum(axis=0) / n_samples
         # sum (z - mu_y)(z - mu_y)' = sum z z' - sum_c N_c mu_c mu_c'
         rooted = means * np.sqrt(moments.count[present, None])
-        within = rooted.T @ rooted
-        np.subtract(moments.outer, within, out=within)
-        within /= n_samples
-        covariance, shrinkage = _oas(within, n_samples)
-        # over sqrt(n), so that d^2 is about one
-        whitening = _inverse_root(covariance) / np.sqrt(n)
-        # whitened class means: squared distances are Mahalanobis's then
-        nu = (means - mean) @ whitening
+        with several_threads(n, n, n):
+            within = rooted.T @ rooted
+            np.subtract(moments.outer, within, out=within)
+            within /= n_samples
+            covariance, shrinkage = oas(within, n_samples)
+            try:
+                # over sqrt(n), so that d^2 is about one
+                whitening = inverse_root(covariance) / np.sqrt(n)
+            except np.linalg.LinAlgError:
+                raise DataError("aar: the features do not vary within the classes; use another map") from None
+            # whitened class means: squared distances are Mahalanobis's then
+            nu = (means - mean) @ whitening
         return cls(moments.origin + mean, whitening, -2 * nu.T, np.sum(nu * nu, axis=1), 0.0, 1.0, shrinkage)
 
 
@@ -186,7 +189,9 @@ class _Moments:
         order = np.argsort(labels, kind="stable")
         present, first = np.unique(labels[order], return_index=True)
         total[present] = np.add.reduceat(z[order], first, axis=0)
-        return cls(origin, np.bincount(labels, minlength=classes).astype(np.float64), total, z.T @ z)
+        with several_threads(*z.shape, z.shape[1]):
+            outer = z.T @ z
+        return cls(origin, np.bincount(labels, minlength=classes).astype(np.float64), total, outer)
 
     def __add__(self, other: _Moments) -> _Moments:
         moved = other.around(self.origin)
@@ -231,11 +236,13 @@ def _distance_without_itself(
 ) -> _Column:
     """Least d_c,-i^2 of each sample, (N,); `count` (C,) is the samples of each class."""
     rows = np.arange(len(labels))
-    u = _whitened(np.asarray(to_host(features), np.float64) - space.mean, space.whitening)
-    length = np.vecdot(u, u)[:, None]
+    z = np.asarray(to_host(features), np.float64) - space.mean
+    with several_threads(*z.shape, z.shape[1]):
+        u = whitened(z, space.whitening)
+        cross = u @ space.centres
+    length = np.einsum("if,if->i", u, u)[:, None]
     # classes without samples have no centre
     own = (np.cumsum(count > 0) - 1)[labels]
-    cross = u @ space.centres
     own_cross = cross[rows, own][:, None]
     # v = u - nu_y, and <z - mu_c, v> = (u - nu_c) . v multiplied out
     with_v = cross / 2
@@ -256,46 +263,3 @@ def _distance_without_itself(
     distance += with_v
     distance[rows, own] = np.where(alone, np.inf, f**2 * square / rest)
     return _Column(distance.min(axis=1))
-
-
-def _whitened(z: FloatArray, whitening: FloatArray) -> FloatArray:
-    """Return z times the upper triangular (n, n) whitening: little more than half the product."""
-    n = len(whitening)
-    u = np.empty_like(z)
-    step = max(_NARROWEST, -(-n // 8))
-    for start in range(0, n, step):
-        stop = min(start + step, n)
-        np.matmul(z[:, :stop], whitening[:stop, start:stop], out=u[:, start:stop])
-    return u
-
-
-def _inverse_root(covariance: FloatArray) -> FloatArray:
-    """Return L with Sigma^-1 = L L': the transposed inverse of the Cholesky factor.
-
-    What OAS adds to the diagonal is at least about tr(S) / (n N): Sigma has no direction without variance, unless all
-    are such.
-    """
-    from scipy.linalg.lapack import dtrtri  # noqa: PLC0415 - heavy
-
-    try:
-        factor = np.linalg.cholesky(covariance)
-    except np.linalg.LinAlgError:
-        raise DataError("aar: the features do not vary within the classes; use another map") from None
-    # the factor's transpose is what Fortran sees, and the inverse of an upper triangle comes back
-    root: FloatArray = dtrtri(factor.T)[0]
-    return root
-
-
-def _oas(covariance: FloatArray, n_samples: float) -> tuple[FloatArray, float]:
-    """Oracle approximating shrinkage: (1 - r) S + r tr(S)/n I. Source: Chen et al. (2010), equation 23."""
-    n = len(covariance)
-    mu = float(np.trace(covariance)) / n
-    # as in scikit-learn's `oas`, with alpha = tr(S^2) / n^2
-    alpha = float(np.sum(covariance * covariance)) / n**2
-    top = alpha + mu**2
-    # zero for a multiple of the identity, which shrinking does not change
-    bottom = (n_samples + 1) * (alpha - mu**2 / n)
-    shrinkage = 1.0 if bottom <= 0 else min(top / bottom, 1.0)
-    shrunk = (1 - shrinkage) * covariance
-    shrunk.flat[:: n + 1] += shrinkage * mu
-    return shrunk, float(shrinkage)
