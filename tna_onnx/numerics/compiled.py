@@ -13,17 +13,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Kernels", "compiled", "follow_deficits", "sum_tilted"]
+__all__ = ["Kernels", "add", "add_up_to", "compiled", "sum_tilted", "turn", "weigh"]
 
 # Elements turned (rotations times classes) from which the import and the first compilation, about 3 s, are worth it.
 _LARGE = 2**26
 
+# Classes that a loop runs over before the next: what loops hand each other stays in the first cache.
+_TILE = 512
+
 
 @dataclass(frozen=True)
 class Kernels:
-    """`follow_deficits` and `sum_tilted`, compiled."""
+    """The loops below, compiled."""
 
-    follow_deficits: Any
+    turn: Any
+    add: Any
+    add_up_to: Any
+    weigh: Any
     sum_tilted: Any
 
 
@@ -39,57 +45,133 @@ def _kernels() -> Kernels | None:
     except ImportError:
         return None
     try:
-        return Kernels(*(numba.njit(cache=True, nogil=True)(loop) for loop in (follow_deficits, sum_tilted)))
+        return _compile(functools.partial(numba.njit, cache=True, nogil=True))
     except RuntimeError:
         # there is no folder that compiled code could be kept in
-        return Kernels(*(numba.njit(nogil=True)(loop) for loop in (follow_deficits, sum_tilted)))
+        return _compile(functools.partial(numba.njit, nogil=True))
 
 
-def follow_deficits(
+def _compile(jit: Any) -> Kernels:
+    # sums of `weigh` are used with slack: only these may be added in another order
+    any_order = jit(fastmath={"contract", "reassoc"})
+    exact = jit()
+    return Kernels(exact(turn), exact(add), exact(add_up_to), any_order(weigh), exact(sum_tilted))
+
+
+def turn(
     tilted: NDArray[Any],
     vectors: NDArray[Any],
     going: NDArray[np.int64],
     pairs: NDArray[np.int64],
     cos: NDArray[Any],
     sin: NDArray[Any],
-    deficits: NDArray[np.float64],
+    gains: NDArray[Any],
 ) -> None:
-    """Make K rotations of P paths, and follow the deficits <w, w - V>.
+    """Make K rotations of P paths, and write down what each adds to the deficits <w, w - V>.
 
     Args:
-        tilted: (Q, n, c) class vectors of all paths, turned in place.
-        vectors: (n, c) class vectors before the first rotation.
+        tilted: (Q, n, C) class vectors of all paths, turned in place.
+        vectors: (n, C) class vectors before the first rotation.
         going: (P,) which of the paths are turned.
         pairs: (P, K, 2) coordinates.
         cos: (P, K) cosines, in the dtype of the vectors.
         sin: (P, K) sines.
-        deficits: (Q, K + 1, c) of all paths: the first is given, those after each rotation are written.
+        gains: (P, K, C), written.
     """
     # short loops over few arrays: a compiler must show that arrays do not overlap before it uses vector instructions
-    less_i = np.empty(vectors.shape[1], vectors.dtype)
-    less_j = np.empty(vectors.shape[1], vectors.dtype)
+    less_i = np.empty(_TILE, vectors.dtype)
+    less_j = np.empty(_TILE, vectors.dtype)
+    classes = vectors.shape[1]
     for p in range(pairs.shape[0]):
         path = tilted[going[p]]
         for k in range(pairs.shape[1]):
+            i = pairs[p, k, 0]
+            j = pairs[p, k, 1]
             turn_cos = cos[p, k]
             turn_sin = sin[p, k]
-            row_i = path[pairs[p, k, 0]]
-            row_j = path[pairs[p, k, 1]]
-            vector_i = vectors[pairs[p, k, 0]]
-            vector_j = vectors[pairs[p, k, 1]]
-            before = deficits[going[p], k]
-            after = deficits[going[p], k + 1]
-            for c in range(vectors.shape[1]):
-                old_i = row_i[c]
-                old_j = row_j[c]
-                new_i = turn_cos * old_i + turn_sin * old_j
-                new_j = turn_cos * old_j - turn_sin * old_i
-                row_i[c] = new_i
-                row_j[c] = new_j
-                less_i[c] = old_i - new_i
-                less_j[c] = old_j - new_j
-            for c in range(vectors.shape[1]):
-                after[c] = before[c] + (less_i[c] * vector_i[c] + less_j[c] * vector_j[c])
+            for first in range(0, classes, _TILE):
+                last = min(first + _TILE, classes)
+                row_i = path[i, first:last]
+                row_j = path[j, first:last]
+                vector_i = vectors[i, first:last]
+                vector_j = vectors[j, first:last]
+                gain = gains[p, k, first:last]
+                for c in range(last - first):
+                    old_i = row_i[c]
+                    old_j = row_j[c]
+                    new_i = turn_cos * old_i + turn_sin * old_j
+                    new_j = turn_cos * old_j - turn_sin * old_i
+                    row_i[c] = new_i
+                    row_j[c] = new_j
+                    less_i[c] = old_i - new_i
+                    less_j[c] = old_j - new_j
+                for c in range(last - first):
+                    gain[c] = less_i[c] * vector_i[c] + less_j[c] * vector_j[c]
+
+
+def add(gains: NDArray[Any], deficits: NDArray[np.float64], highest: NDArray[np.float64]) -> None:
+    """Add up gains in the order of the path.
+
+    Args:
+        gains: (P, K, C) what each rotation adds.
+        deficits: (P, C) before the first rotation, then after the last.
+        highest: (P, C), written: the largest after a rotation.
+    """
+    classes = gains.shape[2]
+    for p in range(gains.shape[0]):
+        for first in range(0, classes, _TILE):
+            last = min(first + _TILE, classes)
+            deficit = deficits[p, first:last]
+            high = highest[p, first:last]
+            high[:] = -np.inf
+            for k in range(gains.shape[1]):
+                gain = gains[p, k, first:last]
+                for c in range(last - first):
+                    after = deficit[c] + gain[c]
+                    deficit[c] = after
+                    high[c] = after if after > high[c] else high[c]
+
+
+def add_up_to(
+    before: NDArray[np.float64],
+    gains: NDArray[Any],
+    path: NDArray[np.intp],
+    rotation: NDArray[np.intp],
+    deficits: NDArray[np.float64],
+) -> None:
+    """Add up gains in the order of the path, up to some of the rotations.
+
+    Args:
+        before: (P, C) deficits before the first rotation.
+        gains: (P, K, C) what each rotation adds.
+        path: (q,) ascending.
+        rotation: (q,) of each, ascending within a path.
+        deficits: (q, C) after these rotations, written.
+    """
+    classes = gains.shape[2]
+    for first in range(0, classes, _TILE):
+        last = min(first + _TILE, classes)
+        for q in range(path.shape[0]):
+            p = path[q]
+            on = q > 0 and path[q - 1] == p
+            done = rotation[q - 1] + 1 if on else 0
+            deficit = deficits[q, first:last]
+            deficit[:] = deficits[q - 1, first:last] if on else before[p, first:last]
+            for k in range(done, rotation[q] + 1):
+                gain = gains[p, k, first:last]
+                for c in range(last - first):
+                    deficit[c] += gain[c]
+
+
+def weigh(gains: NDArray[Any], weights: NDArray[np.float64], sums: NDArray[np.float64]) -> None:
+    """Write (P, K) sums over classes of (P, K, C) gains times (C,) weights, added in any order: for bounds with slack."""
+    for p in range(gains.shape[0]):
+        for k in range(gains.shape[1]):
+            gain = gains[p, k]
+            total = 0.0
+            for c in range(weights.shape[0]):
+                total += gain[c] * weights[c]
+            sums[p, k] = total
 
 
 def sum_tilted(

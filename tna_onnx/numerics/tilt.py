@@ -26,6 +26,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,7 +75,7 @@ def tilted_means(
     sums: dict[int, _Sums] = {}
     groups = _groups(stops, together, alone=len(blocks) == 1)
     for group, numbers in enumerate(groups):
-        legs = [_legs(rotations, stops[paths], paths, paired, kernels) for paths in numbers]
+        legs = [_legs(rotations, stops[paths], paths, paired, kernels, start.weight.dtype) for paths in numbers]
         for k, columns in enumerate(blocks):
             block = start.block(columns)
             own = sums.pop(k, None) or _Sums(block, len(means), rounding)
@@ -164,7 +165,12 @@ class _Legs:
     """Some paths from stop to stop, in steps."""
 
     def __init__(
-        self, rotations: Rotations, stops: NDArray[np.int64], paths: NDArray[np.int64], with_counterpart: int
+        self,
+        rotations: Rotations,
+        stops: NDArray[np.int64],
+        paths: NDArray[np.int64],
+        with_counterpart: int,
+        dtype: np.dtype[Any],
     ) -> None:
         self._n = rotations.n
         self._paths = len(paths)
@@ -178,11 +184,11 @@ class _Legs:
         for stop in stops.T:
             between = (number >= done[:, None]) & (number < stop[:, None])
             turns = Turns(position[between], pairs[between], turn[between])
-            self._forward.append([*turns.steps(self._n)])
+            self._forward.append([*turns.steps(self._n, dtype)])
             done = stop
             before = (number < stop[:, None]) & (position < with_counterpart)
             turns = Turns(position[before], pairs[before], turn[before]).reversed()
-            self._back.append([*turns.steps(self._n)])
+            self._back.append([*turns.steps(self._n, dtype)])
 
     def walk(self, block: FloatArray, sums: _Sums) -> None:
         """Walk with a (n, c) block of classes, and add up."""
@@ -205,7 +211,7 @@ class _Legs:
         """Go on to a stop, and add what rows have become."""
         if not steps:
             return
-        rows = np.unique(np.concatenate([turned for step in steps for turned in (step.i, step.j)]))
+        rows = np.unique(np.concatenate([step.rows.reshape(-1) for step in steps]))
         before = flat.take(rows, axis=0)
         _apply(steps, flat)
         after = flat.take(rows, axis=0)
@@ -217,12 +223,17 @@ class _Legs:
 
 
 def _legs(
-    rotations: Rotations, stops: NDArray[np.int64], paths: NDArray[np.int64], paired: int, kernels: Kernels | None
+    rotations: Rotations,
+    stops: NDArray[np.int64],
+    paths: NDArray[np.int64],
+    paired: int,
+    kernels: Kernels | None,
+    dtype: np.dtype[Any],
 ) -> _Legs | _CompiledLegs:
     """Return what walks some paths, of which those below `paired` have a counterpart."""
     if kernels and not paired:
         return _CompiledLegs(kernels, rotations, stops, paths)
-    return _Legs(rotations, stops, paths, int(np.sum(paths < paired)))
+    return _Legs(rotations, stops, paths, int(np.sum(paths < paired)), dtype)
 
 
 class _CompiledLegs:
