@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Kernels", "add", "add_up_to", "compiled", "sum_tilted", "turn", "weigh"]
+__all__ = ["Kernels", "add", "compiled", "sum_tilted", "turn", "weigh"]
 
 # Elements turned (rotations times classes) from which the import and the first compilation, about 3 s, are worth it.
 _LARGE = 2**26
@@ -28,7 +28,6 @@ class Kernels:
 
     turn: Any
     add: Any
-    add_up_to: Any
     weigh: Any
     sum_tilted: Any
 
@@ -55,7 +54,7 @@ def _compile(jit: Any) -> Kernels:
     # sums of `weigh` are used with slack: only these may be added in another order
     any_order = jit(fastmath={"contract", "reassoc"})
     exact = jit()
-    return Kernels(exact(turn), exact(add), exact(add_up_to), any_order(weigh), exact(sum_tilted))
+    return Kernels(exact(turn), exact(add), any_order(weigh), exact(sum_tilted))
 
 
 def turn(
@@ -109,35 +108,13 @@ def turn(
                     gain[c] = less_i[c] * vector_i[c] + less_j[c] * vector_j[c]
 
 
-def add(gains: NDArray[Any], deficits: NDArray[np.float64], highest: NDArray[np.float64]) -> None:
-    """Add up gains in the order of the path.
-
-    Args:
-        gains: (P, K, C) what each rotation adds.
-        deficits: (P, C) before the first rotation, then after the last.
-        highest: (P, C), written: the largest after a rotation.
-    """
-    classes = gains.shape[2]
-    for p in range(gains.shape[0]):
-        for first in range(0, classes, _TILE):
-            last = min(first + _TILE, classes)
-            deficit = deficits[p, first:last]
-            high = highest[p, first:last]
-            high[:] = -np.inf
-            for k in range(gains.shape[1]):
-                gain = gains[p, k, first:last]
-                for c in range(last - first):
-                    after = deficit[c] + gain[c]
-                    deficit[c] = after
-                    high[c] = after if after > high[c] else high[c]
-
-
-def add_up_to(
+def add(
     before: NDArray[np.float64],
     gains: NDArray[Any],
     path: NDArray[np.intp],
     rotation: NDArray[np.intp],
     deficits: NDArray[np.float64],
+    largest: NDArray[np.float64],
 ) -> None:
     """Add up gains in the order of the path, up to some of the rotations.
 
@@ -147,6 +124,7 @@ def add_up_to(
         path: (q,) ascending.
         rotation: (q,) of each, ascending within a path.
         deficits: (q, C) after these rotations, written.
+        largest: (P, C) largest after any rotation up to these, kept up to date.
     """
     classes = gains.shape[2]
     for first in range(0, classes, _TILE):
@@ -157,10 +135,13 @@ def add_up_to(
             done = rotation[q - 1] + 1 if on else 0
             deficit = deficits[q, first:last]
             deficit[:] = deficits[q - 1, first:last] if on else before[p, first:last]
+            large = largest[p, first:last]
             for k in range(done, rotation[q] + 1):
                 gain = gains[p, k, first:last]
                 for c in range(last - first):
-                    deficit[c] += gain[c]
+                    after = deficit[c] + gain[c]
+                    deficit[c] = after
+                    large[c] = after if after > large[c] else large[c]
 
 
 def weigh(gains: NDArray[Any], weights: NDArray[np.float64], sums: NDArray[np.float64]) -> None:

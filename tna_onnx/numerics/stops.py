@@ -76,12 +76,14 @@ def find_stops(
         # cut once for all paths: with many classes that takes as long as a tenth of a path
         blocks = ByNumPy.cut(start)
     together = max(1, min(losses // (window * classes), _TOGETHER // (n * classes * start.weight.itemsize)))
+    if kernels:
+        tilted = np.empty((min(together, len(paths)), n, classes), start.weight.dtype)
     found = []
     for k in range(0, len(paths), together):
         part = paths[k : k + together]
         windows: Windows
         if kernels:
-            windows = ByKernels(start, whole, len(part), kernels)
+            windows = ByKernels(start, whole, tilted[: len(part)], kernels)
         else:
             windows = ByNumPy(start, blocks, len(part))
         found.append(_Walk(start, rotations, part, angles, windows, window).run())
@@ -130,60 +132,70 @@ class _Walk:
 
     def _look(self, going: NDArray[np.int64], window: Window, done: int) -> None:
         """Find which angles are passed, and after which rotations of a window."""
-        path, angle, may = self._candidates(going, window)
         # Algorithm 1 with n_t: between two looks nothing stops
-        count = may.shape[1]
-        if self._rotations.parameters.n_t > 1:
-            may &= np.arange(done + 1, done + count + 1) % self._rotations.parameters.n_t == 0
-        seen = may.any(axis=1)
-        path, angle, may = path[seen], angle[seen], may[seen]
-        # one rotation after the other of those that may pass an angle, for all paths and angles together
-        while path.size:
-            first = np.argmax(may, axis=1)
-            # angles may be close: a rotation is looked at once
-            rotation, of = np.unique(path * count + first, return_inverse=True)
-            mrc = self._mrc(window.deficits(rotation // count, rotation % count))[of]
-            passed = mrc > self._angles[angle]
-            at = going[path[passed]], angle[passed]
-            self._found.rotations[at] = done + first[passed] + 1
-            self._found.reached[at] = mrc[passed]
-            may[np.arange(len(path)), first] = False
-            left = ~passed & may.any(axis=1)
-            path, angle, may = path[left], angle[left], may[left]
+        looks = np.arange(done + 1, done + window.means.shape[1] + 1) % self._rotations.parameters.n_t == 0
+        means = np.where(looks, window.means, -np.inf)
+        # angles not passed yet that the window can reach
+        near = (self._found.rotations[going] == 0) & (np.max(means, axis=1)[:, None] > self._in_general)
+        # where no class is past 90 degrees there are fewer candidates: assumed where that is so before, then checked
+        low = (near & (self._below_90 > self._in_general)).any(axis=1) & self._low(window.before)
+        path, angle, rotation, mrc = self._passed(window, means, near, low)
+        while low.any():
+            stayed = low & self._low(window.largest())
+            if (stayed == low).all():
+                break
+            low = stayed
+            path, angle, rotation, mrc = self._passed(window, means, near, low)
+        at = going[path], angle
+        self._found.rotations[at] = done + rotation + 1
+        self._found.reached[at] = mrc
 
-    def _candidates(
-        self, going: NDArray[np.int64], window: Window
-    ) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.bool_]]:
-        """Return (Q,) paths, (Q,) angles not passed yet, and (Q, K) whether mRC can be past them after each rotation.
+    def _passed(
+        self, window: Window, means: NDArray[np.float64], near: NDArray[np.bool_], low: NDArray[np.bool_]
+    ) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp], NDArray[np.float64]]:
+        """Return (Q,) paths, angles that they pass, the first rotations past these, and mRC there.
 
-        With the mean of x_c = e_c / (2 |w_c|^2), mRC is the mean of 2 asin(sqrt(x_c)). It is at most a
-        concave function above that curve, at the mean of x: the envelope on [0, 1], or, while no class is past 90
-        degrees (x = 1/2, up to where the curve is concave), the curve itself.
+        With the mean of x_c = e_c / (2 |w_c|^2), mRC is the mean of 2 asin(sqrt(x_c)). It is at most a concave function
+        above that curve, at the mean of x: the envelope on [0, 1], or, while no class is past 90 degrees (x = 1/2, up
+        to where the curve is concave), the curve itself.
         """
-        means = window.means
-        top = means.max(axis=0)[:, None]
-        left = (self._found.rotations[going] == 0) & (top > self._in_general)
-        # largest deficits cost a pass: only where they tell
-        if (left & (self._below_90 > self._in_general)).any():
-            low = window.largest() <= 0.5
-        else:
-            low = np.zeros(len(going), bool)
+        count = means.shape[1]
         bounds = np.where(low[:, None], self._below_90, self._in_general)
-        path, angle = np.nonzero(left & (top > bounds))
-        return path, angle, means.T[path] > bounds[path, angle][:, None]
+        path, angle = np.nonzero(near)
+        may = means[path] > bounds[path, angle][:, None]
+        rotation = np.full(len(path), -1)
+        mrc = np.zeros(len(path))
+        left = np.nonzero(may.any(axis=1))[0]
+        # one rotation after the other of those that may pass an angle, for all paths and angles together
+        while left.size:
+            first = np.argmax(may[left], axis=1)
+            # angles may be close: a rotation is looked at once
+            places, which = np.unique(path[left] * count + first, return_inverse=True)
+            mrc[left] = self._mrc(window.deficits(places))[which]
+            passed = mrc[left] > self._angles[angle[left]]
+            rotation[left[passed]] = first[passed]
+            may[left, first] = False
+            left = left[~passed]
+            left = left[may[left].any(axis=1)]
+        found = rotation >= 0
+        return path[found], angle[found], rotation[found], mrc[found]
+
+    def _low(self, deficits: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Whether no class of (P, C) deficits is past 90 degrees."""
+        low: NDArray[np.bool_] = np.max(deficits * self._start.half, axis=1) <= 0.5
+        return low
 
     def _mrc(self, deficits: NDArray[np.float64]) -> NDArray[np.float64]:
         """MRC per row of (k, C) deficits, which are overwritten."""
         mean = np.empty(len(deficits))
         rows = max(1, _ANGLES // deficits.shape[1])
         for k in range(0, len(deficits), rows):
-            angles = deficits[k : k + rows]
-            angles *= self._start.half
+            half_angles = deficits[k : k + rows]
+            half_angles *= self._start.half
             # rounding takes a deficit slightly out of the range of a squared sine
-            np.clip(angles, 0.0, 1.0, out=angles)
-            np.sqrt(angles, out=angles)
-            np.arcsin(angles, out=angles)
-            angles *= 2
-            mean[k : k + rows] = np.sum(angles, axis=1)
-        mean *= self._start.share
+            np.clip(half_angles, 0.0, 1.0, out=half_angles)
+            np.sqrt(half_angles, out=half_angles)
+            np.arcsin(half_angles, out=half_angles)
+            mean[k : k + rows] = np.sum(half_angles, axis=1)
+        mean *= 2 * self._start.share
         return mean

@@ -6,6 +6,7 @@ float64, added in the order of the path.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -24,17 +25,21 @@ _CLASSES = 640
 
 
 class Window(Protocol):
-    """Deficits of P paths after each of K rotations."""
+    """Deficits of P paths after each of K rotations. Rotation k of path p has the place p K + k."""
+
+    @property
+    def before(self) -> NDArray[np.float64]:
+        """(P, C) deficits before the first rotation."""
 
     @property
     def means(self) -> NDArray[np.float64]:
-        """(K, P) means over classes of e_c / (2 |w_c|^2), up to rounding."""
+        """(P, K) means over classes of e_c / (2 |w_c|^2) after each rotation, up to rounding."""
+
+    def deficits(self, places: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return (q, C) deficits after the rotations at ascending places."""
 
     def largest(self) -> NDArray[np.float64]:
-        """Return (P,) the largest e_c / (2 |w_c|^2) of a class after a rotation."""
-
-    def deficits(self, path: NDArray[np.intp], rotation: NDArray[np.intp]) -> NDArray[np.float64]:
-        """Return (q, C) deficits of these positions after these rotations, ascending by path and then rotation."""
+        """Return (P, C) largest deficit of each class after a rotation."""
 
 
 class Windows(Protocol):
@@ -49,26 +54,22 @@ class _Added:
     """A window with all deficits.
 
     Attributes:
-        half: (C,) factor from a deficit to the squared sine of half the angle.
-        share: one over the number of vectors with a direction.
+        before: (P, C) as above.
+        means: (P, K) as above.
         after: (K, P, C) deficits after each rotation.
     """
 
-    half: NDArray[np.float64]
-    share: float
+    before: NDArray[np.float64]
+    means: NDArray[np.float64]
     after: NDArray[np.float64]
 
-    @property
-    def means(self) -> NDArray[np.float64]:
-        product: NDArray[np.float64] = self.after.reshape(-1, len(self.half)) @ (self.half * self.share)
-        return product.reshape(self.after.shape[:2])
+    def deficits(self, places: NDArray[np.int64]) -> NDArray[np.float64]:
+        count = len(self.after)
+        return self.after[places % count, places // count]
 
     def largest(self) -> NDArray[np.float64]:
-        largest: NDArray[np.float64] = (self.after.max(axis=0) * self.half).max(axis=1)
+        largest: NDArray[np.float64] = self.after.max(axis=0)
         return largest
-
-    def deficits(self, path: NDArray[np.intp], rotation: NDArray[np.intp]) -> NDArray[np.float64]:
-        return self.after[rotation, path]
 
 
 class ByNumPy:
@@ -77,6 +78,7 @@ class ByNumPy:
     def __init__(self, start: ClassVectors, vectors: Sequence[tuple[slice, FloatArray]], paths: int) -> None:
         self._start = start
         self._vectors = vectors
+        self._weights = start.half * start.share
         self._tilted = [np.tile(block, (paths, 1)) for _, block in vectors]
         self._last = np.zeros((paths, len(start.half)))
 
@@ -97,12 +99,14 @@ class ByNumPy:
             gains = after.reshape(-1, classes)[:, columns]
             for step in steps:
                 gains[step.number] = _gains(step, turns.pairs, vectors, tilted)
-        after[0] += self._last[going]
+        before = self._last[going]
+        after[0] += before
         # in the order of the path: NumPy would add up a lone class pairwise
         for k in range(1, count):
             after[k] += after[k - 1]
         self._last[going] = after[-1]
-        return _Added(self._start.half, self._start.share, after)
+        means = after.reshape(-1, classes) @ self._weights
+        return _Added(before, means.reshape(count, paths).T, after)
 
 
 def _gains(step: Step, pairs: NDArray[np.int64], vectors: FloatArray, tilted: FloatArray) -> FloatArray:
@@ -115,67 +119,96 @@ def _gains(step: Step, pairs: NDArray[np.int64], vectors: FloatArray, tilted: Fl
     return gains
 
 
-@dataclass(frozen=True, eq=False)
 class _Gained:
     """A window with what each rotation adds: deficits are added up where they are asked for.
 
-    Attributes:
-        means: as above.
-        kernels: compiled loops.
-        half: (C,) factor from a deficit to the squared sine of half the angle.
-        before: (P, C) deficits before the first rotation.
+    Args:
+        before: (P, C) as above.
+        means: (P, K) as above.
         gains: (P, K, C) what each rotation adds, in the dtype of the weight.
-        highest: (P, C) largest deficit after a rotation.
+        kernels: compiled loops.
     """
 
-    means: NDArray[np.float64]
-    kernels: Kernels
-    half: NDArray[np.float64]
-    before: NDArray[np.float64]
-    gains: FloatArray
-    highest: NDArray[np.float64]
+    def __init__(
+        self, before: NDArray[np.float64], means: NDArray[np.float64], gains: FloatArray, kernels: Kernels
+    ) -> None:
+        self.before = before
+        self.means = means
+        self._gains = gains
+        self._kernels = kernels
+        self._largest = np.full_like(before, -np.inf)
+        # known once deficits have been added up to the end
+        self._after: NDArray[np.float64] | None = None
+
+    def deficits(self, places: NDArray[np.int64]) -> NDArray[np.float64]:
+        if self._after is not None:
+            return self._add(places)
+        # the end is needed anyway: both in one pass
+        count = self.means.shape[1]
+        ends = np.arange(count - 1, self.means.size, count)
+        both = np.union1d(places, ends)
+        found = self._add(both)
+        self._after = found[np.searchsorted(both, ends)]
+        return found[np.searchsorted(both, places)]
+
+    def after(self) -> NDArray[np.float64]:
+        """Return (P, C) deficits after the last rotation."""
+        if self._after is None:
+            self.deficits(np.zeros(0, np.int64))
+        assert self._after is not None
+        return self._after
 
     def largest(self) -> NDArray[np.float64]:
-        largest: NDArray[np.float64] = (self.highest * self.half).max(axis=1)
-        return largest
+        self.after()
+        return self._largest
 
-    def deficits(self, path: NDArray[np.intp], rotation: NDArray[np.intp]) -> NDArray[np.float64]:
-        found = np.empty((len(path), len(self.half)))
-        self.kernels.add_up_to(self.before, self.gains, path, rotation, found)
+    def _add(self, places: NDArray[np.int64]) -> NDArray[np.float64]:
+        found = np.empty((len(places), self.before.shape[1]))
+        path, rotation = np.divmod(places, self.means.shape[1])
+        self._kernels.add(self.before, self._gains, path, rotation, found, self._largest)
         return found
 
 
 class ByKernels:
-    """Paths that compiled loops walk, one after the other, with all classes."""
+    """Paths that compiled loops walk, one after the other, with all classes.
 
-    def __init__(self, start: ClassVectors, vectors: FloatArray, paths: int, kernels: Kernels) -> None:
-        self._start = start
+    Args:
+        start: class vectors.
+        vectors: (n, C) these, feature-major.
+        tilted: (P, n, C) memory for those of P paths: it costs time where it is new.
+        kernels: compiled loops.
+    """
+
+    def __init__(self, start: ClassVectors, vectors: FloatArray, tilted: FloatArray, kernels: Kernels) -> None:
         self._vectors = vectors
+        self._tilted = tilted
+        self._tilted[:] = vectors
         self._kernels = kernels
-        self._tilted = np.repeat(vectors[None], paths, axis=0)
-        self._last = np.zeros((paths, len(start.half)))
-        # one array, used again: memory that is new has to be cleared
+        self._weights = start.half * start.share
+        self._last = np.zeros((len(tilted), vectors.shape[1]))
+        self._walked: tuple[NDArray[np.int64], _Gained] | None = None
         self._gains = np.empty(0, vectors.dtype)
 
     def walk(self, going: NDArray[np.int64], pairs: NDArray[np.int64], turn: NDArray[np.float64]) -> Window:
         """Go on along P of the paths: make (P, K) rotations of (P, K, 2) coordinates."""
-        paths, count = turn.shape
+        if self._walked:
+            walked, window = self._walked
+            self._last[walked] = window.after()
         dtype = self._vectors.dtype
         cos = np.cos(turn).astype(dtype)
         sin = np.sin(turn).astype(dtype)
-        shape = paths, count, len(self._start.half)
-        if self._gains.size < paths * count * shape[2]:
-            self._gains = np.empty(shape, dtype).reshape(-1)
-        gains = self._gains[: paths * count * shape[2]].reshape(shape)
+        shape = (*turn.shape, len(self._weights))
+        size = math.prod(shape)
+        # the window before is done with: its memory is used again
+        if self._gains.size < size:
+            self._gains = np.empty(size, dtype)
+        gains = self._gains[:size].reshape(shape)
         self._kernels.turn(self._tilted, self._vectors, going, pairs, cos, sin, gains)
         before = self._last[going]
-        after = before.copy()
-        highest = np.empty_like(before)
-        self._kernels.add(gains, after, highest)
-        self._last[going] = after
-        weights = self._start.half * self._start.share
-        means = np.empty((paths, count))
-        self._kernels.weigh(gains, weights, means)
-        means[:, 0] += before @ weights
+        means = np.empty(turn.shape)
+        self._kernels.weigh(gains, self._weights, means)
+        means[:, 0] += before @ self._weights
         np.cumsum(means, axis=1, out=means)
-        return _Gained(means.T, self._kernels, self._start.half, before, gains, highest)
+        gained = _Gained(before, means, gains, self._kernels)
+        self._walked = going, gained
+        return gained
