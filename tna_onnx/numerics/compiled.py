@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Kernels", "add", "compiled", "sum_tilted", "turn", "weigh"]
+__all__ = ["Kernels", "add", "average", "compiled", "sum_tilted", "turn", "weigh"]
 
 # Elements turned (rotations times classes) from which the import and the first compilation, about 3 s, are worth it.
 _LARGE = 2**26
@@ -30,6 +30,7 @@ class Kernels:
     add: Any
     weigh: Any
     sum_tilted: Any
+    average: Any
 
 
 def compiled(elements: float, dtype: np.dtype[Any]) -> Kernels | None:
@@ -53,8 +54,9 @@ def _kernels() -> Kernels | None:
 def _compile(jit: Any) -> Kernels:
     # sums of `weigh` are used with slack: only these may be added in another order
     any_order = jit(fastmath={"contract", "reassoc"})
-    exact = jit()
-    return Kernels(exact(turn), exact(add), any_order(weigh), exact(sum_tilted))
+    # a division that could raise would be made one by one
+    exact = jit(error_model="numpy")
+    return Kernels(exact(turn), exact(add), any_order(weigh), exact(sum_tilted), exact(average))
 
 
 def turn(
@@ -162,7 +164,9 @@ def sum_tilted(
     sin: NDArray[Any],
     stops: NDArray[np.int64],
     rounding: float,
+    path: NDArray[Any],
     gains: NDArray[np.float64],
+    gained: NDArray[np.bool_],
 ) -> None:
     """Add up the class vectors of P paths at the first stop, and what they gain from stop to stop.
 
@@ -173,21 +177,23 @@ def sum_tilted(
         sin: (P, K) sines.
         stops: (P, A) ascending numbers of rotations.
         rounding: what rounds a number by being added and taken away again.
+        path: (n, c) memory for the class vectors of a path.
         gains: (A, n, c), added to.
+        gained: (A, n) which rows of gains hold something: the others are cleared when something is added.
     """
     old_i = np.empty(block.shape[1], block.dtype)
     old_j = np.empty(block.shape[1], block.dtype)
     for p in range(pairs.shape[0]):
-        path = block.copy()
+        path[:] = block
         done = 0
         for a in range(stops.shape[1]):
             for k in range(done, stops[p, a]):
+                i = pairs[p, k, 0]
+                j = pairs[p, k, 1]
                 turn_cos = cos[p, k]
                 turn_sin = sin[p, k]
-                row_i = path[pairs[p, k, 0]]
-                row_j = path[pairs[p, k, 1]]
-                gain_i = gains[a, pairs[p, k, 0]]
-                gain_j = gains[a, pairs[p, k, 1]]
+                row_i = path[i]
+                row_j = path[j]
                 for c in range(block.shape[1]):
                     old_i[c] = row_i[c]
                     old_j[c] = row_j[c]
@@ -195,12 +201,54 @@ def sum_tilted(
                     row_j[c] = turn_cos * old_j[c] - turn_sin * old_i[c]
                 if a == 0:
                     continue
+                gain_i = gains[a, i]
+                gain_j = gains[a, j]
+                if not gained[a, i]:
+                    gain_i[:] = 0.0
+                    gained[a, i] = True
+                if not gained[a, j]:
+                    gain_j[:] = 0.0
+                    gained[a, j] = True
                 for c in range(block.shape[1]):
                     gain_i[c] += ((row_i[c] + rounding) - rounding) - ((old_i[c] + rounding) - rounding)
                 for c in range(block.shape[1]):
                     gain_j[c] += ((row_j[c] + rounding) - rounding) - ((old_j[c] + rounding) - rounding)
             if a == 0:
                 for i in range(block.shape[0]):
+                    gain = gains[0, i]
+                    row = path[i]
+                    if not gained[0, i]:
+                        gain[:] = 0.0
+                        gained[0, i] = True
                     for c in range(block.shape[1]):
-                        gains[0, i, c] += (path[i, c] + rounding) - rounding
+                        gain[c] += (row[c] + rounding) - rounding
             done = stops[p, a]
+
+
+def average(
+    total: NDArray[np.float64],
+    gain: NDArray[np.float64],
+    gained: NDArray[np.bool_],
+    members: float,
+    first: int,
+    mean: NDArray[Any],
+) -> None:
+    """Go on to a stop: add to the sums what they gain, and write means.
+
+    Args:
+        total: (n, c) sums, added to.
+        gain: (n, c) what they gain; not to be added to themselves.
+        gained: (n,) which rows gain anything.
+        members: number of summands.
+        first: of the c classes.
+        mean: (n, C) of which c classes are written.
+    """
+    for i in range(total.shape[0]):
+        row = total[i]
+        if gained[i]:
+            more = gain[i]
+            for c in range(total.shape[1]):
+                row[c] += more[c]
+        out = mean[i, first : first + total.shape[1]]
+        for c in range(total.shape[1]):
+            out[c] = row[c] / members
