@@ -11,9 +11,12 @@ from numpy.typing import NDArray
 from tna_onnx.numerics import averages as averages_module
 from tna_onnx.numerics import compiled as compiled_module
 from tna_onnx.numerics.averages import Average, Draws, averages
-from tna_onnx.numerics.compiled import Kernels, compiled, follow_deficits, sum_tilted
+from tna_onnx.numerics.compiled import Kernels, add, average, compiled, sum_tilted, turn, weigh
 
 ANGLES = [1.0, 10.0, 25.0, 40.0]
+
+# not compiled
+AS_WRITTEN = Kernels(turn, add, weigh, sum_tilted, average)
 
 
 def weight_of(classes: int, n: int, dtype: Any = np.float32) -> NDArray[Any]:
@@ -44,7 +47,7 @@ def test_the_loops_as_they_are_written(
 ) -> None:
     weight = weight_of(classes, n, dtype)
     expected = made(weight, members)
-    use(monkeypatch, Kernels(follow_deficits, sum_tilted))
+    use(monkeypatch, AS_WRITTEN)
     assert_same(made(weight, members), expected)
 
 
@@ -69,7 +72,7 @@ def test_a_zero_class_vector_and_pairs_of_members(monkeypatch: pytest.MonkeyPatc
     weight[2] = 0
     draws = Draws(1, antithetic=True)
     expected = [*averages(weight, ANGLES, 7, draws)]
-    use(monkeypatch, Kernels(follow_deficits, sum_tilted))
+    use(monkeypatch, AS_WRITTEN)
     assert_same([*averages(weight, ANGLES, 7, draws)], expected)
 
 

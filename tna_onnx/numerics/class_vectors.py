@@ -61,11 +61,11 @@ class ClassVectors:
 
     def block(self, classes: slice) -> FloatArray:
         """Return some class vectors, (n, c), feature-major: the two coordinates of a rotation are contiguous."""
-        transposed = self.weight[classes].T
+        transposed: FloatArray = self.weight[classes].T
         if transposed.flags.c_contiguous:
             return transposed
-        block = np.empty(transposed.shape, transposed.dtype)
+        block: FloatArray = np.empty_like(transposed, order="C")
         # some classes at a time: columns far apart would take twice as long
-        for k in range(0, block.shape[1], _COLUMNS):
+        for k in range(0, transposed.shape[1], _COLUMNS):
             block[:, k : k + _COLUMNS] = transposed[:, k : k + _COLUMNS]
         return block

@@ -147,7 +147,7 @@ def add(
 
 
 def weigh(gains: NDArray[Any], weights: NDArray[np.float64], sums: NDArray[np.float64]) -> None:
-    """Write (P, K) sums over classes of (P, K, C) gains times (C,) weights, added in any order: for bounds with slack."""
+    """Write (P, K) sums of (P, K, C) gains times (C,) weights, added up in any order: for bounds that leave a slack."""
     for p in range(gains.shape[0]):
         for k in range(gains.shape[1]):
             gain = gains[p, k]
@@ -179,7 +179,7 @@ def sum_tilted(
         rounding: what rounds a number by being added and taken away again.
         path: (n, c) memory for the class vectors of a path.
         gains: (A, n, c), added to.
-        gained: (A, n) which rows of gains hold something: the others are cleared when something is added.
+        gained: (A, n) which rows of gains hold something, kept up to date: others are cleared before they are added to.
     """
     old_i = np.empty(block.shape[1], block.dtype)
     old_j = np.empty(block.shape[1], block.dtype)
@@ -201,27 +201,22 @@ def sum_tilted(
                     row_j[c] = turn_cos * old_j[c] - turn_sin * old_i[c]
                 if a == 0:
                     continue
+                for turned in (i, j):
+                    if not gained[a, turned]:
+                        gains[a, turned] = 0.0
+                        gained[a, turned] = True
                 gain_i = gains[a, i]
                 gain_j = gains[a, j]
-                if not gained[a, i]:
-                    gain_i[:] = 0.0
-                    gained[a, i] = True
-                if not gained[a, j]:
-                    gain_j[:] = 0.0
-                    gained[a, j] = True
                 for c in range(block.shape[1]):
-                    gain_i[c] += ((row_i[c] + rounding) - rounding) - ((old_i[c] + rounding) - rounding)
+                    gain_i[c] += (row_i[c] + rounding) - (old_i[c] + rounding)
                 for c in range(block.shape[1]):
-                    gain_j[c] += ((row_j[c] + rounding) - rounding) - ((old_j[c] + rounding) - rounding)
+                    gain_j[c] += (row_j[c] + rounding) - (old_j[c] + rounding)
             if a == 0:
                 for i in range(block.shape[0]):
-                    gain = gains[0, i]
-                    row = path[i]
-                    if not gained[0, i]:
-                        gain[:] = 0.0
-                        gained[0, i] = True
+                    gain_i = gains[0, i]
+                    row_i = path[i]
                     for c in range(block.shape[1]):
-                        gain[c] += (row[c] + rounding) - rounding
+                        gain_i[c] += (row_i[c] + rounding) - rounding
             done = stops[p, a]
 
 
@@ -230,6 +225,7 @@ def average(
     gain: NDArray[np.float64],
     gained: NDArray[np.bool_],
     members: float,
+    share: float,
     first: int,
     mean: NDArray[Any],
 ) -> None:
@@ -240,6 +236,7 @@ def average(
         gain: (n, c) what they gain; not to be added to themselves.
         gained: (n,) which rows gain anything.
         members: number of summands.
+        share: one over this number if that is exact, otherwise 0: a product takes less time than a division.
         first: of the c classes.
         mean: (n, C) of which c classes are written.
     """
@@ -250,5 +247,9 @@ def average(
             for c in range(total.shape[1]):
                 row[c] += more[c]
         out = mean[i, first : first + total.shape[1]]
-        for c in range(total.shape[1]):
-            out[c] = row[c] / members
+        if share > 0:
+            for c in range(total.shape[1]):
+                out[c] = row[c] * share
+        else:
+            for c in range(total.shape[1]):
+                out[c] = row[c] / members

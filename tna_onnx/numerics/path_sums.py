@@ -73,8 +73,9 @@ class NumPySums:
 
     def change(self, stop: int, rows: NDArray[np.int64], before: FloatArray, after: FloatArray) -> None:
         """Take in what (k, c) different rows of one path have become since the stop before."""
-        gains = self._rounded(after)
-        gains -= self._rounded(before)
+        # what rounds cancels: both are near it, and their difference is exact
+        gains = np.add(after, self._layout.rounding, dtype=np.float64)
+        gains -= np.add(before, self._layout.rounding, dtype=np.float64)
         self._gains[stop][rows] += gains
 
     def add_counterpart(self, stop: int, vectors: FloatArray) -> None:
@@ -118,6 +119,7 @@ class KernelSums:
         """Set all sums to zero, for so many classes."""
         shape = self._layout.stops, self._layout.n, classes
         self._gains = self._memory[: math.prod(shape)].reshape(shape)
+        self._gains[0] = 0
         self._gained[:] = False
 
     def add_paths(
@@ -140,6 +142,8 @@ class KernelSums:
     def average(self, means: Sequence[FloatArray], first: int) -> None:
         """Write the means into A arrays (n, C), from a first class on. This ends the sums."""
         total = self._gains[0]
-        self._gained[0] = False
+        members = float(self._layout.members)
+        # the inverse of a power of two is exact
+        share = 1 / members if math.frexp(members)[0] == 0.5 else 0.0
         for mean, gain, gained in zip(means, self._gains, self._gained, strict=True):
-            self._kernels.average(total, gain, gained, float(self._layout.members), first, mean)
+            self._kernels.average(total, gain, gained, members, share, first, mean)

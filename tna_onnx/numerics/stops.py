@@ -9,7 +9,6 @@ float64, added in the order of the path: stops do not depend on other angles or 
 from __future__ import annotations
 
 import math
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +18,7 @@ from tna_onnx.numerics.angles import envelope_reaches
 from tna_onnx.numerics.class_vectors import ClassVectors
 from tna_onnx.numerics.compiled import compiled
 from tna_onnx.numerics.rotations import Rotations
-from tna_onnx.numerics.windows import ByKernels, ByNumPy, Window, Windows
+from tna_onnx.numerics.windows import ByKernels, ByNumPy, Window
 
 __all__ = ["Stops", "find_stops"]
 
@@ -65,27 +64,21 @@ def find_stops(
         angles: (A,) ascending mRC targets in radians, at least 0.
     """
     n, classes = start.shape
+    size = n * classes * start.weight.itemsize
+    windows: ByNumPy | ByKernels
     kernels = compiled(len(paths) * rotations.last * classes, start.weight.dtype)
-    window = _WINDOW
-    losses = _LOSSES
     if kernels:
-        window = max(window, min(n // _SHARE, losses // classes))
-        losses *= 4
-        whole = start.block(slice(None))
+        window = max(_WINDOW, min(n // _SHARE, _LOSSES // classes))
+        together = max(1, min(len(paths), 4 * _LOSSES // (window * classes), _TOGETHER // (2 * size)))
+        windows = ByKernels(start, together, kernels)
     else:
-        # cut once for all paths: with many classes that takes as long as a tenth of a path
-        blocks = ByNumPy.cut(start)
-    together = max(1, min(losses // (window * classes), _TOGETHER // (n * classes * start.weight.itemsize)))
-    if kernels:
-        tilted = np.empty((min(together, len(paths)), n, classes), start.weight.dtype)
+        window = _WINDOW
+        together = max(1, min(len(paths), _LOSSES // (window * classes), _TOGETHER // size))
+        windows = ByNumPy(start, together)
     found = []
     for k in range(0, len(paths), together):
         part = paths[k : k + together]
-        windows: Windows
-        if kernels:
-            windows = ByKernels(start, whole, tilted[: len(part)], kernels)
-        else:
-            windows = ByNumPy(start, blocks, len(part))
+        windows.begin(len(part))
         found.append(_Walk(start, rotations, part, angles, windows, window).run())
     return Stops(np.concatenate([f.rotations for f in found]), np.concatenate([f.reached for f in found]))
 
@@ -99,7 +92,7 @@ class _Walk:
         rotations: Rotations,
         paths: NDArray[np.int64],
         angles: NDArray[np.float64],
-        windows: Windows,
+        windows: ByNumPy | ByKernels,
         window: int,
     ) -> None:
         self._start = start

@@ -46,6 +46,7 @@ _HELD = 2**20
 _NARROW = 64
 
 _Sums = TypeVar("_Sums", NumPySums, KernelSums)
+_Sums_contra = TypeVar("_Sums_contra", NumPySums, KernelSums, contravariant=True)
 
 
 def tilted_means(
@@ -79,10 +80,10 @@ def tilted_means(
     return _means(start, layout, blocks, groups, functools.partial(NumPySums, layout), legs)
 
 
-class _Walks(Protocol[_Sums]):
+class _Walks(Protocol[_Sums_contra]):
     """Paths that can be walked with any block of classes."""
 
-    def walk(self, block: FloatArray, sums: _Sums) -> None:
+    def walk(self, block: FloatArray, sums: _Sums_contra) -> None:
         """Walk with a (n, c) block of classes, and add up."""
 
 

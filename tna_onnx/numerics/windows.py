@@ -7,7 +7,6 @@ float64, added in the order of the path.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,7 +17,7 @@ from tna_onnx.numerics.class_vectors import ClassVectors, FloatArray
 from tna_onnx.numerics.compiled import Kernels
 from tna_onnx.numerics.turns import Step, Turns
 
-__all__ = ["ByKernels", "ByNumPy", "Window", "Windows"]
+__all__ = ["ByKernels", "ByNumPy", "Window"]
 
 # Classes that NumPy turns together: what a window of one path loses then stays in the cache.
 _CLASSES = 640
@@ -40,13 +39,6 @@ class Window(Protocol):
 
     def largest(self) -> NDArray[np.float64]:
         """Return (P, C) largest deficit of each class after a rotation."""
-
-
-class Windows(Protocol):
-    """Paths walked side by side from window to window."""
-
-    def walk(self, going: NDArray[np.int64], pairs: NDArray[np.int64], turn: NDArray[np.float64]) -> Window:
-        """Go on along P of the paths: make (P, K) rotations of (P, K, 2) coordinates."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,20 +65,28 @@ class _Added:
 
 
 class ByNumPy:
-    """Paths that NumPy walks: some classes after the others, rotations of disjoint coordinates together."""
+    """Paths that NumPy walks: some classes after the others, rotations of disjoint coordinates together.
 
-    def __init__(self, start: ClassVectors, vectors: Sequence[tuple[slice, FloatArray]], paths: int) -> None:
+    Args:
+        start: class vectors.
+        paths: at most so many are walked side by side.
+    """
+
+    def __init__(self, start: ClassVectors, paths: int) -> None:
         self._start = start
-        self._vectors = vectors
         self._weights = start.half * start.share
-        self._tilted = [np.tile(block, (paths, 1)) for _, block in vectors]
-        self._last = np.zeros((paths, len(start.half)))
+        classes = start.shape[1]
+        self._blocks = [slice(k, k + _CLASSES) for k in range(0, classes, _CLASSES)]
+        # cut once for all paths: with many classes that takes as long as a tenth of a path
+        self._vectors = [start.block(columns) for columns in self._blocks]
+        self._tilted = [np.empty((paths, *block.shape), block.dtype) for block in self._vectors]
+        self._last = np.zeros((paths, classes))
 
-    @staticmethod
-    def cut(start: ClassVectors) -> list[tuple[slice, FloatArray]]:
-        """Cut class vectors (n, C) into blocks (n, c); returns which classes, and their vectors."""
-        blocks = [slice(k, k + _CLASSES) for k in range(0, start.shape[1], _CLASSES)]
-        return [(classes, start.block(classes)) for classes in blocks]
+    def begin(self, paths: int) -> None:
+        """Set out along so many paths."""
+        for tilted, vectors in zip(self._tilted, self._vectors, strict=True):
+            tilted[:paths] = vectors
+        self._last[:] = 0
 
     def walk(self, going: NDArray[np.int64], pairs: NDArray[np.int64], turn: NDArray[np.float64]) -> Window:
         """Go on along P of the paths: make (P, K) rotations of (P, K, 2) coordinates."""
@@ -95,10 +95,10 @@ class ByNumPy:
         turns = Turns(np.tile(going, count), pairs.swapaxes(0, 1).reshape(-1, 2), turn.T.reshape(-1))
         steps = [*turns.steps(n, self._start.weight.dtype)]
         after = np.empty((count, paths, classes))
-        for (columns, vectors), tilted in zip(self._vectors, self._tilted, strict=True):
+        for columns, vectors, tilted in zip(self._blocks, self._vectors, self._tilted, strict=True):
             gains = after.reshape(-1, classes)[:, columns]
             for step in steps:
-                gains[step.number] = _gains(step, turns.pairs, vectors, tilted)
+                gains[step.number] = _gains(step, turns.pairs, vectors, tilted.reshape(-1, vectors.shape[1]))
         before = self._last[going]
         after[0] += before
         # in the order of the path: NumPy would add up a lone class pairwise
@@ -114,7 +114,7 @@ def _gains(step: Step, pairs: NDArray[np.int64], vectors: FloatArray, tilted: Fl
     old, new = step.apply(tilted)
     old -= new
     old *= vectors.take(pairs[step.number].T, axis=0)
-    gains = old[0]
+    gains: FloatArray = old[0]
     gains += old[1]
     return gains
 
@@ -137,11 +137,12 @@ class _Gained:
         self._gains = gains
         self._kernels = kernels
         self._largest = np.full_like(before, -np.inf)
-        # known once deficits have been added up to the end
-        self._after: NDArray[np.float64] | None = None
+        self._after = before
+        # deficits have been added up to the end
+        self._complete = False
 
     def deficits(self, places: NDArray[np.int64]) -> NDArray[np.float64]:
-        if self._after is not None:
+        if self._complete:
             return self._add(places)
         # the end is needed anyway: both in one pass
         count = self.means.shape[1]
@@ -149,18 +150,21 @@ class _Gained:
         both = np.union1d(places, ends)
         found = self._add(both)
         self._after = found[np.searchsorted(both, ends)]
+        self._complete = True
         return found[np.searchsorted(both, places)]
+
+    def largest(self) -> NDArray[np.float64]:
+        self._complete_it()
+        return self._largest
 
     def after(self) -> NDArray[np.float64]:
         """Return (P, C) deficits after the last rotation."""
-        if self._after is None:
-            self.deficits(np.zeros(0, np.int64))
-        assert self._after is not None
+        self._complete_it()
         return self._after
 
-    def largest(self) -> NDArray[np.float64]:
-        self.after()
-        return self._largest
+    def _complete_it(self) -> None:
+        if not self._complete:
+            self.deficits(np.zeros(0, np.int64))
 
     def _add(self, places: NDArray[np.int64]) -> NDArray[np.float64]:
         found = np.empty((len(places), self.before.shape[1]))
@@ -174,20 +178,25 @@ class ByKernels:
 
     Args:
         start: class vectors.
-        vectors: (n, C) these, feature-major.
-        tilted: (P, n, C) memory for those of P paths: it costs time where it is new.
+        paths: at most so many are walked side by side.
         kernels: compiled loops.
     """
 
-    def __init__(self, start: ClassVectors, vectors: FloatArray, tilted: FloatArray, kernels: Kernels) -> None:
-        self._vectors = vectors
-        self._tilted = tilted
-        self._tilted[:] = vectors
-        self._kernels = kernels
+    def __init__(self, start: ClassVectors, paths: int, kernels: Kernels) -> None:
         self._weights = start.half * start.share
-        self._last = np.zeros((len(tilted), vectors.shape[1]))
+        self._kernels = kernels
+        self._vectors = start.block(slice(None))
+        # used again for path after path: memory that is new has to be cleared by the system
+        self._tilted = np.empty((paths, *self._vectors.shape), self._vectors.dtype)
+        self._gains = np.empty(0, self._vectors.dtype)
+        self._last = np.zeros((paths, len(self._weights)))
         self._walked: tuple[NDArray[np.int64], _Gained] | None = None
-        self._gains = np.empty(0, vectors.dtype)
+
+    def begin(self, paths: int) -> None:
+        """Set out along so many paths."""
+        self._tilted[:paths] = self._vectors
+        self._last[:] = 0
+        self._walked = None
 
     def walk(self, going: NDArray[np.int64], pairs: NDArray[np.int64], turn: NDArray[np.float64]) -> Window:
         """Go on along P of the paths: make (P, K) rotations of (P, K, 2) coordinates."""
