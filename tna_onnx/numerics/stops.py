@@ -162,9 +162,7 @@ class _Walk:
         # one rotation after the other of those that may pass an angle, for all paths and angles together
         while left.size:
             first = np.argmax(may[left], axis=1)
-            # angles may be close: a rotation is looked at once
-            places, which = np.unique(path[left] * count + first, return_inverse=True)
-            mrc[left] = self._mrc(window.deficits(places))[which]
+            mrc[left] = self._mrc(window.deficits(path[left] * count + first))
             passed = mrc[left] > self._angles[angle[left]]
             rotation[left[passed]] = first[passed]
             may[left, first] = False

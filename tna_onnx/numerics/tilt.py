@@ -64,16 +64,19 @@ def tilted_means(
         A means (C, n) in the dtype of the class vectors: the *Average* step of Algorithm 1.
     """
     n, classes = start.shape
+    kernels = compiled(float(np.sum(stops[:, -1])) * classes, start.weight.dtype)
+    if paired:
+        # counterparts are turned by NumPy
+        kernels = None
     size = n * start.weight.itemsize
-    width = min(classes, max(_NARROW, _TOGETHER // size))
+    # compiled loops add up after every rotation: the sums at a stop should stay in the cache too
+    width = min(classes, max(_NARROW, _TOGETHER // (2 * size if kernels else size)))
     together = max(1, _TOGETHER // (size * width))
     # with the stops known, classes have nothing to do with each other: a block of them stays in the cache
     blocks = [slice(begin, begin + width) for begin in range(0, classes, width)]
     groups = _groups(stops, together, alone=len(blocks) == 1)
     layout = SumsLayout.of(start, stops.shape[1], width, len(stops) + paired)
-    kernels = compiled(float(np.sum(stops[:, -1])) * classes, start.weight.dtype)
-    # counterparts are turned by NumPy
-    if kernels and not paired:
+    if kernels:
         kernel_sums = functools.partial(KernelSums, layout, kernels)
         return _means(start, layout, blocks, groups, kernel_sums, functools.partial(_KernelLegs, rotations, stops))
     legs = functools.partial(_Legs, rotations, stops, paired, start.weight.dtype)

@@ -35,7 +35,7 @@ class Window(Protocol):
         """(P, K) means over classes of e_c / (2 |w_c|^2) after each rotation, up to rounding."""
 
     def deficits(self, places: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return (q, C) deficits after the rotations at ascending places."""
+        """Return (q, C) deficits after the rotations at these places, an array of its own."""
 
     def largest(self) -> NDArray[np.float64]:
         """Return (P, C) largest deficit of each class after a rotation."""
@@ -142,16 +142,17 @@ class _Gained:
         self._complete = False
 
     def deficits(self, places: NDArray[np.int64]) -> NDArray[np.float64]:
-        if self._complete:
-            return self._add(places)
-        # the end is needed anyway: both in one pass
         count = self.means.shape[1]
-        ends = np.arange(count - 1, self.means.size, count)
-        both = np.union1d(places, ends)
-        found = self._add(both)
-        self._after = found[np.searchsorted(both, ends)]
-        self._complete = True
-        return found[np.searchsorted(both, places)]
+        # the end is needed anyway: both in one pass
+        ends = np.zeros(0, np.int64) if self._complete else np.arange(count - 1, self.means.size, count)
+        ascending = np.union1d(places, ends)
+        found = np.empty((len(ascending), self.before.shape[1]))
+        path, rotation = np.divmod(ascending, count)
+        self._kernels.add(self.before, self._gains, path, rotation, found, self._largest)
+        if not self._complete:
+            self._after = found[np.searchsorted(ascending, ends)]
+            self._complete = True
+        return found[np.searchsorted(ascending, places)]
 
     def largest(self) -> NDArray[np.float64]:
         self._complete_it()
@@ -165,12 +166,6 @@ class _Gained:
     def _complete_it(self) -> None:
         if not self._complete:
             self.deficits(np.zeros(0, np.int64))
-
-    def _add(self, places: NDArray[np.int64]) -> NDArray[np.float64]:
-        found = np.empty((len(places), self.before.shape[1]))
-        path, rotation = np.divmod(places, self.means.shape[1])
-        self._kernels.add(self.before, self._gains, path, rotation, found, self._largest)
-        return found
 
 
 class ByKernels:
