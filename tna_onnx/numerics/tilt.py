@@ -69,8 +69,10 @@ def tilted_means(
         # counterparts are turned by NumPy
         kernels = None
     size = n * start.weight.itemsize
-    # compiled loops add up after every rotation: the sums at a stop should stay in the cache too
-    width = min(classes, max(_NARROW, _TOGETHER // (2 * size if kernels else size)))
+    width = min(classes, max(_NARROW, _TOGETHER // size))
+    if kernels and stops.shape[1] > 1:
+        # these add up after every rotation: the sums at a stop should stay in the cache too
+        width = min(classes, max(_NARROW, width // 2))
     together = max(1, _TOGETHER // (size * width))
     # with the stops known, classes have nothing to do with each other: a block of them stays in the cache
     blocks = [slice(begin, begin + width) for begin in range(0, classes, width)]

@@ -38,10 +38,12 @@ class Turns:
         if not len(self.path):
             return
         rows = self.path[:, None] * n + self.pairs
-        cos = np.cos(self.turn).astype(dtype)
-        sin = np.sin(self.turn).astype(dtype)
+        both = np.ascontiguousarray(rows.T)
+        cos = np.cos(self.turn).astype(dtype)[:, None]
+        sin = np.sin(self.turn).astype(dtype)[:, None]
+        signed = np.stack([sin, -sin])
         for k in levels(rows, int(rows.max()) + 1):
-            yield Step(k, rows[k].T, cos[k][:, None], np.stack([sin[k], -sin[k]])[:, :, None])
+            yield Step(k, both.take(k, axis=1), cos.take(k, axis=0), signed.take(k, axis=1))
 
 
 @dataclass(frozen=True, eq=False)

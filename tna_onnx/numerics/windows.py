@@ -94,11 +94,12 @@ class ByNumPy:
         n, classes = self._start.shape
         turns = Turns(np.tile(going, count), pairs.swapaxes(0, 1).reshape(-1, 2), turn.T.reshape(-1))
         steps = [*turns.steps(n, self._start.weight.dtype)]
+        coordinates = np.ascontiguousarray(turns.pairs.T)
         after = np.empty((count, paths, classes))
         for columns, vectors, tilted in zip(self._blocks, self._vectors, self._tilted, strict=True):
             gains = after.reshape(-1, classes)[:, columns]
             for step in steps:
-                gains[step.number] = _gains(step, turns.pairs, vectors, tilted.reshape(-1, vectors.shape[1]))
+                gains[step.number] = _gains(step, coordinates, vectors, tilted.reshape(-1, vectors.shape[1]))
         before = self._last[going]
         after[0] += before
         # in the order of the path: NumPy would add up a lone class pairwise
@@ -109,11 +110,11 @@ class ByNumPy:
         return _Added(before, means.reshape(count, paths).T, after)
 
 
-def _gains(step: Step, pairs: NDArray[np.int64], vectors: FloatArray, tilted: FloatArray) -> FloatArray:
+def _gains(step: Step, coordinates: NDArray[np.int64], vectors: FloatArray, tilted: FloatArray) -> FloatArray:
     """Make rotations; return (k, c) what the deficits <w, w - V> gain: w_i (old_i - new_i) + w_j (old_j - new_j)."""
     old, new = step.apply(tilted)
     old -= new
-    old *= vectors.take(pairs[step.number].T, axis=0)
+    old *= vectors.take(coordinates.take(step.number, axis=1), axis=0)
     gains: FloatArray = old[0]
     gains += old[1]
     return gains
