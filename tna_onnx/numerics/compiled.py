@@ -1,7 +1,8 @@
-"""The two loops of the tilt, compiled: optional, with the same bits.
+"""The loops of the tilt, compiled: optional, with the same bits.
 
 Where numba is installed, large heads are turned by these; NumPy turns the others. Every element sees the arithmetic of
-`numerics.tilt` and `numerics.stops` in the same order, and nothing is fused or reordered, so results do not differ.
+`numerics.windows` and `numerics.path_sums` in the same order, and nothing is fused or reordered, so results do not
+differ. Only `weigh` adds up in any order: its sums are for bounds, which leave a slack.
 """
 
 from __future__ import annotations
@@ -136,7 +137,10 @@ def add(
             on = q > 0 and path[q - 1] == p
             done = rotation[q - 1] + 1 if on else 0
             deficit = deficits[q, first:last]
-            deficit[:] = deficits[q - 1, first:last] if on else before[p, first:last]
+            start = deficits[q - 1, first:last] if on else before[p, first:last]
+            # loops, not assignments of arrays: these take seconds to compile
+            for c in range(last - first):
+                deficit[c] = start[c]
             large = largest[p, first:last]
             for k in range(done, rotation[q] + 1):
                 gain = gains[p, k, first:last]
@@ -157,7 +161,7 @@ def weigh(gains: NDArray[Any], weights: NDArray[np.float64], sums: NDArray[np.fl
             sums[p, k] = total
 
 
-def sum_tilted(
+def sum_tilted(  # noqa: PLR0912 - loops over elements, which only compiled code can afford
     block: NDArray[Any],
     pairs: NDArray[np.int64],
     cos: NDArray[Any],
@@ -184,7 +188,9 @@ def sum_tilted(
     old_i = np.empty(block.shape[1], block.dtype)
     old_j = np.empty(block.shape[1], block.dtype)
     for p in range(pairs.shape[0]):
-        path[:] = block
+        for i in range(block.shape[0]):
+            for c in range(block.shape[1]):
+                path[i, c] = block[i, c]
         done = 0
         for a in range(stops.shape[1]):
             for k in range(done, stops[p, a]):
@@ -201,12 +207,14 @@ def sum_tilted(
                     row_j[c] = turn_cos * old_j[c] - turn_sin * old_i[c]
                 if a == 0:
                     continue
-                for turned in (i, j):
-                    if not gained[a, turned]:
-                        gains[a, turned] = 0.0
-                        gained[a, turned] = True
                 gain_i = gains[a, i]
                 gain_j = gains[a, j]
+                for side in range(2):
+                    cleared = pairs[p, k, side]
+                    if not gained[a, cleared]:
+                        gained[a, cleared] = True
+                        for c in range(block.shape[1]):
+                            gains[a, cleared, c] = 0.0
                 for c in range(block.shape[1]):
                     gain_i[c] += (row_i[c] + rounding) - (old_i[c] + rounding)
                 for c in range(block.shape[1]):

@@ -2,8 +2,8 @@
 
 For each class a path follows the deficit e_c = <w_c, w_c - V_c> from the two coordinates that a rotation turns. The
 angle of class c is 2 asin(sqrt(e_c / 2) / |w_c|), which is acos(1 - e_c / |w_c|^2) written so that small angles keep
-their digits; mRC is its mean over classes. What rotations lose has the dtype of the weight, sums over rotations are
-float64, added in the order of the path: stops do not depend on other angles or on other paths.
+their digits; mRC is its mean over classes. Deficits are added up in the order of the path (`windows`): stops do not
+depend on other angles or on other paths.
 """
 
 from __future__ import annotations
