@@ -11,9 +11,15 @@ from numpy.typing import NDArray
 from tna_onnx.numerics import averages as averages_module
 from tna_onnx.numerics import compiled as compiled_module
 from tna_onnx.numerics.averages import Average, Draws, averages
-from tna_onnx.numerics.compiled import Kernels, compiled, follow_deficits, sum_tilted
+from tna_onnx.numerics.class_vectors import ClassVectors
+from tna_onnx.numerics.compiled import Kernels, add, average, compiled, sum_tilted, turn, weigh
+from tna_onnx.numerics.rotations import Rotations, TiltParameters
+from tna_onnx.numerics.stops import find_stops
 
 ANGLES = [1.0, 10.0, 25.0, 40.0]
+
+# not compiled
+AS_WRITTEN = Kernels(turn, add, weigh, sum_tilted, average)
 
 
 def weight_of(classes: int, n: int, dtype: Any = np.float32) -> NDArray[Any]:
@@ -44,7 +50,7 @@ def test_the_loops_as_they_are_written(
 ) -> None:
     weight = weight_of(classes, n, dtype)
     expected = made(weight, members)
-    use(monkeypatch, Kernels(follow_deficits, sum_tilted))
+    use(monkeypatch, AS_WRITTEN)
     assert_same(made(weight, members), expected)
 
 
@@ -64,12 +70,58 @@ def test_the_loops_when_they_are_compiled(
     assert_same(made(weight, members), expected)
 
 
+@pytest.mark.parametrize("n_t", [1, 7, 50])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("classes", "n", "paths"), [(1, 4, 3), (3, 3, 6), (6, 8, 5), (12, 40, 4)])
+def test_stops_near_and_past_90_degrees(
+    classes: int, n: int, paths: int, dtype: Any, n_t: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some classes pass 90 degrees within a window, long before mRC does: fewer rotations can then be left out."""
+    weight = weight_of(classes, n, dtype)
+    if classes > 3:
+        weight[1] = 0
+    start = ClassVectors.of(weight)
+    rotations = Rotations(n, 2, TiltParameters(n_t=n_t))
+    angles = np.radians([0.0, 5.0, 30.0, 46.0, 47.0, 60.0, 75.0, 85.0, 89.9, 90.1, 110.0])
+    expected = find_stops(start, rotations, np.arange(1, paths + 1), angles)
+    use(monkeypatch, AS_WRITTEN)
+    found = find_stops(start, rotations, np.arange(1, paths + 1), angles)
+    np.testing.assert_array_equal(found.rotations, expected.rotations)
+    np.testing.assert_array_equal(found.reached, expected.reached)
+    assert (expected.rotations[:, :3] > 0).all()
+
+
+@pytest.mark.parametrize("tile", [1, 4, 512])
+def test_loops_over_few_classes_at_a_time(tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    weight = weight_of(9, 12)
+    expected = made(weight, 4)
+    use(monkeypatch, AS_WRITTEN)
+    monkeypatch.setattr(compiled_module, "_TILE", tile)
+    assert_same(made(weight, 4), expected)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_weights_that_cannot_be_written_to(order: Any) -> None:
+    """Weights of a file are mapped into memory; where features come first, they are used as they are."""
+    pytest.importorskip("numba")
+    kernels = compiled_module._kernels()
+    assert kernels is not None
+    weight = np.asarray(weight_of(20, 30), order=order)
+    before = weight.copy()
+    weight.flags.writeable = False
+    expected = made(weight, 4)
+    with pytest.MonkeyPatch.context() as patch:
+        use(patch, kernels)
+        assert_same(made(weight, 4), expected)
+    np.testing.assert_array_equal(weight, before)
+
+
 def test_a_zero_class_vector_and_pairs_of_members(monkeypatch: pytest.MonkeyPatch) -> None:
     weight = weight_of(6, 20)
     weight[2] = 0
     draws = Draws(1, antithetic=True)
     expected = [*averages(weight, ANGLES, 7, draws)]
-    use(monkeypatch, Kernels(follow_deficits, sum_tilted))
+    use(monkeypatch, AS_WRITTEN)
     assert_same([*averages(weight, ANGLES, 7, draws)], expected)
 
 

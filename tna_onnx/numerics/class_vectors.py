@@ -15,6 +15,9 @@ FloatArray = NDArray[np.floating[Any]]
 # Squared length of a class vector that counts as zero: squares of float32 underflow soon below.
 _NOTHING = 1e-30
 
+# Class vectors that are transposed at a time.
+_COLUMNS = 128
+
 
 @dataclass(frozen=True, eq=False)
 class ClassVectors:
@@ -58,4 +61,11 @@ class ClassVectors:
 
     def block(self, classes: slice) -> FloatArray:
         """Return some class vectors, (n, c), feature-major: the two coordinates of a rotation are contiguous."""
-        return np.ascontiguousarray(self.weight[classes].T)
+        transposed: FloatArray = self.weight[classes].T
+        if transposed.flags.c_contiguous:
+            return transposed
+        block: FloatArray = np.empty_like(transposed, order="C")
+        # some classes at a time: columns far apart would take twice as long
+        for k in range(0, transposed.shape[1], _COLUMNS):
+            block[:, k : k + _COLUMNS] = transposed[:, k : k + _COLUMNS]
+        return block

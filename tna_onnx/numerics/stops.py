@@ -2,36 +2,38 @@
 
 For each class a path follows the deficit e_c = <w_c, w_c - V_c> from the two coordinates that a rotation turns. The
 angle of class c is 2 asin(sqrt(e_c / 2) / |w_c|), which is acos(1 - e_c / |w_c|^2) written so that small angles keep
-their digits; mRC is its mean over classes. What rotations lose has the dtype of the weight, sums over rotations are
-float64, added in the order of the path: stops do not depend on other angles or on other paths.
+their digits; mRC is its mean over classes. Deficits are added up in the order of the path (`windows`): stops do not
+depend on other angles or on other paths.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.numerics.angles import envelope_reaches
-from tna_onnx.numerics.class_vectors import ClassVectors, FloatArray
-from tna_onnx.numerics.compiled import Kernels, compiled
+from tna_onnx.numerics.class_vectors import ClassVectors
+from tna_onnx.numerics.compiled import compiled
 from tna_onnx.numerics.rotations import Rotations
-from tna_onnx.numerics.turns import Step, Turns
+from tna_onnx.numerics.windows import ByKernels, ByNumPy, Window
 
 __all__ = ["Stops", "find_stops"]
 
 # Rotations that are made at a time: few enough to stay in the cache, many enough for a call of NumPy.
 _WINDOW = 50
 
+# Compiled loops make more of them at a time, if a path is long: this share of its coordinates.
+_SHARE = 10
+
 # Elements of what rotations lose in a window, and bytes of class vectors, of paths walked side by side.
 _LOSSES = 2**18
 _TOGETHER = 2**25
 
-# Elements of what the rotations of one path lose, for as many classes as are turned together: they stay in the cache.
-_BLOCK = 2**15
+# Elements of angles that are worked out at a time: they stay in the cache.
+_ANGLES = 2**15
 
 # In units of x: above the rounding of sums over classes.
 _SLACK = 1e-9
@@ -62,51 +64,23 @@ def find_stops(
         angles: (A,) ascending mRC targets in radians, at least 0.
     """
     n, classes = start.shape
-    together = min(_LOSSES // (_WINDOW * classes), _TOGETHER // (n * classes * start.weight.itemsize))
+    size = n * classes * start.weight.itemsize
+    windows: ByNumPy | ByKernels
     kernels = compiled(len(paths) * rotations.last * classes, start.weight.dtype)
-    # cut once for all paths: with many classes that takes as long as a tenth of a path
-    vectors = _cut(start)
-    found = [
-        _Walk(start, vectors, rotations, paths[k : k + max(1, together)], angles, kernels).run()
-        for k in range(0, len(paths), max(1, together))
-    ]
+    if kernels:
+        window = max(_WINDOW, min(n // _SHARE, _LOSSES // classes))
+        together = max(1, min(len(paths), 4 * _LOSSES // (window * classes), _TOGETHER // (2 * size)))
+        windows = ByKernels(start, together, kernels)
+    else:
+        window = _WINDOW
+        together = max(1, min(len(paths), _LOSSES // (window * classes), _TOGETHER // size))
+        windows = ByNumPy(start, together)
+    found = []
+    for k in range(0, len(paths), together):
+        part = paths[k : k + together]
+        windows.begin(len(part))
+        found.append(_Walk(start, rotations, part, angles, windows, window).run())
     return Stops(np.concatenate([f.rotations for f in found]), np.concatenate([f.reached for f in found]))
-
-
-@dataclass(frozen=True, eq=False)
-class _Block:
-    """Some classes of paths that are walked side by side.
-
-    Attributes:
-        classes: which.
-        vectors: (n, c) class vectors before the first rotation.
-        tilted: (P n, c) class vectors of all paths, turned in place.
-    """
-
-    classes: slice
-    vectors: FloatArray
-    tilted: FloatArray
-
-    def turn(self, pairs: NDArray[np.int64], steps: Sequence[Step]) -> FloatArray:
-        """Make K rotations of all paths; return (K, c) what the deficits gain by each."""
-        lost = np.empty((len(pairs), self.vectors.shape[1]), self.vectors.dtype)
-        for step in steps:
-            old_i, old_j, new_i, new_j = step.apply(self.tilted)
-            # what the deficit <w, w - V> gains: w_i (old_i - new_i) + w_j (old_j - new_j)
-            old_i -= new_i
-            old_i *= self.vectors.take(pairs[step.number, 0], axis=0)
-            old_j -= new_j
-            old_j *= self.vectors.take(pairs[step.number, 1], axis=0)
-            old_i += old_j
-            lost[step.number] = old_i
-        return lost
-
-
-def _cut(start: ClassVectors) -> list[tuple[slice, FloatArray]]:
-    """Cut class vectors (n, C) into blocks (n, c); returns which classes, and their vectors."""
-    width = max(64, _BLOCK // _WINDOW)
-    blocks = [slice(k, k + width) for k in range(0, start.shape[1], width)]
-    return [(classes, start.block(classes)) for classes in blocks]
 
 
 class _Walk:
@@ -115,20 +89,18 @@ class _Walk:
     def __init__(
         self,
         start: ClassVectors,
-        vectors: Sequence[tuple[slice, FloatArray]],
         rotations: Rotations,
         paths: NDArray[np.int64],
         angles: NDArray[np.float64],
-        kernels: Kernels | None,
+        windows: ByNumPy | ByKernels,
+        window: int,
     ) -> None:
         self._start = start
         self._rotations = rotations
         self._paths = paths
         self._angles = angles
-        self._blocks = [_Block(classes, block, np.tile(block, (len(paths), 1))) for classes, block in vectors]
-        self._kernels = kernels
-        # the last deficits, and those after each rotation of a window: one array, used again
-        self._deficits = np.zeros((len(paths), _WINDOW + 1, len(start.half)))
+        self._windows = windows
+        self._window = window
         # what the mean of x (see `_candidates`) must exceed for mRC to exceed an angle: in general, and while no class
         # is past 90 degrees
         self._in_general = np.array([envelope_reaches(angle) for angle in angles]) - _SLACK
@@ -144,78 +116,77 @@ class _Walk:
         # positions of the paths that have not passed all angles
         going = np.arange(len(self._paths))
         while going.size and done < self._rotations.last:
-            stop = min(done + _WINDOW, self._rotations.last)
+            stop = min(done + self._window, self._rotations.last)
             pairs, turn = self._rotations.of(self._paths[going], done, stop)
-            self._turn(going, pairs, turn)
-            window = self._deficits[:, 1 : stop - done + 1]
-            self._look(going, window if len(going) == len(window) else window[going], done)
-            self._deficits[:, 0] = self._deficits[:, stop - done]
+            self._look(going, self._windows.walk(going, pairs, turn), done)
             done = stop
             going = going[self._found.rotations[going, -1] == 0]
         return self._found
 
-    def _turn(self, going: NDArray[np.int64], pairs: NDArray[np.int64], turn: NDArray[np.float64]) -> None:
-        """Make (P, K) rotations, and write down the deficits after each."""
-        # classes have nothing to do with each other
-        if self._kernels:
-            dtype = self._start.weight.dtype
-            cos = np.cos(turn).astype(dtype)
-            sin = np.sin(turn).astype(dtype)
-            for block in self._blocks:
-                deficits = self._deficits[:, :, block.classes]
-                tilted = block.tilted.reshape(len(deficits), -1, deficits.shape[2])
-                self._kernels.follow_deficits(tilted, block.vectors, going, pairs, cos, sin, deficits)
-            return
-        paths, count = turn.shape
-        turns = Turns(np.repeat(going, count), pairs.reshape(-1, 2), turn.reshape(-1))
-        steps = [*turns.steps(self._start.shape[0])]
-        for block in self._blocks:
-            after = block.turn(turns.pairs, steps).reshape(paths, count, -1).astype(np.float64)
-            after[:, 0] += self._deficits[going, 0, block.classes]
-            # in the order of the path: NumPy would add up a lone class pairwise
-            for k in range(1, count):
-                after[:, k] += after[:, k - 1]
-            self._deficits[going, 1 : count + 1, block.classes] = after
-
-    def _look(self, going: NDArray[np.int64], window: NDArray[np.float64], done: int) -> None:
-        """Find which angles are passed, after which rotations of a window: (P, K, C) deficits after each."""
-        path, angle, may = self._candidates(going, window)
+    def _look(self, going: NDArray[np.int64], window: Window, done: int) -> None:
+        """Find which angles are passed, and after which rotations of a window."""
         # Algorithm 1 with n_t: between two looks nothing stops
-        may &= np.arange(done + 1, done + may.shape[1] + 1) % self._rotations.parameters.n_t == 0
-        seen = may.any(axis=1)
-        path, angle, may = path[seen], angle[seen], may[seen]
-        # one rotation after the other of those that may pass an angle, for all paths and angles together
-        while path.size:
-            first = np.argmax(may, axis=1)
-            mrc = self._mrc(window[path, first])
-            passed = mrc > self._angles[angle]
-            at = going[path[passed]], angle[passed]
-            self._found.rotations[at] = done + first[passed] + 1
-            self._found.reached[at] = mrc[passed]
-            may[np.arange(len(path)), first] = False
-            left = ~passed & may.any(axis=1)
-            path, angle, may = path[left], angle[left], may[left]
+        looks = np.arange(done + 1, done + window.means.shape[1] + 1) % self._rotations.parameters.n_t == 0
+        means = np.where(looks, window.means, -np.inf)
+        # angles not passed yet that the window can reach
+        near = (self._found.rotations[going] == 0) & (np.max(means, axis=1)[:, None] > self._in_general)
+        # where no class is past 90 degrees there are fewer candidates: assumed where that is so before, then checked
+        low = (near & (self._below_90 > self._in_general)).any(axis=1) & self._low(window.before)
+        path, angle, rotation, mrc = self._passed(window, means, near, low)
+        while low.any():
+            stayed = low & self._low(window.largest())
+            if (stayed == low).all():
+                break
+            low = stayed
+            path, angle, rotation, mrc = self._passed(window, means, near, low)
+        at = going[path], angle
+        self._found.rotations[at] = done + rotation + 1
+        self._found.reached[at] = mrc
 
-    def _candidates(
-        self, going: NDArray[np.int64], window: NDArray[np.float64]
-    ) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.bool_]]:
-        """Return (Q,) paths, (Q,) angles not passed yet, and (Q, K) whether mRC can be past them after each rotation.
+    def _passed(
+        self, window: Window, means: NDArray[np.float64], near: NDArray[np.bool_], low: NDArray[np.bool_]
+    ) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp], NDArray[np.float64]]:
+        """Return (Q,) paths, angles that they pass, the first rotations past these, and mRC there.
 
-        The mean of x_c = e_c / (2 |w_c|^2) is one product, and mRC is the mean of 2 asin(sqrt(x_c)). It is at most a
-        concave function above that curve, at the mean of x: the envelope on [0, 1], or, while no class is past 90
-        degrees (x = 1/2, up to where the curve is concave), the curve itself.
+        With the mean of x_c = e_c / (2 |w_c|^2), mRC is the mean of 2 asin(sqrt(x_c)). It is at most a concave function
+        above that curve, at the mean of x: the envelope on [0, 1], or, while no class is past 90 degrees (x = 1/2, up
+        to where the curve is concave), the curve itself.
         """
-        half = self._start.half
-        means = window @ (half * self._start.share)
-        low = (np.max(window, axis=1) * half).max(axis=1) <= 0.5
+        count = means.shape[1]
         bounds = np.where(low[:, None], self._below_90, self._in_general)
-        open_angles = self._found.rotations[going] == 0
-        path, angle = np.nonzero(open_angles & (np.max(means, axis=1)[:, None] > bounds))
-        return path, angle, means[path] > bounds[path, angle][:, None]
+        path, angle = np.nonzero(near)
+        may = means[path] > bounds[path, angle][:, None]
+        rotation = np.full(len(path), -1)
+        mrc = np.zeros(len(path))
+        left = np.nonzero(may.any(axis=1))[0]
+        # one rotation after the other of those that may pass an angle, for all paths and angles together
+        while left.size:
+            first = np.argmax(may[left], axis=1)
+            mrc[left] = self._mrc(window.deficits(path[left] * count + first))
+            passed = mrc[left] > self._angles[angle[left]]
+            rotation[left[passed]] = first[passed]
+            may[left, first] = False
+            left = left[~passed]
+            left = left[may[left].any(axis=1)]
+        found = rotation >= 0
+        return path[found], angle[found], rotation[found], mrc[found]
+
+    def _low(self, deficits: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Whether no class of (P, C) deficits is past 90 degrees."""
+        low: NDArray[np.bool_] = np.max(deficits * self._start.half, axis=1) <= 0.5
+        return low
 
     def _mrc(self, deficits: NDArray[np.float64]) -> NDArray[np.float64]:
-        """MRC per row of (k, C) deficits."""
-        # clip: rounding takes a deficit slightly out of the range of a squared sine
-        angles = 2 * np.arcsin(np.sqrt(np.clip(deficits * self._start.half, 0.0, 1.0)))
-        mean: NDArray[np.float64] = np.sum(angles, axis=1) * self._start.share
+        """MRC per row of (k, C) deficits, which are overwritten."""
+        mean = np.empty(len(deficits))
+        rows = max(1, _ANGLES // deficits.shape[1])
+        for k in range(0, len(deficits), rows):
+            half_angles = deficits[k : k + rows]
+            half_angles *= self._start.half
+            # rounding takes a deficit slightly out of the range of a squared sine
+            np.clip(half_angles, 0.0, 1.0, out=half_angles)
+            np.sqrt(half_angles, out=half_angles)
+            np.arcsin(half_angles, out=half_angles)
+            mean[k : k + rows] = np.sum(half_angles, axis=1)
+        mean *= 2 * self._start.share
         return mean

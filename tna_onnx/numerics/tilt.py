@@ -15,23 +15,22 @@ known, the sums over paths need no angles at all: this module turns, and adds up
 
 Many paths are walked side by side, and rotations of disjoint coordinates (`rotations.levels`) in one step. Every
 element sees the same arithmetic in the same order whichever paths, stops or classes are walked together.
-
-Neighbouring stops differ in the rows turned in between, so only these are added to a sum that is there already. What is
-added is rounded to a multiple of 2^-51 of a bound on the sum: float64 holds every partial sum of such numbers, so sums
-are exact, and the same in any order.
+What is added up is exact (`path_sums`).
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.numerics.class_vectors import ClassVectors, FloatArray
-from tna_onnx.numerics.compiled import Kernels, compiled
+from tna_onnx.numerics.compiled import compiled
+from tna_onnx.numerics.path_sums import KernelSums, NumPySums, SumsLayout
 from tna_onnx.numerics.rotations import Rotations
 from tna_onnx.numerics.turns import Step, Turns
 
@@ -45,6 +44,9 @@ _HELD = 2**20
 
 # Classes below which rows are too short to be worth a step of their own.
 _NARROW = 64
+
+_Sums = TypeVar("_Sums", NumPySums, KernelSums)
+_Sums_contra = TypeVar("_Sums_contra", NumPySums, KernelSums, contravariant=True)
 
 
 def tilted_means(
@@ -62,29 +64,59 @@ def tilted_means(
         A means (C, n) in the dtype of the class vectors: the *Average* step of Algorithm 1.
     """
     n, classes = start.shape
+    kernels = compiled(float(np.sum(stops[:, -1])) * classes, start.weight.dtype)
+    if paired:
+        # counterparts are turned by NumPy
+        kernels = None
     size = n * start.weight.itemsize
     width = min(classes, max(_NARROW, _TOGETHER // size))
+    if kernels and stops.shape[1] > 1:
+        # these add up after every rotation: the sums at a stop should stay in the cache too
+        width = min(classes, max(_NARROW, width // 2))
     together = max(1, _TOGETHER // (size * width))
-    kernels = compiled(float(np.sum(stops[:, -1])) * classes, start.weight.dtype)
-    members = len(stops) + paired
-    rounding = _rounding(start, members)
-    means = [np.empty(start.shape, start.weight.dtype) for _ in range(stops.shape[1])]
     # with the stops known, classes have nothing to do with each other: a block of them stays in the cache
     blocks = [slice(begin, begin + width) for begin in range(0, classes, width)]
-    sums: dict[int, _Sums] = {}
     groups = _groups(stops, together, alone=len(blocks) == 1)
+    layout = SumsLayout.of(start, stops.shape[1], width, len(stops) + paired)
+    if kernels:
+        kernel_sums = functools.partial(KernelSums, layout, kernels)
+        return _means(start, layout, blocks, groups, kernel_sums, functools.partial(_KernelLegs, rotations, stops))
+    legs = functools.partial(_Legs, rotations, stops, paired, start.weight.dtype)
+    return _means(start, layout, blocks, groups, functools.partial(NumPySums, layout), legs)
+
+
+class _Walks(Protocol[_Sums_contra]):
+    """Paths that can be walked with any block of classes."""
+
+    def walk(self, block: FloatArray, sums: _Sums_contra) -> None:
+        """Walk with a (n, c) block of classes, and add up."""
+
+
+def _means(
+    start: ClassVectors,
+    layout: SumsLayout,
+    blocks: Sequence[slice],
+    groups: Sequence[Sequence[NDArray[np.int64]]],
+    new: Callable[[], _Sums],
+    legs_of: Callable[[NDArray[np.int64]], _Walks[_Sums]],
+) -> list[FloatArray]:
+    """Walk group after group of paths, with block after block of classes."""
+    means = [np.empty(start.shape, start.weight.dtype) for _ in range(layout.stops)]
+    sums: dict[int, _Sums] = {}
+    # what is done with is used again: memory that is new has to be cleared by the system
+    done: list[_Sums] = []
     for group, numbers in enumerate(groups):
-        legs = [_legs(rotations, stops[paths], paths, paired, kernels) for paths in numbers]
+        legs = [legs_of(paths) for paths in numbers]
         for k, columns in enumerate(blocks):
             block = start.block(columns)
-            own = sums.pop(k, None) or _Sums(block, len(means), rounding)
+            if k not in sums:
+                sums[k] = done.pop() if done else new()
+                sums[k].begin(block.shape[1])
             for leg in legs:
-                leg.walk(block, own)
-            if group + 1 < len(groups):
-                sums[k] = own
-                continue
-            for mean, total in zip(means, own.totals(), strict=True):
-                mean[:, columns] = total / members
+                leg.walk(block, sums[k])
+            if group + 1 == len(groups):
+                sums[k].average(means, columns.start)
+                done.append(sums.pop(k))
     return [mean.T for mean in means]
 
 
@@ -109,66 +141,21 @@ def _groups(stops: NDArray[np.int64], together: int, *, alone: bool) -> list[lis
     return groups
 
 
-def _rounding(start: ClassVectors, members: int) -> float:
-    """Return what rounds a float64 number by being added and taken away again."""
-    # no element of a turned class vector exceeds its length
-    largest = math.sqrt(0.5 / float(np.min(start.half[start.half > 0])))
-    exponent = math.frexp(largest * members)[1]
-    # sums are below 2^exponent; numbers near this one are multiples of 2^(exponent - 51)
-    return 1.5 * 2.0 ** (exponent + 1)
-
-
-class _Sums:
-    """Sums over paths at each stop, for a block of classes.
-
-    Attributes:
-        gains: (A, n, c) the sum at the first stop, and what it gains from each stop to the next.
-        rounding: what rounds a number by being added and taken away again.
-    """
-
-    def __init__(self, block: FloatArray, stops: int, rounding: float) -> None:
-        self.gains = np.zeros((stops, *block.shape))
-        # sums over counterparts, which share no turns from stop to stop
-        self._counterparts: dict[int, NDArray[np.float64]] = {}
-        self.rounding = rounding
-
-    def add(self, stop: int, vectors: FloatArray) -> None:
-        """Take in (n, c) class vectors at the first stop."""
-        self.gains[stop] += self._rounded(vectors)
-
-    def change(self, stop: int, rows: NDArray[np.int64], before: FloatArray, after: FloatArray) -> None:
-        """Take in what (k, c) different rows of one path have become since the stop before."""
-        self.gains[stop][rows] += self._rounded(after) - self._rounded(before)
-
-    def add_counterpart(self, stop: int, vectors: FloatArray) -> None:
-        """Take in (n, c) class vectors of a counterpart."""
-        if stop not in self._counterparts:
-            self._counterparts[stop] = np.zeros(vectors.shape)
-        self._counterparts[stop] += self._rounded(vectors)
-
-    def totals(self) -> Iterator[NDArray[np.float64]]:
-        """Yield the sum at each stop."""
-        total = np.zeros_like(self.gains[0])
-        for stop, gain in enumerate(self.gains):
-            total += gain
-            yield total + self._counterparts[stop] if stop in self._counterparts else total
-
-    def _rounded(self, vectors: FloatArray) -> NDArray[np.float64]:
-        # in float64 whatever the version: NumPy 1 would add a scalar in the dtype of the vectors
-        rounded = np.add(vectors, self.rounding, dtype=np.float64)
-        rounded -= self.rounding
-        return rounded
-
-
 class _Legs:
     """Some paths from stop to stop, in steps."""
 
     def __init__(
-        self, rotations: Rotations, stops: NDArray[np.int64], paths: NDArray[np.int64], with_counterpart: int
+        self,
+        rotations: Rotations,
+        stops: NDArray[np.int64],
+        paired: int,
+        dtype: np.dtype[Any],
+        paths: NDArray[np.int64],
     ) -> None:
+        stops = stops[paths]
         self._n = rotations.n
         self._paths = len(paths)
-        self._with_counterpart = with_counterpart
+        self._with_counterpart = int(np.sum(paths < paired))
         self._forward: list[list[Step]] = []
         self._back: list[list[Step]] = []
         pairs, turn = rotations.of(paths, 0, int(np.max(stops, initial=0)))
@@ -178,13 +165,13 @@ class _Legs:
         for stop in stops.T:
             between = (number >= done[:, None]) & (number < stop[:, None])
             turns = Turns(position[between], pairs[between], turn[between])
-            self._forward.append([*turns.steps(self._n)])
+            self._forward.append([*turns.steps(self._n, dtype)])
             done = stop
-            before = (number < stop[:, None]) & (position < with_counterpart)
+            before = (number < stop[:, None]) & (position < self._with_counterpart)
             turns = Turns(position[before], pairs[before], turn[before]).reversed()
-            self._back.append([*turns.steps(self._n)])
+            self._back.append([*turns.steps(self._n, dtype)])
 
-    def walk(self, block: FloatArray, sums: _Sums) -> None:
+    def walk(self, block: FloatArray, sums: NumPySums) -> None:
         """Walk with a (n, c) block of classes, and add up."""
         tilted = np.repeat(block[None], self._paths, axis=0)
         flat = tilted.reshape(-1, block.shape[1])
@@ -201,11 +188,11 @@ class _Legs:
             for vectors in counterparts:
                 sums.add_counterpart(stop, vectors)
 
-    def _change(self, stop: int, steps: Sequence[Step], flat: FloatArray, sums: _Sums) -> None:
+    def _change(self, stop: int, steps: Sequence[Step], flat: FloatArray, sums: NumPySums) -> None:
         """Go on to a stop, and add what rows have become."""
         if not steps:
             return
-        rows = np.unique(np.concatenate([turned for step in steps for turned in (step.i, step.j)]))
+        rows = np.unique(np.concatenate([step.rows.reshape(-1) for step in steps]))
         before = flat.take(rows, axis=0)
         _apply(steps, flat)
         after = flat.take(rows, axis=0)
@@ -216,31 +203,17 @@ class _Legs:
             sums.change(stop, rows[part] % self._n, before[part], after[part])
 
 
-def _legs(
-    rotations: Rotations, stops: NDArray[np.int64], paths: NDArray[np.int64], paired: int, kernels: Kernels | None
-) -> _Legs | _CompiledLegs:
-    """Return what walks some paths, of which those below `paired` have a counterpart."""
-    if kernels and not paired:
-        return _CompiledLegs(kernels, rotations, stops, paths)
-    return _Legs(rotations, stops, paths, int(np.sum(paths < paired)))
+class _KernelLegs:
+    """Some paths, without counterparts, for compiled loops."""
 
-
-class _CompiledLegs:
-    """Some paths, without counterparts, from stop to stop."""
-
-    def __init__(
-        self, kernels: Kernels, rotations: Rotations, stops: NDArray[np.int64], paths: NDArray[np.int64]
-    ) -> None:
-        self._sum = kernels.sum_tilted
-        self._stops = np.ascontiguousarray(stops)
-        pairs, self._turn = rotations.of(paths, 0, int(np.max(stops, initial=0)))
+    def __init__(self, rotations: Rotations, stops: NDArray[np.int64], paths: NDArray[np.int64]) -> None:
+        self._stops = np.ascontiguousarray(stops[paths])
+        pairs, self._turn = rotations.of(paths, 0, int(np.max(self._stops, initial=0)))
         self._pairs = np.ascontiguousarray(pairs)
 
-    def walk(self, block: FloatArray, sums: _Sums) -> None:
+    def walk(self, block: FloatArray, sums: KernelSums) -> None:
         """Walk with a (n, c) block of classes, and add up."""
-        cos = np.cos(self._turn).astype(block.dtype)
-        sin = np.sin(self._turn).astype(block.dtype)
-        self._sum(block, self._pairs, cos, sin, self._stops, np.float64(sums.rounding), sums.gains)
+        sums.add_paths(block, self._pairs, self._turn, self._stops)
 
 
 def _apply(steps: Sequence[Step], flat: FloatArray) -> None:

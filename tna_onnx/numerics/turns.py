@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,15 +33,17 @@ class Turns:
         """Return the rotations that undo these."""
         return Turns(self.path[::-1], self.pairs[::-1], -self.turn[::-1])
 
-    def steps(self, n: int) -> Iterator[Step]:
-        """Yield what can be turned together, for (P, n, C) class vectors as P n rows."""
+    def steps(self, n: int, dtype: np.dtype[Any]) -> Iterator[Step]:
+        """Yield what can be turned together, for (P, n, C) class vectors of this dtype as P n rows."""
         if not len(self.path):
             return
         rows = self.path[:, None] * n + self.pairs
-        cos = np.cos(self.turn)[:, None]
-        sin = np.sin(self.turn)[:, None]
+        both = np.ascontiguousarray(rows.T)
+        cos = np.cos(self.turn).astype(dtype)[:, None]
+        sin = np.sin(self.turn).astype(dtype)[:, None]
+        signed = np.stack([sin, -sin])
         for k in levels(rows, int(rows.max()) + 1):
-            yield Step(k, rows[k, 0], rows[k, 1], cos[k], sin[k])
+            yield Step(k, both.take(k, axis=1), cos.take(k, axis=0), signed.take(k, axis=1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,29 +52,21 @@ class Step:
 
     Attributes:
         number: (k,) which rotations of the `Turns` these are.
-        i: (k,) first row of each.
-        j: (k,) second row.
-        cos: (k, 1) cosines, float64.
-        sin: (k, 1) sines.
+        rows: (2, k) rows i and j of each.
+        cos: (k, 1) cosines.
+        sin: (2, k, 1) sines, and the same with the other sign.
     """
 
     number: NDArray[np.int64]
-    i: NDArray[np.int64]
-    j: NDArray[np.int64]
+    rows: NDArray[np.int64]
     cos: FloatArray
     sin: FloatArray
 
-    def apply(self, flat: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-        """Turn rows of (rows, C) class vectors in place; return (k, C) rows i and j before, and after."""
-        cos = self.cos.astype(flat.dtype)
-        sin = self.sin.astype(flat.dtype)
+    def apply(self, flat: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Turn rows of (rows, C) class vectors in place; return (2, k, C) rows i and j before, and after."""
+        old = flat.take(self.rows, axis=0)
         # G^T (v_i, v_j) = (cos v_i + sin v_j, cos v_j - sin v_i)
-        old_i = flat.take(self.i, axis=0)
-        old_j = flat.take(self.j, axis=0)
-        new_i = cos * old_i
-        new_i += sin * old_j
-        new_j = cos * old_j
-        new_j -= sin * old_i
-        flat[self.i] = new_i
-        flat[self.j] = new_j
-        return old_i, old_j, new_i, new_j
+        new = self.cos * old
+        new += self.sin * old[::-1]
+        flat[self.rows] = new
+        return old, new
