@@ -73,6 +73,7 @@ def _recalibrate(job: Job, task: Task, started: Started, progress: Progress, fin
     writing = _writing(job, task, labels)
     strategy = _strategy(job, task, [name for name in writing.choices if labels.covers(name)])
     outcome = _search(task, strategy, progress)
+    fitted = outcome.logits.mapped_scores(outcome.fitted)
     outcome.logits.forget()  # they are asked for when the file is there, and writing takes memory of its own
     folding = writing.folding(outcome)
     rewritten = _rewritten(job, task, writing, outcome)
@@ -93,7 +94,7 @@ def _recalibrate(job: Job, task: Task, started: Started, progress: Progress, fin
         _log.info("check: %s samples, largest |p - p'| %.1e", f"{verification.samples:,}", verification.max_difference)
         # these are there already, where the checked samples are those of the report
         after = shipped if task.shown is checked else writing.shipped(outcome, task.shown)
-        compared = compare_heads(task, strategy, outcome, job.settings, after, progress)
+        compared = compare_heads(task, strategy, outcome, job.settings, after, progress, fitted)
         _log.info("compare: %s samples, %s", f"{compared.comparison.before.n:,}", compared.comparison.how)
         details = None
         if job.details:
