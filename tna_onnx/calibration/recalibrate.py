@@ -81,7 +81,8 @@ def _recalibrate(job: Job, task: Task, started: Started, progress: Progress, fin
     # a dry run writes and checks the file too, and leaves none behind
     target = None if job.dry_run else task.output
     keep = finish is None
-    with pending(task.model, rewritten.proto, target, verbatim=outcome.unchanged, keep=keep) as path:
+    verbatim = outcome.unchanged
+    with pending(task.model, rewritten.proto, target, verbatim=verbatim, keep=keep, apart=rewritten.apart) as path:
         # the report of a model in memory has it
         if target is not None or job.dry_run:
             rewritten.forget()

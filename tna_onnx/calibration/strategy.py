@@ -120,6 +120,7 @@ class Strategy:
         """
         seed = self.settings.seed
         if outcome.scores:
+            self._original.forget()
             return nested(outcome.scores, outcome.before, self.rule, seed)
         fits = functools.partial(self._fits, progress, (outcome.method,), self._per_fold(self._fold_weights(progress)))
         clusters = outcome.before.clusters

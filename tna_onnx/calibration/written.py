@@ -124,7 +124,10 @@ def check_file(model: Model, rewritten: Rewritten, path: Path) -> bool:
     Raises:
         CheckFailed: an unexpected difference, or the checker refuses the file but not the source.
     """
-    differences = unexpected_differences(model, rewritten, opened_like(model, load_model(path, NO_MODEL_LIMITS)).proto)
+    # in the form in which the source was read: the bytes of fields are compared
+    written = load_model(path, NO_MODEL_LIMITS, whole=not model.apart)
+    differences = unexpected_differences(model, rewritten, opened_like(model, written).proto)
+    del written
     if differences:
         raise CheckFailed(f"verification: the written file differs from {model.name} in {'; '.join(differences)}")
     complaint = checker_complaint(path)

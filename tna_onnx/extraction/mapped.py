@@ -56,7 +56,7 @@ def allocate(path: Path | None, shape: tuple[int, ...], dtype: np.dtype[Any]) ->
         raise UsageError(f"{place}: no room for {size:,} bytes of features ({error.strerror}); {advice}") from error
 
 
-def release(array: NDArray[Any], rows: slice, stays: int = _STAYS) -> None:
+def release(array: NDArray[Any], rows: slice, stays: int | None = None) -> None:
     """Let the system take back the pages of some rows of a large mapped array; reading them again brings them back.
 
     Nothing happens to small arrays, to arrays that are not mapped, and on systems without `madvise` (Windows).
@@ -64,10 +64,10 @@ def release(array: NDArray[Any], rows: slice, stays: int = _STAYS) -> None:
     Args:
         array: mapped from a file.
         rows: of it.
-        stays: bytes below which an array is small.
+        stays: bytes below which an array is small; those of features and samples by default.
     """
     mapped = getattr(array, "_mmap", None)
-    if mapped is None or array.nbytes < stays or not hasattr(mmap, "MADV_DONTNEED"):
+    if mapped is None or array.nbytes < (_STAYS if stays is None else stays) or not hasattr(mmap, "MADV_DONTNEED"):
         return
     # Pages of a copy-on-write map hold changes that are nowhere else.
     if getattr(array, "mode", "") == "c":
