@@ -20,13 +20,13 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-__all__ = ["LARGE", "Apart", "key_of", "pieces", "take_apart", "total_size"]
+__all__ = ["Apart", "is_large", "key_of", "pieces", "take_apart", "total_size"]
 
 Apart: TypeAlias = Mapping[bytes, "bytes | NDArray[Any]"]
 """Key -> value: the raw data, or an array in memory as raw data are, little-endian and in C order."""
 
-LARGE = 2**24
-"""Bytes of raw data from which they are kept apart."""
+# Bytes of raw data from which they are kept apart.
+_LARGE = 2**24
 
 _KEY = b"tna-onnx: apart: "
 _KEY_LENGTH = len(_KEY) + hashlib.sha256().digest_size
@@ -71,6 +71,11 @@ class _Spot:
     raw: _Field
 
 
+def is_large(size: int) -> bool:
+    """Return whether raw data of so many bytes are kept apart."""
+    return size >= _LARGE
+
+
 def key_of(value: bytes | NDArray[Any]) -> bytes:
     """Return the key of raw data."""
     return _KEY + hashlib.sha256(_flat(value)).digest()
@@ -82,8 +87,7 @@ def take_apart(data: bytes) -> tuple[bytes, dict[bytes, bytes]]:
     Returns:
         (encoded model with keys, values by key); all of it and nothing where the encoding is an unusual one.
     """
-    # raw data that look like a key would be taken for one
-    if len(data) < LARGE or _KEY in data:
+    if not is_large(len(data)):
         return data, {}
     whole = memoryview(data)
     try:
@@ -93,8 +97,9 @@ def take_apart(data: bytes) -> tuple[bytes, dict[bytes, bytes]]:
         graph, spots = _spots(whole)
     except _Unusual:
         return data, {}
-    large = [spot for spot in spots if spot.raw.stop - spot.raw.value >= LARGE]
-    if not large:
+    large = [spot for spot in spots if is_large(spot.raw.stop - spot.raw.value)]
+    # raw data that look like a key would be taken for one
+    if not large or any(whole[spot.raw.value : spot.raw.stop][: len(_KEY)] == _KEY for spot in spots):
         return data, {}
     # copies: arrays on them must begin where numbers may
     values = [bytes(whole[spot.raw.value : spot.raw.stop]) for spot in large]

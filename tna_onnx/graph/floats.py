@@ -10,7 +10,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
-from tna_onnx.graph.apart import LARGE, key_of
+from tna_onnx.graph.apart import is_large, key_of
 
 __all__ = ["TF32_EPSILON", "epsilon", "float_tensor", "large_tensor", "numpy_type", "rounded", "widened"]
 
@@ -61,7 +61,7 @@ def float_tensor(array: NDArray[Any], element_type: str, name: str) -> onnx.Tens
 def large_tensor(array: NDArray[Any], element_type: str, name: str, apart: dict[bytes, Any]) -> onnx.TensorProto:
     """Return a TensorProto with a key in the place of raw data, which go to `apart`; of small values a plain one."""
     value = np.asarray(array, order="C")
-    if value.nbytes < LARGE or element_type == _BFLOAT16 or sys.byteorder != "little":
+    if not is_large(value.nbytes) or element_type == _BFLOAT16 or sys.byteorder != "little":
         return float_tensor(array, element_type, name)
     value = np.asarray(rounded(value, element_type), order="C")
     key = key_of(value)
