@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from tna_onnx.engine import kept as kept_module
 from tna_onnx.engine.kept import KeptChunks
 from tna_onnx.engine.logits import HeadLogits
-from tna_onnx.errors import UsageError
 from tna_onnx.extraction import table as table_module
 from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.maps.temperature import Temperature
@@ -25,13 +24,13 @@ N, CLASSES = 1000, 37
 def where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Where chunks are kept."""
 
-    def refuse(*_: Any) -> NDArray[Any]:
-        raise UsageError("no room")
+    def refuse(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
 
     if request.param != "memory":
         monkeypatch.setattr(kept_module, "_IN_MEMORY", 0)
     if request.param == "no room":
-        monkeypatch.setattr(kept_module, "allocate", refuse)
+        monkeypatch.setattr(kept_module, "reserve", refuse)
     return str(request.param)
 
 
@@ -55,7 +54,7 @@ def test_every_pass_gives_the_chunks(where: str, dtype: str) -> None:
     np.testing.assert_array_equal(np.concatenate([*kept]), np.concatenate([*_chunks(dtype)]))
 
 
-def test_nothing_is_kept_of_nothing(where: str) -> None:  # noqa: ARG001 - in all places
+def test_nothing_is_kept_of_nothing(where: str) -> None:
     assert [*KeptChunks(iter(()), 0, 1)] == []
 
 

@@ -83,7 +83,11 @@ def test_what_was_taken_out_comes_back() -> None:
     assert b"".join(pieces(hollow, values)) == data
     assert total_size(hollow, values) == len(data)
     weight = hollow.graph.initializer[1]
-    assert (weight.raw_data, list(weight.dims), weight.doc_string) == (key_of(_weight().tobytes()), [4, 32], "of the head")
+    assert (weight.raw_data, list(weight.dims), weight.doc_string) == (
+        key_of(_weight().tobytes()),
+        [4, 32],
+        "of the head",
+    )
     # without the values nothing is put back
     assert b"".join(pieces(hollow, {})) == message
     assert total_size(hollow, {}) == len(message)

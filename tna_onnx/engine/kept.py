@@ -7,14 +7,14 @@ memory of one chunk.
 from __future__ import annotations
 
 import contextlib
+import tempfile
 from collections.abc import Iterator
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.errors import UsageError
-from tna_onnx.extraction.mapped import allocate, release
+from tna_onnx.extraction.mapped import release, reserve
 
 __all__ = ["KeptChunks"]
 
@@ -23,7 +23,7 @@ _IN_MEMORY = 2**27
 
 
 class KeptChunks:
-    """Chunks of the logits of N samples, which can be passed over again and again.
+    """Chunks of the logits of N samples, which can be passed over again and again; nobody may write to them.
 
     Args:
         chunks: (B, C) each, in order; arrays that are not NumPy's stay where they are.
@@ -35,18 +35,24 @@ class KeptChunks:
         self._mapped: NDArray[Any] | None = None
         self._rows: list[slice] = []
         self._arrays: list[Any] = []
+        file: IO[bytes] | None = None
         start = 0
         for chunk in chunks:
-            rows = slice(start, start + len(chunk))
             if not start and size > _IN_MEMORY and isinstance(chunk, np.ndarray):
-                self._mapped = _room(samples, chunk)
-            if self._mapped is None:
+                file = _room(samples * chunk[0].nbytes)
+            if file is None:
                 self._arrays.append(chunk)
-            else:
-                self._mapped[rows] = chunk
-                self._rows.append(rows)
-                release(self._mapped, rows, stays=0)
-            start = rows.stop
+                continue
+            # written, and mapped afterwards: each page of a map would be asked for by itself
+            file.write(np.ascontiguousarray(chunk).data)
+            stop = start + len(chunk)
+            self._rows.append(slice(start, stop))
+            start = stop
+        if file is not None:
+            file.flush()
+            # the map outlives the handle
+            self._mapped = np.memmap(file, chunk.dtype, "r", shape=(samples, *chunk.shape[1:]))
+            file.close()
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the chunks; of those in a file, one at a time is in memory."""
@@ -58,8 +64,12 @@ class KeptChunks:
             release(self._mapped, rows, stays=0)
 
 
-def _room(samples: int, chunk: NDArray[Any]) -> NDArray[Any] | None:
-    """Return a mapped (N, C) array; None where the folder for temporary files has no room for it."""
-    with contextlib.suppress(UsageError):
-        return allocate(None, (samples, *chunk.shape[1:]), chunk.dtype)
+def _room(size: int) -> IO[bytes] | None:
+    """Return a temporary file with room for so many bytes; None where the folder for such files has none."""
+    with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+        file: IO[bytes] = stack.enter_context(tempfile.TemporaryFile(prefix="tna-onnx-"))
+        reserve(file, size)
+        file.seek(0)
+        stack.pop_all()
+        return file
     return None

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tna_onnx.errors import UsageError
 from tna_onnx.extraction.own_files import open_own
 
-__all__ = ["ReadOnce", "TemporaryRows", "allocate", "release"]
+__all__ = ["ReadOnce", "TemporaryRows", "allocate", "release", "reserve"]
 
 # Bytes of a mapped array that may stay in memory between two passes over it.
 _STAYS = 2**28
@@ -50,7 +50,7 @@ def allocate(path: Path | None, shape: tuple[int, ...], dtype: np.dtype[Any]) ->
             # a file of the right size holds what an earlier run computed
             if os.fstat(file.fileno()).st_size != size:
                 file.truncate(0)
-                _reserve(file, size)
+                reserve(file, size)
             return np.memmap(file, dtype, "r+", shape=shape)  # the map outlives the handle
     except OSError as error:
         raise UsageError(f"{place}: no room for {size:,} bytes of features ({error.strerror}); {advice}") from error
@@ -137,7 +137,7 @@ def _opened(path: Path | None) -> IO[bytes]:
     return open_own(path)
 
 
-def _reserve(file: IO[bytes], size: int) -> None:
+def reserve(file: IO[bytes], size: int) -> None:
     """Give an empty file its size, with blocks on disk.
 
     Raises:

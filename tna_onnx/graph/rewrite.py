@@ -20,7 +20,7 @@ from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.adapted import WriteMap, adapted
 from tna_onnx.graph.floats import float_tensor, large_tensor
 from tna_onnx.graph.hidden import TRANSFORM, hides_scores, show_scores
-from tna_onnx.graph.hollow import hollow_copy
+from tna_onnx.graph.hollow import hollow_copy, keep_words
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import MIN_IR_OF_INITIALIZERS, PREFIX, NodeOps, constant_node, insert_nodes
 from tna_onnx.graph.opsets import map_opset
@@ -215,7 +215,7 @@ def _overwrite(model: Model, name: str, tensor: onnx.TensorProto, result: Rewrit
     result.changed.add(name)
     for stored in result.proto.graph.initializer:
         if stored.name == name:
-            _keep_words(stored, tensor)
+            keep_words(stored, tensor)
             stored.CopyFrom(tensor)
             return
     # A Constant node has one attribute: a tensor, or plain numbers, which a tensor takes the place of.
@@ -223,16 +223,8 @@ def _overwrite(model: Model, name: str, tensor: onnx.TensorProto, result: Rewrit
     node = result.touch(at, "attribute:value")
     attribute = next(a for a in node.attribute if a.name.startswith("value"))
     result.touch(at, f"attribute:{attribute.name}")
-    _keep_words(attribute.t, tensor)  # empty where the attribute held plain numbers
+    keep_words(attribute.t, tensor)  # empty where the attribute held plain numbers
     attribute.CopyFrom(helper.make_attribute("value", tensor, attribute.doc_string or None))
-
-
-def _keep_words(before: onnx.TensorProto, after: onnx.TensorProto) -> None:
-    """Take over what a tensor says about itself."""
-    if before.HasField("doc_string"):
-        after.doc_string = before.doc_string
-    if hasattr(before, "metadata_props"):  # from onnx 1.17 on
-        after.metadata_props.extend(before.metadata_props)
 
 
 def _replace_input(model: Model, at: int, position: int, value: NDArray[Any], name: str, result: Rewritten) -> None:
