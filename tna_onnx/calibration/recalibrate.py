@@ -77,12 +77,10 @@ def _recalibrate(job: Job, task: Task, started: Started, progress: Progress, fin
     outcome.logits.forget()  # they are asked for when the file is there, and writing takes memory of its own
     folding = writing.folding(outcome)
     rewritten = _rewritten(job, task, writing, outcome)
-
     # a dry run writes and checks the file too, and leaves none behind
     target = None if job.dry_run else task.output
-    keep = finish is None
-    verbatim = outcome.unchanged
-    with pending(task.model, rewritten.proto, target, verbatim=verbatim, keep=keep, apart=rewritten.apart) as path:
+    ways = {"verbatim": outcome.unchanged, "keep": finish is None}
+    with pending(task.model, rewritten.proto, target, apart=rewritten.apart, **ways) as path:
         # the report of a model in memory has it
         if target is not None or job.dry_run:
             rewritten.forget()
