@@ -132,6 +132,14 @@ def test_what_no_writer_makes_stays_as_it_is(data: bytes) -> None:
     assert take_apart(data) == (data, {})
 
 
+def test_a_message_of_too_many_fields_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = _encoded(_model())
+    monkeypatch.setattr(apart_module, "_MAX_FIELDS", 10)
+    assert len(take_apart(data)[1]) == 0
+    monkeypatch.setattr(apart_module, "_MAX_FIELDS", 30)
+    assert len(take_apart(data)[1]) == 2
+
+
 def test_raw_data_that_look_like_a_key_stay() -> None:
     model = _model()
     model.graph.initializer.append(
