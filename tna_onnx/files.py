@@ -119,18 +119,18 @@ def is_replaced(path: Path) -> bool:
     return (path.is_file() or not path.exists()) and path.absolute().parts[1:2] not in (("dev",), ("proc",))
 
 
-def write_new(path: Path, content: bytes) -> None:
-    """Write a file that is not there yet, down to the disk.
+def write_new(path: Path, *content: bytes | memoryview) -> None:
+    """Write a file that is not there yet, one piece after the other, down to the disk.
 
     Raises:
         OSError: it is there, or cannot be written.
     """
     with path.open("xb") as stream:
-        _write_through(stream, content)
+        _write_through(stream, *content)
 
 
-def _write_through(stream: BinaryIO, content: bytes) -> None:
-    stream.write(content)
+def _write_through(stream: BinaryIO, *content: bytes | memoryview) -> None:
+    stream.writelines(content)
     stream.flush()
     os.fsync(stream.fileno())  # a rename may reach the disk before the data do
 

@@ -14,7 +14,7 @@ from tests.builders import small_model, tensor_info
 from tests.calibration.samples import of_logits, probabilities
 from tests.conftest import Small
 from tna_onnx.calibration import rounding
-from tna_onnx.calibration.rounding import probability_bounds
+from tna_onnx.calibration.rounding import logit_sizes, probability_bounds
 from tna_onnx.calibration.task import Task
 from tna_onnx.graph.nodes import NodeOps
 from tna_onnx.maps.isotonic import IsotonicOneVsAll
@@ -147,3 +147,10 @@ def test_tf32_is_bounded_as_a_coarse_type_is(task: Task) -> None:
     off = replace(on_cuda, opened=replace(task.opened, device=Device("cuda", tf32=False)))
     assert (probability_bounds(on_cuda, z, s, None) > 20 * plain).all()
     np.testing.assert_array_equal(probability_bounds(off, z, s, None), plain)
+
+
+def test_sizes_that_are_known_give_the_same_bounds(task: Task) -> None:
+    z, s = features_and_logits(task)
+    sizes = logit_sizes(task, z)
+    np.testing.assert_allclose(probability_bounds(task, z[:9], s[:9], None, sizes=sizes[:9]),
+                               probability_bounds(task, z[:9], s[:9], None), rtol=1e-12)  # fmt: skip

@@ -104,7 +104,7 @@ def test_a_full_disk_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     if reserves:
         monkeypatch.setattr(os, "posix_fallocate", no_space, raising=False)
     else:
-        monkeypatch.setattr(mapped_module, "_reserve", no_space)
+        monkeypatch.setattr(mapped_module, "reserve", no_space)
     message = r"no room for 7,500 bytes of features \(No space left on device\); "
     with pytest.raises(UsageError, match=f"{message}choose another --cache"):
         allocate(tmp_path / "rows.bin", (625, 3), np.dtype(np.float32))

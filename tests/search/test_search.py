@@ -655,3 +655,14 @@ def test_the_window_around_the_target_does_not_shrink_with_the_step() -> None:
     _, candidates, _ = searched(6, settings)
     level = [c.angle for c in candidates if c.ensemble_size == 40]
     assert max(level) - min(level) > 4
+
+
+def test_scores_of_the_original_that_are_known_are_not_asked_for() -> None:
+    settings = SearchSettings()
+    classifier = Classifier.make()
+
+    def score(weights: Sequence[Any]) -> list[SampleScores]:
+        raise AssertionError
+
+    known = classifier.score(classifier.weight)
+    assert Scored(settings.ensemble(classifier.weight), score, original=known).original is known

@@ -52,6 +52,7 @@ def compare_heads(
     settings: Settings,
     after: Shipped,
     progress: Progress = silent,
+    fitted: SampleScores | None = None,
 ) -> Compared:
     """Score the input and the result on held-out data, or cross-fitted.
 
@@ -62,14 +63,16 @@ def compare_heads(
         settings: bins, seed and confidence level.
         after: what the written file computes for the held-out data, or for the calibration data without them.
         progress: called with (stage, done, total).
+        fitted: scores after of the calibration data, if they are known.
 
     Raises:
         DataError: held-out logits that are not finite, or a map cannot be fitted without one of the folds.
     """
     how, before, scores, changed = _paired_scores(task, strategy, outcome, after, progress)
     described = task.shown.source.describe()
-    fitted = outcome.logits.mapped_scores(outcome.fitted)
-    _give_back(outcome.logits, task)
+    if fitted is None:
+        fitted = outcome.logits.mapped_scores(outcome.fitted)
+        _give_back(outcome.logits, task)
     cross_fit = None
     if how == "cross-fitted":
         cross_fit = CrossFit(fitted, folds(len(scores), strategy.settings.seed, scores.clusters))

@@ -74,14 +74,14 @@ def _recalibrate(job: Job, task: Task, started: Started, progress: Progress, fin
     writing = _writing(job, task, labels)
     strategy = _strategy(job, task, [name for name in writing.choices if labels.covers(name)])
     outcome = _search(task, strategy, progress)
+    fitted = outcome.logits.mapped_scores(outcome.fitted)
     outcome.logits.forget()  # they are asked for when the file is there, and writing takes memory of its own
     folding = writing.folding(outcome)
     rewritten = _rewritten(job, task, writing, outcome)
-
     # a dry run writes and checks the file too, and leaves none behind
     target = None if job.dry_run else task.output
-    keep = finish is None
-    with pending(task.model, rewritten.proto, target, verbatim=outcome.unchanged, keep=keep) as path:
+    ways = {"verbatim": outcome.unchanged, "keep": finish is None}
+    with pending(task.model, rewritten.proto, target, apart=rewritten.apart, **ways) as path:
         # the report of a model in memory has it
         if target is not None or job.dry_run:
             rewritten.forget()
@@ -94,7 +94,7 @@ def _recalibrate(job: Job, task: Task, started: Started, progress: Progress, fin
         _log.info("check: %s samples, largest |p - p'| %.1e", f"{verification.samples:,}", verification.max_difference)
         # these are there already, where the checked samples are those of the report
         after = shipped if task.shown is checked else writing.shipped(outcome, task.shown)
-        compared = compare_heads(task, strategy, outcome, job.settings, after, progress)
+        compared = compare_heads(task, strategy, outcome, job.settings, after, progress, fitted)
         _log.info("compare: %s samples, %s", f"{compared.comparison.before.n:,}", compared.comparison.how)
         details = None
         if job.details:

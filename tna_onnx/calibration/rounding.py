@@ -29,7 +29,7 @@ from tna_onnx.maps.base import CalibrationMap, apply_map
 from tna_onnx.numerics.class_blocks import class_blocks
 from tna_onnx.numerics.ops import to_host
 
-__all__ = ["probability_bounds"]
+__all__ = ["logit_sizes", "probability_bounds"]
 
 FloatArray = NDArray[np.float64]
 
@@ -51,6 +51,7 @@ def probability_bounds(
     logits: FloatArray,
     fitted: CalibrationMap | None,
     source: Logits | None = None,
+    sizes: FloatArray | None = None,
 ) -> FloatArray:
     """Return the largest |p - p'| per sample that rounding explains, (R,).
 
@@ -60,10 +61,13 @@ def probability_bounds(
         logits: of the same, (R, C), before the map.
         fitted: the map that is not in the logits yet.
         source: what made the logits; the original head by default.
+        sizes: their `logit_sizes`, if these are known.
     """
     # the formula of the module docstring from here on; rules where they apply
     eps = _unit(task)
-    moved = _ROUNDINGS * eps * _sizes(task, features, logits, source, eps)[:, None]
+    if sizes is None:
+        sizes = logit_sizes(task, features, logits, source)
+    moved = _ROUNDINGS * eps * sizes[:, None]
     if task.head:
         moved += task.head.step  # rule 3
         moved += _features_moved(task, task.head)  # rule 4
@@ -93,11 +97,24 @@ def _unit(task: Task) -> float:
     return max(eps, epsilon(task.head.stored_weight.value.dtype.name))
 
 
-def _sizes(task: Task, features: FloatArray, logits: FloatArray, source: Logits | None, eps: float) -> FloatArray:
-    """Return the largest a_i of any class, per sample, (R,)."""
+def logit_sizes(
+    task: Task, features: FloatArray, logits: FloatArray | None = None, source: Logits | None = None
+) -> FloatArray:
+    """Return the largest a_i of any class, per sample, (R,): sizes of the terms that a logit is the sum of.
+
+    A large weight is widened once for all samples, so many of them together cost little more than a few.
+
+    Args:
+        task: what was opened.
+        features: of R samples.
+        logits: of the same, (R, C), where there is no head.
+        source: what made the logits; the original head by default.
+    """
     head = task.head
     if head is None:
+        assert logits is not None  # noqa: S101 - there is nothing else to look at
         return np.asarray(np.max(np.abs(logits), axis=1))
+    eps = _unit(task)
     weight = head.weight
     bias = head.bias.astype(np.float64)
     # a folded map may have made them larger

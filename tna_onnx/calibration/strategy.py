@@ -98,11 +98,13 @@ class Strategy:
         found = candidates[choose(candidates, self.settings)]
         failed: dict[Method, str] = {}
         scores = self._compared(found, before, failed, progress)
-        self._original.forget()
         method = self._only or self.rule.choose(scores, before)
         chosen = found if method.tilted else candidates[0]
         weight = self._weight_of(chosen)
-        logits = self.logits_of(weight)
+        logits = self._original
+        if weight is not self.weight:
+            self._original.forget()
+            logits = self.logits_of(weight)
         # only the pairs of a complete search were fitted with their weights
         fitted = chosen.fitted or self._map_fits.chosen(method, logits)
         allowed = self.rule.allowed(scores, before)
@@ -118,6 +120,7 @@ class Strategy:
         """
         seed = self.settings.seed
         if outcome.scores:
+            self._original.forget()
             return nested(outcome.scores, outcome.before, self.rule, seed)
         fits = functools.partial(self._fits, progress, (outcome.method,), self._per_fold(self._fold_weights(progress)))
         clusters = outcome.before.clusters
@@ -213,7 +216,9 @@ class Strategy:
         scaled = None
         if isinstance(self._original, HeadLogits):
             scaled = functools.partial(self._original.scaled_scores, with_bias=self.settings.tilt_bias)
-        return Scored(self.settings.ensemble(self.weight), self._score_all, scaled, turned=True)
+        ensemble = self.settings.ensemble(self.weight)
+        # the logits are there: one product less
+        return Scored(ensemble, self._score_all, scaled, turned=True, original=self._original.scores())
 
     @functools.cached_property
     def _original(self) -> Logits:
@@ -276,7 +281,8 @@ class Strategy:
         """Fits of each method on the samples outside of fold k, with the tilted weight for that fold."""
         original = self._original
         tilted = logits[k]
-        if all(method.tilted for method in methods):
+        # else the fit to all samples may be to these
+        if all(self._tilts):
             original.forget()  # it has served the search
         for done, method in enumerate(methods, k * len(methods) + 1):
             yield method, self._map_fits.path(method, tilted if method.tilted else original, train)

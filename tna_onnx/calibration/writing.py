@@ -10,7 +10,7 @@ A result is a weight and a map. The weight replaces the head's. The map goes one
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,10 +38,20 @@ _MANY_CLASSES = 100
 
 @dataclass(frozen=True, eq=False)
 class Shipped:
-    """What a written file computes for some samples: logits, and the map that is not in them yet."""
+    """What a written file computes for some samples: logits, and the map that is not in them yet.
 
-    logits: Logits
+    Attributes:
+        made: the logits, or what makes them: a folded weight is a large one of its own, which can wait.
+        fitted: the map.
+    """
+
+    made: Logits | Callable[[], Logits]
     fitted: CalibrationMap | None
+
+    @functools.cached_property
+    def logits(self) -> Logits:
+        """The logits."""
+        return self.made if isinstance(self.made, Logits) else self.made()
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,7 +163,7 @@ class Writing:
         folding = self.folding(outcome)
         # behind a tail only the graph computes logits, without the map: a factor may be taken in or not, to rounding
         if folding is not None and task.probed.tail is None and outcome.weight is not None:
-            return Shipped(task.folded_logits(outcome.weight, folding, on), None)
+            return Shipped(functools.partial(task.folded_logits, outcome.weight, folding, on), None)
         logits = outcome.logits
         if on is not task.calibration:
             logits = task.logits(outcome.weight, on)
@@ -182,6 +192,8 @@ class Writing:
             logits_shape=task.probed.logits_shape,
             block=self.block,
             metadata=metadata,
+            # a model in memory gives another one
+            aside=task.output is not None,
         )
 
     def _tilted(self, outcome: Outcome) -> dict[str, Any]:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.calibration.other_outputs import check_other_outputs, outputs_beside
-from tna_onnx.calibration.rounding import probability_bounds
+from tna_onnx.calibration.rounding import logit_sizes, probability_bounds
 from tna_onnx.calibration.task import Collected, Task
 from tna_onnx.calibration.writing import Shipped
 from tna_onnx.data.positions import PositionSource, first_batches
@@ -124,7 +124,10 @@ def check_file(model: Model, rewritten: Rewritten, path: Path) -> bool:
     Raises:
         CheckFailed: an unexpected difference, or the checker refuses the file but not the source.
     """
-    differences = unexpected_differences(model, rewritten, opened_like(model, load_model(path, NO_MODEL_LIMITS)).proto)
+    # in the form in which the source was read: the bytes of fields are compared
+    written = load_model(path, NO_MODEL_LIMITS, whole=not model.apart)
+    differences = unexpected_differences(model, rewritten, opened_like(model, written).proto)
+    del written
     if differences:
         raise CheckFailed(f"verification: the written file differs from {model.name} in {'; '.join(differences)}")
     complaint = checker_complaint(path)
@@ -168,8 +171,17 @@ def check_probabilities(
     # some samples at a time: probabilities of thousands of classes are large in float64
     count = max(1, _TOGETHER // task.readout.n_classes)
     blocks = [slice(start, start + count) for start in range(0, len(rows), count)]
+    sizes = _sizes(task, checked, rows, shipped)
     parts = [
-        _differences(task, checked, rows[block], output.probabilities(written[block]), shipped) for block in blocks
+        _differences(
+            task,
+            checked,
+            rows[block],
+            output.probabilities(written[block]),
+            shipped,
+            None if sizes is None else sizes[block],
+        )
+        for block in blocks
     ]
     difference, bound, other = (np.concatenate(values) for values in zip(*parts, strict=True))
     _check_each(task, checked, rows, difference, bound)
@@ -178,15 +190,27 @@ def check_probabilities(
     return Verification(len(rows), float(difference[largest]), float(bound[largest]), checker, int(np.sum(other)))
 
 
+def _sizes(task: Task, checked: Collected, rows: NDArray[np.int64], shipped: Shipped) -> FloatArray | None:
+    """Return `logit_sizes` of all samples at once, as the weight is widened for it; None without a head."""
+    if task.head is None:
+        return None
+    return logit_sizes(task, np.asarray(checked.table.features[rows], np.float64), source=shipped.logits)
+
+
 def _differences(
-    task: Task, checked: Collected, rows: NDArray[np.int64], actual: FloatArray, shipped: Shipped
+    task: Task,
+    checked: Collected,
+    rows: NDArray[np.int64],
+    actual: FloatArray,
+    shipped: Shipped,
+    sizes: FloatArray | None,
 ) -> tuple[FloatArray, FloatArray, NDArray[np.bool_]]:
     """Return the largest |p - p'| of each of R samples, (R,), what rounding explains of it, and which class differs."""
     # float64: the rounding that is left is the runtime's
     z = np.asarray(checked.table.features[rows], np.float64)
     s = np.asarray(shipped.logits.at(rows), np.float64)
     expected = task.readout.probabilities(apply_map(shipped.fitted, s, z))
-    bound = probability_bounds(task, z, s, shipped.fitted, shipped.logits)
+    bound = probability_bounds(task, z, s, shipped.fitted, shipped.logits, sizes)
     other = np.argmax(actual, axis=1) != np.argmax(expected, axis=1)
     if task.readout.multi_label:
         other = np.any((actual > 0.5) != (expected > 0.5), axis=1)

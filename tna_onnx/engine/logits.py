@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.engine import local, sent
 from tna_onnx.engine.far import KEPT_BYTES, FarTable
+from tna_onnx.engine.kept import KeptChunks
 from tna_onnx.engine.placement import Host, LinearHead, Placement
 from tna_onnx.engine.protocol import Engine
 from tna_onnx.engine.reduction import Reduction
@@ -49,7 +50,7 @@ class Logits(ABC):
     def __init__(self, store: FeatureTable, engine: Engine = local) -> None:
         self._store = store
         self.engine = engine
-        self._kept: list[NDArray[Any]] | None = None
+        self._kept: KeptChunks | None = None
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -150,7 +151,7 @@ class Logits(ABC):
     def _all(self, *, features: bool = False) -> Iterator[tuple[NDArray[Any], NDArray[np.int64], NDArray[Any]]]:
         # features are mapped from a file; a map's fit takes many passes over the same logits
         if self._kept is None and self._size() <= KEPT_BYTES:
-            self._kept = [logits for logits, _, _ in self._compute()]
+            self._kept = KeptChunks((logits for logits, _, _ in self._compute()), len(self), self._size())
         if self._kept is None:
             yield from self._compute()
         else:

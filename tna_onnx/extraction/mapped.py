@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tna_onnx.errors import UsageError
 from tna_onnx.extraction.own_files import open_own
 
-__all__ = ["ReadOnce", "TemporaryRows", "allocate", "release"]
+__all__ = ["ReadOnce", "TemporaryRows", "allocate", "release", "reserve"]
 
 # Bytes of a mapped array that may stay in memory between two passes over it.
 _STAYS = 2**28
@@ -50,19 +50,24 @@ def allocate(path: Path | None, shape: tuple[int, ...], dtype: np.dtype[Any]) ->
             # a file of the right size holds what an earlier run computed
             if os.fstat(file.fileno()).st_size != size:
                 file.truncate(0)
-                _reserve(file, size)
+                reserve(file, size)
             return np.memmap(file, dtype, "r+", shape=shape)  # the map outlives the handle
     except OSError as error:
         raise UsageError(f"{place}: no room for {size:,} bytes of features ({error.strerror}); {advice}") from error
 
 
-def release(array: NDArray[Any], rows: slice) -> None:
+def release(array: NDArray[Any], rows: slice, stays: int | None = None) -> None:
     """Let the system take back the pages of some rows of a large mapped array; reading them again brings them back.
 
     Nothing happens to small arrays, to arrays that are not mapped, and on systems without `madvise` (Windows).
+
+    Args:
+        array: mapped from a file.
+        rows: of it.
+        stays: bytes below which an array is small; those of features and samples by default.
     """
     mapped = getattr(array, "_mmap", None)
-    if mapped is None or array.nbytes < _STAYS or not hasattr(mmap, "MADV_DONTNEED"):
+    if mapped is None or array.nbytes < (_STAYS if stays is None else stays) or not hasattr(mmap, "MADV_DONTNEED"):
         return
     # Pages of a copy-on-write map hold changes that are nowhere else.
     if getattr(array, "mode", "") == "c":
@@ -132,7 +137,7 @@ def _opened(path: Path | None) -> IO[bytes]:
     return open_own(path)
 
 
-def _reserve(file: IO[bytes], size: int) -> None:
+def reserve(file: IO[bytes], size: int) -> None:
     """Give an empty file its size, with blocks on disk.
 
     Raises:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +11,8 @@ import numpy as np
 
 from tna_onnx.data import Batch, InputSpec
 from tna_onnx.extraction.positions import PositionSession
+from tna_onnx.files import temporary_folder, write_new
+from tna_onnx.graph.apart import pieces
 from tna_onnx.graph.cut import ModelProto, cut_at, cut_between, read_beside
 from tna_onnx.graph.external import real_places
 from tna_onnx.graph.load import Model
@@ -169,6 +172,15 @@ def open_part(
         DeviceError, UnsupportedModel: see `tna_onnx.runtime.open_session`.
     """
     folder = real_places(model, cut)
-    serialized = cut.SerializeToString()
-    del cut  # a copy of all weights: the session makes its own
-    return open_session(serialized, model.name, device, folder=folder, fixed_batch=fixed_batch, at_once=at_once)
+    if not model.apart:
+        serialized = cut.SerializeToString()
+        del cut  # a copy of all weights: the session makes its own
+        return open_session(serialized, model.name, device, folder=folder, fixed_batch=fixed_batch, at_once=at_once)
+    parts = pieces(cut, model.apart)
+    # from a file the session reads large weights once; as bytes, they would lie beside its own
+    with contextlib.suppress(OSError), temporary_folder(None) as temporary:
+        if folder is None:  # places of external data are relative to one
+            path = temporary / "part.onnx"
+            write_new(path, *parts)
+            return open_session(path, model.name, device, fixed_batch=fixed_batch, at_once=at_once)
+    return open_session(b"".join(parts), model.name, device, folder=folder, fixed_batch=fixed_batch, at_once=at_once)

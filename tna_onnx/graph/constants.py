@@ -172,6 +172,6 @@ def _closed(model: Model, nodes: list[int], tensor: str) -> onnx.ModelProto:
 
 def _loaded(model: Model, name: str) -> onnx.TensorProto:
     stored = model.initializers[name]
-    if not is_external(stored):
+    if not is_external(stored) and model.data_apart(stored) is None:
         return stored
     return onnx.numpy_helper.from_array(model.array(stored), name)

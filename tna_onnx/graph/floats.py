@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,9 @@ import onnx
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
-__all__ = ["TF32_EPSILON", "epsilon", "float_tensor", "numpy_type", "rounded", "widened"]
+from tna_onnx.graph.apart import is_large, key_of
+
+__all__ = ["TF32_EPSILON", "epsilon", "float_tensor", "large_tensor", "numpy_type", "rounded", "widened"]
 
 TF32_EPSILON = 2.0**-10
 """Relative step between neighbouring numbers of TF32, to which CUDA may round the factors of float32 products."""
@@ -53,6 +56,18 @@ def float_tensor(array: NDArray[Any], element_type: str, name: str) -> onnx.Tens
         return numpy_helper.from_array(rounded(array, element_type), name)
     bits = _bfloat16_bits(np.asarray(array, np.float32)).astype("<u2")
     return onnx.helper.make_tensor(name, onnx.TensorProto.BFLOAT16, array.shape, bits.tobytes(), raw=True)
+
+
+def large_tensor(array: NDArray[Any], element_type: str, name: str, apart: dict[bytes, Any]) -> onnx.TensorProto:
+    """Return a TensorProto with a key in the place of raw data, which go to `apart`; of small values a plain one."""
+    value = np.asarray(array, order="C")
+    if not is_large(value.nbytes) or element_type == _BFLOAT16 or sys.byteorder != "little":
+        return float_tensor(array, element_type, name)
+    value = np.asarray(rounded(value, element_type), order="C")
+    key = key_of(value)
+    apart[key] = value
+    code = onnx.helper.np_dtype_to_tensor_dtype(value.dtype)
+    return onnx.TensorProto(name=name, dims=value.shape, data_type=code, raw_data=key)
 
 
 def widened(bits: NDArray[np.uint16]) -> NDArray[np.float32]:

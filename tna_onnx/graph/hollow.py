@@ -12,7 +12,7 @@ from typing import Any
 import onnx
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-__all__ = ["hollow_copy"]
+__all__ = ["hollow_copy", "keep_words"]
 
 
 def hollow_copy(model: onnx.ModelProto, left_out: Collection[str]) -> onnx.ModelProto:
@@ -71,7 +71,12 @@ def _copy_fields(source: Any, target: Any, apart: str) -> None:
 def _copy_words(source: onnx.TensorProto, target: onnx.TensorProto) -> None:
     """Copy what a tensor says about itself; its values, type and shape are written anew."""
     target.name = source.name
-    if source.HasField("doc_string"):
-        target.doc_string = source.doc_string
-    if hasattr(source, "metadata_props"):  # from onnx 1.17 on
-        target.metadata_props.extend(source.metadata_props)
+    keep_words(source, target)
+
+
+def keep_words(before: onnx.TensorProto, after: onnx.TensorProto) -> None:
+    """Take over what a tensor says about itself, besides its name."""
+    if before.HasField("doc_string"):
+        after.doc_string = before.doc_string
+    if hasattr(before, "metadata_props"):  # from onnx 1.17 on
+        after.metadata_props.extend(before.metadata_props)

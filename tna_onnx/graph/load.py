@@ -8,6 +8,7 @@ they are and are not read. Model-local functions are inlined: a head inside one 
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,8 +22,10 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from tna_onnx.errors import UnsupportedModel, UsageError
+from tna_onnx.graph.apart import take_apart
 from tna_onnx.graph.bounds import MAX_BYTES, check_bounds
 from tna_onnx.graph.datafiles import check_places, data_path, open_data, require_bytes
+from tna_onnx.graph.dtypes import FLOAT_TYPES
 from tna_onnx.graph.functions import inlined
 from tna_onnx.graph.in_memory import model_bytes
 from tna_onnx.graph.limits import DEFAULT_MODEL_LIMITS, ModelLimits
@@ -45,11 +48,12 @@ class Model:
     """An ONNX model and the lookups that head finding and rewriting need. Never modified.
 
     Attributes:
-        proto: the model as read; external data not loaded, functions inlined.
+        proto: the model as read; external data not loaded, functions inlined, keys in the places of `apart`.
         sha256: hex digest of the file's bytes.
         path: where it was read from; None for a model in memory.
         inlined: names of the functions that were inlined.
         limits: how much of it is taken in.
+        apart: large raw data of initializers that are not in the protobuf, by key (`graph.apart`); of files alone.
         opened: label -> operator of the integer nodes that were brought into QDQ form (`graph.integers`).
         closed: the model before that; None where nothing was opened.
     """
@@ -59,6 +63,7 @@ class Model:
     path: Path | None
     inlined: tuple[str, ...] = ()
     limits: ModelLimits = DEFAULT_MODEL_LIMITS
+    apart: Mapping[bytes, bytes] = field(default_factory=dict, repr=False)
     opened: Mapping[str, str] = field(default_factory=dict)
     closed: Model | None = field(default=None, repr=False)
 
@@ -167,6 +172,8 @@ class Model:
         try:
             if is_external(tensor):
                 tensor = self._with_data(tensor)
+            elif (data := self.data_apart(tensor)) is not None:
+                return _array_on(data, tensor)
             return np.asarray(onnx.numpy_helper.to_array(tensor))
         except (KeyError, OSError, TypeError, ValueError) as error:
             raise UnsupportedModel(f"{self.name}: cannot read tensor '{tensor.name}': {error}") from error
@@ -186,6 +193,11 @@ class Model:
             UnsupportedModel: it lies outside the model's folder, is missing, no regular file, or cannot be opened.
         """
         return open_data(self.path or Path(), location)
+
+    def data_apart(self, tensor: onnx.TensorProto) -> bytes | None:
+        """Return the raw data of a tensor that has a key in their place; None of any other."""
+        # raw data are given out as a copy, so they are looked at in files alone, where none are large
+        return self.apart.get(tensor.raw_data) if self.apart else None
 
     def _with_data(self, tensor: onnx.TensorProto) -> onnx.TensorProto:
         """Return a tensor with its external data inside."""
@@ -209,26 +221,27 @@ class Model:
         return value
 
 
-def load_model(source: ModelSource, limits: ModelLimits = DEFAULT_MODEL_LIMITS) -> Model:
+def load_model(source: ModelSource, limits: ModelLimits = DEFAULT_MODEL_LIMITS, *, whole: bool = False) -> Model:
     """Read an ONNX file, or take a model in memory.
 
     Args:
         source: a path, the bytes of a file, an onnx.ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph.
         limits: how much of it is taken in.
+        whole: keep nothing apart from the protobuf, as it is with a model in memory.
 
     Raises:
         UsageError: no such file, or something else.
         UnsupportedModel: not an ONNX file, or a damaged one.
     """
     if isinstance(source, (str, Path)):
-        model = _read(Path(source), limits)
+        model = _read(Path(source), limits, whole=whole)
         # Before anything opens the files: what is no part of the model must not become one.
         check_places(Path(source), filter(is_external, all_tensors(model.proto.graph)))
         return model
-    return _complete(_parsed(model_bytes(source), None, limits))
+    return _complete(_parsed(model_bytes(source), None, limits, whole=True))
 
 
-def _read(path: Path, limits: ModelLimits) -> Model:
+def _read(path: Path, limits: ModelLimits, *, whole: bool) -> Model:
     if path.is_dir():
         raise UsageError(f"{path}: is a directory; expected an ONNX model file")
     if not path.is_file():
@@ -240,15 +253,16 @@ def _read(path: Path, limits: ModelLimits) -> Model:
         data = path.read_bytes()
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
-    return _parsed(data, path, limits)
+    return _parsed(data, path, limits, whole=whole)
 
 
-def _parsed(data: bytes, file: Path | None, limits: ModelLimits) -> Model:
+def _parsed(data: bytes, file: Path | None, limits: ModelLimits, *, whole: bool) -> Model:
     # An empty file, and some others, parse as a protobuf with nothing in it: the graph tells.
     proto = onnx.ModelProto()
     name = file or "the model in memory"
+    message, apart = (data, {}) if whole else take_apart(data)
     try:
-        proto.ParseFromString(data)
+        proto.ParseFromString(message)
     except DecodeError as error:
         advice = ""
         if file is not None and file.suffix.lower() in _DATA:
@@ -262,7 +276,16 @@ def _parsed(data: bytes, file: Path | None, limits: ModelLimits) -> Model:
         raise UnsupportedModel(f"{name}: no graph in it ({len(data):,} bytes); expected an ONNX model file")
     check_bounds(str(name), proto, limits)
     flat, functions = inlined(proto, str(name), limits)
-    return Model(flat, hashlib.sha256(data).hexdigest(), file, functions, limits)
+    return Model(flat, hashlib.sha256(data).hexdigest(), file, functions, limits, apart)
+
+
+def _array_on(data: bytes, tensor: onnx.TensorProto) -> NDArray[Any]:
+    """Return the values of a tensor with its raw data beside it: no copy, where NumPy has the type."""
+    kind = FLOAT_TYPES.get(tensor.data_type, "")
+    if kind in ("float32", "float64", "float16") and sys.byteorder == "little":
+        return np.frombuffer(data, kind).reshape(tuple(tensor.dims))
+    whole = onnx.TensorProto(name=tensor.name, dims=tensor.dims, data_type=tensor.data_type, raw_data=data)
+    return np.asarray(onnx.numpy_helper.to_array(whole))
 
 
 def _complete(model: Model) -> Model:

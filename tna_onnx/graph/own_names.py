@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from urllib.parse import quote
 
+import onnx
+
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX
 
@@ -12,6 +14,7 @@ __all__ = [
     "METADATA_PREFIX",
     "PRIOR_BLOCK",
     "RAW_LOGITS",
+    "annotate",
     "block_of",
     "calibrated_heads",
     "head_entries",
@@ -33,6 +36,14 @@ PRIOR_BLOCK = f"{PREFIX}/prior"
 def provenance(model: Model) -> dict[str, str]:
     """What this tool wrote into a model's metadata_props, without the prefix; empty for any other model."""
     return {k.removeprefix(METADATA_PREFIX): v for k, v in model.metadata.items() if k.startswith(METADATA_PREFIX)}
+
+
+def annotate(proto: onnx.ModelProto, metadata: Mapping[str, str]) -> None:
+    """Replace the entries of ours, keep the others."""
+    kept = [(e.key, e.value) for e in proto.metadata_props if not e.key.startswith(METADATA_PREFIX)]
+    del proto.metadata_props[:]
+    for key, value in (*kept, *((METADATA_PREFIX + key, value) for key, value in metadata.items())):
+        proto.metadata_props.add(key=key, value=value)
 
 
 def raw_logits(block: str = PREFIX) -> str:

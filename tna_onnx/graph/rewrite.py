@@ -18,13 +18,13 @@ from onnx import helper, numpy_helper
 
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.adapted import WriteMap, adapted
-from tna_onnx.graph.floats import float_tensor
+from tna_onnx.graph.floats import float_tensor, large_tensor
 from tna_onnx.graph.hidden import TRANSFORM, hides_scores, show_scores
-from tna_onnx.graph.hollow import hollow_copy
+from tna_onnx.graph.hollow import hollow_copy, keep_words
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import MIN_IR_OF_INITIALIZERS, PREFIX, NodeOps, constant_node, insert_nodes
 from tna_onnx.graph.opsets import map_opset
-from tna_onnx.graph.own_names import METADATA_PREFIX, raw_logits
+from tna_onnx.graph.own_names import annotate, raw_logits
 from tna_onnx.graph.quantized import Quantized
 from tna_onnx.graph.readers import require_no_other_readers
 from tna_onnx.graph.readout import Head, Readout
@@ -48,6 +48,8 @@ class Rewritten:
         edited: index of each source node that was edited -> the fields that were; attributes as `attribute:NAME`.
         constants: new Constant nodes, in the place of new initializers.
         opset: version of the default operator set imported for new nodes; 0 where the source has its own.
+        apart: values whose keys stand in the new model (`graph.apart`), the source's among them.
+        aside: whether new values may be there.
     """
 
     proto: onnx.ModelProto
@@ -58,10 +60,13 @@ class Rewritten:
     edited: dict[int, set[str]] = field(default_factory=dict)
     constants: list[onnx.NodeProto] = field(default_factory=list)
     opset: int = 0
+    apart: dict[bytes, Any] = field(default_factory=dict)
+    aside: bool = False
 
     def forget(self) -> None:
         """Give back the new model, once it is written; what was done stays known."""
         self.proto = onnx.ModelProto()
+        self.apart = {}
 
     def touch(self, node: int, part: str) -> onnx.NodeProto:
         """Note that a field of a node is edited, and return the node."""
@@ -82,6 +87,7 @@ def rewrite(
     logits_shape: tuple[int, ...] | Layout = (0,),
     block: str = PREFIX,
     metadata: Mapping[str, str],
+    aside: bool = False,
 ) -> Rewritten:
     """Write a new weight, bias and map into a copy of the model.
 
@@ -98,6 +104,7 @@ def rewrite(
             where a sample has several predictions.
         block: how the names of the map's nodes begin.
         metadata: provenance, written into metadata_props under `tna_onnx.`.
+        aside: whether a new value may be kept apart from the protobuf, where the old one is.
 
     Raises:
         UnsupportedModel: a new value does not fit the stored dtype, or the map does not fit the graph.
@@ -106,7 +113,7 @@ def rewrite(
     if isinstance(readout, Head) and weight is not None and readout.stored_weight.overwritten:
         left_out.append(readout.stored_weight.name)
     proto = hollow_copy(model.proto, left_out)
-    result = Rewritten(proto, readout)
+    result = Rewritten(proto, readout, apart={**model.apart}, aside=aside)
     if isinstance(readout, Head) and not (weight is None and bias is None):
         _write_weight_and_bias(model, readout, weight, _as_read(readout, bias, bias_factor), result)
     if write_map is not None:
@@ -115,7 +122,7 @@ def rewrite(
             show_scores(result.touch(model.producers[readout.logits], f"attribute:{TRANSFORM}"))
         _insert(model, adapted(write_map, readout, logits_shape, hidden=hidden), keeps_order, block, result)
     _prepend(result)
-    _annotate(proto, metadata)  # always: the file says what it is, changed or not
+    annotate(proto, metadata)  # always: the file says what it is, changed or not
     return result
 
 
@@ -123,7 +130,7 @@ def unchanged(model: Model, readout: Readout) -> Rewritten:
     """Return a copy of the model in which nothing is new, provenance neither."""
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
-    return Rewritten(proto, readout)
+    return Rewritten(proto, readout, apart={**model.apart})
 
 
 def _as_read(head: Head, bias: NDArray[Any] | None, factor: float) -> NDArray[np.float64] | None:
@@ -177,7 +184,12 @@ def _write(
         return None
     if place.quantized is not None:
         return _write_quantized(model, place.name, place.quantized, stored, role, result)
-    _overwrite(model, place.name, float_tensor(stored, place.float_type, place.name), result)
+    old = model.constant_tensor(place.name)
+    if result.aside and old is not None and model.data_apart(old) is not None:
+        tensor = large_tensor(stored, place.float_type, place.name, result.apart)
+    else:
+        tensor = float_tensor(stored, place.float_type, place.name)
+    _overwrite(model, place.name, tensor, result)
     return None
 
 
@@ -203,7 +215,7 @@ def _overwrite(model: Model, name: str, tensor: onnx.TensorProto, result: Rewrit
     result.changed.add(name)
     for stored in result.proto.graph.initializer:
         if stored.name == name:
-            _keep_words(stored, tensor)
+            keep_words(stored, tensor)
             stored.CopyFrom(tensor)
             return
     # A Constant node has one attribute: a tensor, or plain numbers, which a tensor takes the place of.
@@ -211,16 +223,8 @@ def _overwrite(model: Model, name: str, tensor: onnx.TensorProto, result: Rewrit
     node = result.touch(at, "attribute:value")
     attribute = next(a for a in node.attribute if a.name.startswith("value"))
     result.touch(at, f"attribute:{attribute.name}")
-    _keep_words(attribute.t, tensor)  # empty where the attribute held plain numbers
+    keep_words(attribute.t, tensor)  # empty where the attribute held plain numbers
     attribute.CopyFrom(helper.make_attribute("value", tensor, attribute.doc_string or None))
-
-
-def _keep_words(before: onnx.TensorProto, after: onnx.TensorProto) -> None:
-    """Take over what a tensor says about itself."""
-    if before.HasField("doc_string"):
-        after.doc_string = before.doc_string
-    if hasattr(before, "metadata_props"):  # from onnx 1.17 on
-        after.metadata_props.extend(before.metadata_props)
 
 
 def _replace_input(model: Model, at: int, position: int, value: NDArray[Any], name: str, result: Rewritten) -> None:
@@ -290,11 +294,3 @@ def _refuse_taken_names(model: Model, names: set[str]) -> None:
         raise UnsupportedModel(
             f"{model.name}: already holds a map that tna-onnx wrote ('{min(again)}'); start from the original model"
         )
-
-
-def _annotate(proto: onnx.ModelProto, metadata: Mapping[str, str]) -> None:
-    """Replace the entries of ours, keep the others."""
-    kept = [(e.key, e.value) for e in proto.metadata_props if not e.key.startswith(METADATA_PREFIX)]
-    del proto.metadata_props[:]
-    for key, value in (*kept, *((METADATA_PREFIX + key, value) for key, value in metadata.items())):
-        proto.metadata_props.add(key=key, value=value)

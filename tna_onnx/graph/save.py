@@ -13,6 +13,7 @@ import onnx
 
 from tna_onnx.errors import UnsupportedModel, UsageError
 from tna_onnx.files import temporary_folder, write_new
+from tna_onnx.graph.apart import Apart, pieces, total_size
 from tna_onnx.graph.bounds import MAX_BYTES
 from tna_onnx.graph.commit import commit
 from tna_onnx.graph.external import write_external
@@ -89,7 +90,13 @@ def _places(path: Path) -> set[Path]:
 
 @contextlib.contextmanager
 def pending(
-    model: Model, proto: onnx.ModelProto, output: Path | None, *, verbatim: bool = False, keep: bool = True
+    model: Model,
+    proto: onnx.ModelProto,
+    output: Path | None,
+    *,
+    verbatim: bool = False,
+    keep: bool = True,
+    apart: Apart | None = None,
 ) -> Iterator[Path]:
     """Write a model, with its external data, into a temporary folder; move it to `output` when the block ends well.
 
@@ -102,6 +109,7 @@ def pending(
         verbatim: nothing is new: the file gets the source's bytes. With external data its tensors have the same bytes,
             and only the name of the file that holds them is new.
         keep: whether the file is moved to `output`; if not, it is only written beside it.
+        apart: values whose keys stand in the new model; those of the source by default.
 
     Raises:
         UsageError: the file cannot be written.
@@ -119,25 +127,25 @@ def pending(
             raise UsageError(f"{output or tempfile.gettempdir()}: cannot be written: {error.strerror}") from error
         temporary = folder / name
         try:
-            data = _write(model, proto, temporary, verbatim=verbatim)
+            data = _write(model, proto, temporary, model.apart if apart is None else apart, verbatim=verbatim)
         except OSError as error:
             raise UsageError(f"{output or name}: cannot be written: {error.strerror}") from error
-        del proto  # the caller may have no more use for it
+        del proto, apart  # the caller may have no more use for them
         yield temporary
         if output is not None and keep:
             commit(temporary, data, output)
 
 
-def _write(model: Model, proto: onnx.ModelProto, path: Path, *, verbatim: bool) -> Path | None:
+def _write(model: Model, proto: onnx.ModelProto, path: Path, apart: Apart, *, verbatim: bool) -> Path | None:
     """Write a model, and return the file with its external data, if it has one."""
     if model.external_files:
         data = write_external(model, proto, path)
-        write_new(path, _serialized(proto, path))
+        write_new(path, *_serialized(proto, path, apart))
         return data
     if verbatim and model.path is not None:
         write_new(path, _same_bytes(model, model.path))
     else:
-        write_new(path, _serialized(proto, path))
+        write_new(path, *_serialized(proto, path, apart))
     return None
 
 
@@ -148,10 +156,9 @@ def _same_bytes(model: Model, path: Path) -> bytes:
     return data
 
 
-def _serialized(proto: onnx.ModelProto, path: Path) -> bytes:
-    if proto.ByteSize() > MAX_BYTES:
+def _serialized(proto: onnx.ModelProto, path: Path, apart: Apart) -> list[memoryview]:
+    if total_size(proto, apart) > MAX_BYTES:
         raise UnsupportedModel(
             f"{path.name}: the model without its external data is above 2 GB, which ONNX does not allow"
         )
-    data: bytes = proto.SerializeToString(deterministic=True)
-    return data
+    return pieces(proto, apart)

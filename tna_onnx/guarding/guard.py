@@ -16,6 +16,7 @@ from tna_onnx.calibration.decided import told_in_file
 from tna_onnx.data import Source
 from tna_onnx.errors import CheckFailed
 from tna_onnx.extraction.sessions import open_model, open_part
+from tna_onnx.graph.apart import total_size
 from tna_onnx.graph.checker import checker_complaint
 from tna_onnx.graph.decisions import add_decisions, add_scores
 from tna_onnx.graph.guarded import Guarded
@@ -99,7 +100,7 @@ def guard(job: GuardJob, progress: Progress, check: Callable[[Path], object] | N
         fitted_on=len(opened.fit_rows),
         decisions=decisions,
         nodes=len(proto.graph.node) - len(model.proto.graph.node),
-        bytes=size - model.proto.ByteSize(),
+        bytes=size - total_size(model.proto, model.apart),
         max_change=change,
         notes=(*opened.notes, *thresholds.notes),
         provider=opened.provider,

@@ -41,6 +41,7 @@ class Scored:
         score: scores all samples with weights.
         score_scaled: scores all samples with the original weight times a factor; `score` does by default.
         turned: whether `score` takes a `TurnedWeight` too, where there are many classes.
+        original: scores of the original weight, if they are known; else they are asked for.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Scored:
         score_scaled: Callable[[float], SampleScores] | None = None,
         *,
         turned: bool = False,
+        original: SampleScores | None = None,
     ) -> None:
         self.ensemble = ensemble
         self._score = score
@@ -57,7 +59,7 @@ class Scored:
         self._turned = turned
         self._kept: dict[tuple[float, int], Candidate] = {}
         self._limits: dict[float, SampleScores] = {}
-        self._original: SampleScores | None = None
+        self._original = original
 
     @property
     def original(self) -> SampleScores:

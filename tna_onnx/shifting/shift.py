@@ -76,7 +76,7 @@ def shift(job: ShiftJob, progress: Progress) -> Shift:
     found = _frequencies(job, opened, progress)
     change = log_ratio(found.source, found.target)
     rewritten, placed = write(model, opened.probed, change, _metadata(job, opened, found))
-    with pending(model, rewritten.proto, target) as path:
+    with pending(model, rewritten.proto, target, apart=rewritten.apart) as path:
         session = open_session(path, path.name, opened.device)
         # whole batches: a model may quantise each in its own way
         rows = max(opened.batch_size, _CHECKED // opened.batch_size * opened.batch_size)

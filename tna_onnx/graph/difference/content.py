@@ -83,7 +83,9 @@ def _blocks(model: Model, tensor: TensorProto) -> Iterator[bytes]:
     if is_external(tensor):
         yield from _external_blocks(model, tensor)
         return
-    data = tensor.raw_data if tensor.HasField("raw_data") else _typed_bytes(tensor)
+    data = model.data_apart(tensor)
+    if data is None:
+        data = tensor.raw_data if tensor.HasField("raw_data") else _typed_bytes(tensor)
     if len(data) <= _BLOCK:
         yield data
     else:
