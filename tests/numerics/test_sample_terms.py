@@ -45,3 +45,8 @@ def test_of_equal_largest_logits_the_first_is_predicted_and_all_count(classes: i
     np.testing.assert_allclose(confidence, 0.5)
     np.testing.assert_allclose(nll, np.log(2), rtol=1e-6)
     np.testing.assert_allclose(brier, 0.5)
+
+
+@pytest.mark.parametrize("classes", [3, 70])
+def test_no_samples_have_no_scores(classes: int) -> None:
+    assert [len(each) for each in numpy_terms(np.zeros((0, classes), np.float32), np.zeros(0, np.int64))] == [0] * 4

@@ -69,7 +69,7 @@ def _narrow(logits: NDArray[Any], labels: NDArray[Any]) -> Terms:
 def _take_exponentials(shifted: NDArray[Any]) -> None:
     least = _least_exponent(shifted.dtype)
     # cutting takes as long as the exponentials, and mostly there is nothing to cut
-    if np.min(shifted) < least:
+    if np.min(shifted, initial=0.0) < least:
         np.maximum(shifted, least, out=shifted)
     np.exp(shifted, out=shifted)
 
