@@ -10,6 +10,7 @@ import pytest
 from scipy.special import log_softmax
 
 from tests.maps.samples import reduce_of, sample
+from tna_onnx.errors import DataError
 from tna_onnx.maps.atypicality import AtypicalityAware
 from tna_onnx.maps.atypicality_loss import AtypicalityLoss
 
@@ -121,3 +122,54 @@ def test_the_scale_of_the_logits_does_not_matter(scale: float) -> None:
     found = AtypicalityAware.fit(reduce_of(*scaled))
     np.testing.assert_allclose(found.polynomial * scale, expected.polynomial, atol=1e-5)
     np.testing.assert_allclose(found.bias, expected.bias, atol=1e-4)
+
+
+def slope_of(fitted: AtypicalityAware, logits: Array, labels: Array) -> float:
+    """Largest element of the gradient at a fit, by the definition in float64."""
+    assert fitted.space.measured is not None
+    theta = np.r_[fitted.polynomial, fitted.bias]
+    _, gradient, _ = definition(theta, logits.astype(np.float64), labels, fitted.space.measured)
+    return float(np.max(np.abs(gradient)))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_class_that_nearly_all_samples_have(dtype: type, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    features = rng.standard_normal((1500, 10)).astype(dtype)
+    logits = features @ rng.standard_normal((10, 40)).astype(dtype)
+    labels = np.zeros(1500, np.int64)
+    labels[:80] = np.arange(80) % 40
+    fitted = AtypicalityAware.fit(reduce_of(logits, labels, features))
+    assert slope_of(fitted, logits, labels) < 1e-5
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("mask", [-1e3, -1e6, -1e9, -1e15])
+def test_a_masked_class_is_as_if_it_were_not_there(dtype: type, mask: float) -> None:
+    logits, labels, features = sample(size=900, classes=5, scale=3.0)
+    without = AtypicalityAware.fit(reduce_of(logits, labels, features))
+    masked = np.concatenate([logits, np.full((len(labels), 1), mask)], axis=1).astype(dtype)
+    fitted = AtypicalityAware.fit(reduce_of(masked, labels, features))
+    # the ridge on v is |v|^2 / C
+    np.testing.assert_allclose(fitted.polynomial, without.polynomial, rtol=2e-3, atol=2e-3)
+    np.testing.assert_allclose(fitted.bias[:5], without.bias, atol=2e-2)
+
+
+@pytest.mark.filterwarnings("error")
+def test_logits_whose_squares_overflow_are_refused() -> None:
+    logits, labels, features = sample(size=300)
+    logits = logits.astype(np.float32)
+    logits[:, 0] = -1e30
+    with pytest.raises(DataError, match="too large for a fit"):
+        AtypicalityAware.fit(reduce_of(logits, labels, features))
+
+
+def test_the_constant_is_the_frequencies_of_the_labels() -> None:
+    logits, labels, atypicality = problem()
+    loss = AtypicalityLoss.of(reduce_of(logits, labels), atypicality)
+    value, gradient, _ = loss.at(loss.constant / loss.unit)
+    share = np.bincount(labels) / len(labels)
+    ridge = 1e-3 * float(np.sum(loss.constant[3:] ** 2)) / len(share)
+    assert value == pytest.approx(-np.sum(share * np.log(share)) + ridge)
+    np.testing.assert_allclose(gradient[3:], 2e-3 / len(share) * loss.constant[3:], atol=1e-12)

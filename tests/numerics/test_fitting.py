@@ -321,3 +321,21 @@ def test_mixture_weights_at_the_edges() -> None:
     np.testing.assert_allclose(mixture_weights(apart), [0.75, 0.25], atol=1e-7)  # a root of what a step may leave
     # tiny likelihoods: only their ratios count
     np.testing.assert_allclose(mixture_weights(apart * 1e-200), [0.75, 0.25], atol=1e-7)
+
+
+def test_a_refuge_that_leads_nowhere_is_left_for_the_start() -> None:
+    def function(x: Array) -> tuple[float, Array, Curvature]:
+        # far beyond 3 nothing is seen of the minimum: a slope without curvature that no step goes down
+        if x[0] > 3:
+            return 10.0, np.array([5.0]), DiagonalCurvature(lambda d: 0 * d, np.ones(1))
+        return float(x[0] ** 2), 2 * x, DiagonalCurvature(lambda d: 2 * d, np.full(1, 2.0))
+
+    found = convex_minimum(function, np.array([2.0]), refuge=np.array([1e9]))
+    np.testing.assert_allclose(found, 0, atol=1e-7)
+
+
+def test_where_there_are_no_numbers_there_is_no_minimum() -> None:
+    def function(x: Array) -> tuple[float, Array, Curvature]:
+        return math.nan, x * math.nan, DiagonalCurvature(lambda d: d, np.ones(2))
+
+    assert np.isnan(convex_minimum(function, np.zeros(2))).all()

@@ -50,3 +50,13 @@ def test_of_equal_largest_logits_the_first_is_predicted_and_all_count(classes: i
 @pytest.mark.parametrize("classes", [3, 70])
 def test_no_samples_have_no_scores(classes: int) -> None:
     assert [len(each) for each in numpy_terms(np.zeros((0, classes), np.float32), np.zeros(0, np.int64))] == [0] * 4
+
+
+@pytest.mark.parametrize("classes", [3, 70])
+def test_an_infinite_logit_has_no_scores(classes: int) -> None:
+    logits = np.zeros((2, classes), np.float32)
+    logits[0, 1] = np.inf
+    with np.errstate(invalid="ignore"):
+        confidence, _, nll, brier = numpy_terms(logits, np.zeros(2, np.int64))
+    assert np.isnan([confidence[0], nll[0], brier[0]]).all()
+    assert np.isfinite([confidence[1], nll[1], brier[1]]).all()

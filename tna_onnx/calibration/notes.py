@@ -64,8 +64,8 @@ def notes_on(
     notes += [f"{METRICS[name].label} is significantly worse than the input's" for name in standing.worse]
     if comparison.how == "cross-fitted":
         notes.append(f"no --eval data: before and after are cross-fitted on the calibration data ({FOLDS} folds)")
-    fitted = len(outcome.before) * (FOLDS - 1) // FOLDS
-    if fitted > FITTED and (outcome.scores or comparison.how == "cross-fitted"):
+    outside = len(outcome.before) - len(outcome.before) // FOLDS
+    if outside > FITTED and (outcome.scores or comparison.how == "cross-fitted"):
         notes.append(
             f"fits that are cross-validated see {FITTED:,} samples, at random; the final one sees all "
             f"{len(outcome.before):,}"

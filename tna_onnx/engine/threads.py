@@ -20,6 +20,9 @@ __all__ = ["stay_on_one_thread", "threads_of_workers", "worker_threads"]
 # Read by OpenBLAS, by what runs on OpenMP, and by MKL, when they are loaded.
 _NAMES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
+# The block of a worker: as long as its process.
+_STAYS = contextlib.ExitStack()
+
 
 def worker_threads(sharing: int) -> dict[str, str]:
     """Return environment variables of a worker that shares this machine with others, `sharing` of them in all.
@@ -49,8 +52,7 @@ def threads_of_workers(sharing: int) -> Iterator[None]:
 @functools.cache
 def stay_on_one_thread() -> None:
     """Compute in this process, a worker, as its driver does in a block of `one_thread`."""
-    # the block is as long as the process
-    one_thread(allowed_cores()).__enter__()
+    _STAYS.enter_context(one_thread(allowed_cores()))
 
 
 def _cores_of_libraries() -> int:

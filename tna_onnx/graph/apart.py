@@ -91,7 +91,8 @@ def take_apart(data: bytes) -> tuple[bytes, dict[bytes, bytes]]:
     Returns:
         (encoded model with keys, values by key); all of it and nothing where the encoding is an unusual one.
     """
-    if not is_large(len(data)):
+    # what looks like a key would be taken for one
+    if not is_large(len(data)) or _KEY in data:
         return data, {}
     whole = memoryview(data)
     try:
@@ -102,8 +103,7 @@ def take_apart(data: bytes) -> tuple[bytes, dict[bytes, bytes]]:
     except _Unusual:
         return data, {}
     large = [spot for spot in spots if is_large(spot.raw.stop - spot.raw.value)]
-    # raw data that look like a key would be taken for one
-    if not large or any(whole[spot.raw.value : spot.raw.stop][: len(_KEY)] == _KEY for spot in spots):
+    if not large:
         return data, {}
     # copies: arrays on them must begin where numbers may
     values = [bytes(whole[spot.raw.value : spot.raw.stop]) for spot in large]

@@ -97,10 +97,10 @@ class AtypicalityAware:
             atypicality = space.atypicalities(reduce)
         objective = AtypicalityLoss.of(without_features(reduce), atypicality)
         first = np.r_[start.polynomial, start.bias] if start else objective.plain
-        # uniform probabilities: the loss is nowhere smoother, and saturated ones hide where it falls
-        uniform = np.zeros_like(first)
+        # the same for all samples: saturated probabilities hide where the loss falls
+        refuge = objective.constant / objective.unit
         # steps in x = theta / unit: one tolerance then fits p and v
-        theta = convex_minimum(objective.at, first / objective.unit, refuge=uniform) * objective.unit
+        theta = convex_minimum(objective.at, first / objective.unit, refuge=refuge) * objective.unit
         if not np.all(np.isfinite(theta)):
             raise DataError("aar: the fit does not end in finite values; use another map")
         return cls(theta[:3], theta[3:], space)

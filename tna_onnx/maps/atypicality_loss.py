@@ -33,6 +33,7 @@ import array_api_compat
 import numpy as np
 from numpy.typing import NDArray
 
+from tna_onnx.errors import DataError
 from tna_onnx.maps.base import Reduce
 from tna_onnx.numerics.convex import Curvature
 from tna_onnx.numerics.ops import ArrayOps, Blocked, own_column, row_max, row_sum, to_host
@@ -50,6 +51,9 @@ _MIN_CURVATURE = 1e-12
 # Least eigenvalue of S, of the largest, with p scaled so that A has a unit diagonal. Smaller ones are rounding or due
 # to what M leaves out.
 _MIN_EIGENVALUE = 1e-3
+
+# Logits less the largest that weigh anything: below it, the least exponential times their square would.
+_LEAST = -1e6
 
 # Samples that are added up in the dtype of the logits: more of them would add more rounding than is in each.
 _RUN = 256
@@ -79,8 +83,14 @@ class AtypicalityLoss:
 
     @classmethod
     def of(cls, reduce: Reduce, atypicality: FloatArray) -> AtypicalityLoss:
-        """Look at the samples once."""
+        """Look at the samples once.
+
+        Raises:
+            DataError: squares of the logits are not finite in their dtype.
+        """
         sums = reduce(Blocked(_shape_sums))
+        if not np.all(np.isfinite(sums)):
+            raise DataError("aar: the logits are too large for a fit; use another map")
         size = float(sums[0])
         classes = len(sums) - 2
         # 1e-12: logits that are all equal have no spread
@@ -92,6 +102,12 @@ class AtypicalityLoss:
     def plain(self) -> FloatArray:
         """(3 + C,) p and v that leave the logits as they are."""
         theta: FloatArray = np.r_[1.0, np.zeros(2 + self.classes)]
+        return theta
+
+    @property
+    def constant(self) -> FloatArray:
+        """(3 + C,) p and v that give every sample the frequencies of the labels, those without samples nearly none."""
+        theta: FloatArray = np.r_[np.zeros(3), np.log(np.maximum(self.frequency, 0.5 / self.size))]
         return theta
 
     def at(self, x: FloatArray) -> tuple[float, FloatArray, Curvature]:
@@ -129,7 +145,8 @@ class _Arrow:
         """Take M apart: A, B and the diagonal of D."""
         scale = 1 / np.sqrt(np.maximum(np.diag(block), _MIN_CURVATURE))
         rest = (block - (coupling / diagonal) @ coupling.T) * scale * scale[:, None]
-        values, vectors = np.linalg.eigh(rest)
+        # sums that are not finite have no eigenvalues; what comes of them is not finite either
+        values, vectors = np.linalg.eigh(rest if np.all(np.isfinite(rest)) else np.eye(3))
         sizes = np.abs(values)
         sizes = np.maximum(sizes, max(_MIN_EIGENVALUE * sizes.max(), _MIN_CURVATURE))
         inverse = (vectors / sizes) @ vectors.T * scale * scale[:, None]
@@ -190,7 +207,8 @@ def _shape_sums(logits: Any, labels: NDArray[np.int64], *_: Any) -> FloatArray:
     xp = array_api_compat.array_namespace(logits)
     classes = logits.shape[1]
     centred = logits - row_sum(logits) / classes
-    spread = float(xp.sum(xp.vecdot(centred, centred), dtype=xp.float64)) / classes
+    with np.errstate(over="ignore"):
+        spread = float(xp.sum(xp.vecdot(centred, centred), dtype=xp.float64)) / classes
     return np.concatenate([[len(labels), spread], np.bincount(labels, minlength=classes)])
 
 
@@ -209,13 +227,14 @@ def _loss_sums(
     top = row_max(scores)
     scores -= top
     weights = _exponentials(op, scores)
+    own = _host(own_column(z, labels))[:, 0]
+    z = _bounded(z)
     weighted = weights * z
     total, first, second = (
         _host(row) for row in (row_sum(weights)[:, 0], xp.vecdot(weights, z), xp.vecdot(weighted, z))
     )
     mean = first / total
     square = second / total
-    own = _host(own_column(z, labels))[:, 0]
     normaliser = np.log(total) + _host(top)[:, 0]
     nll = normaliser - (factor * own + theta[3:][labels])
     by_power = (mean - own) @ powers
@@ -248,7 +267,7 @@ def _hessian_sums(
     scores -= op.const(normaliser[:, None])
     scores += op.const(theta[3:])
     q = _exponentials(op, scores)
-    weighted = q * z
+    weighted = q * _bounded(z)
     w = op.const(d[3:])
     c = powers @ d[:3]
     moved = c * mean + _host(q @ w)
@@ -269,6 +288,14 @@ def _exponentials(op: ArrayOps, scores: Any) -> Any:
         return np.exp(np.clip(scores, low, 0.0, out=scores), out=scores)
     xp = array_api_compat.array_namespace(scores)
     return xp.exp(xp.clip(scores, low, 0.0))
+
+
+def _bounded(z: Any) -> Any:
+    """Return z where it weighs anything: a class that is masked by -1e9 would with the least exponential."""
+    xp = array_api_compat.array_namespace(z)
+    if not z.shape[0] or float(xp.min(z)) >= _LEAST:
+        return z
+    return xp.clip(z, _LEAST, 0.0)
 
 
 def _over_rows(rows: FloatArray, values: Any) -> FloatArray:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +20,9 @@ __all__ = ["Curvature", "DiagonalCurvature", "convex_minimum"]
 
 FloatArray = NDArray[np.float64]
 
-# Length of a gradient (`convex_minimum`) from which full steps mostly overshoot.
+# Length of a gradient (`convex_minimum`) from which full steps mostly overshoot, and one that a minimum never has.
 _FAR = 1.0
+_NEAR = 1e-2
 
 
 class Curvature(Protocol):
@@ -32,6 +33,10 @@ class Curvature(Protocol):
 
     def divide(self, r: FloatArray) -> FloatArray:
         """Return M^-1 r, (k,), for a symmetric positive definite M near H: the preconditioner, a rough one will do."""
+
+
+Function: TypeAlias = Callable[[FloatArray], tuple[float, FloatArray, Curvature]]
+"""x -> (f(x), gradient, curvature)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +61,7 @@ class DiagonalCurvature:
 
 
 def convex_minimum(
-    function: Callable[[FloatArray], tuple[float, FloatArray, Curvature]],
+    function: Function,
     start: FloatArray,
     *,
     refuge: FloatArray | None = None,
@@ -74,45 +79,65 @@ def convex_minimum(
         max_iterations: Newton steps at most.
 
     Returns:
-        (k,) the minimum, or the last point that could be improved where f is known too roughly to reach the tolerance.
+        (k,) the minimum, or the last point that could be improved where f is known too roughly to reach the tolerance;
+        NaN where f or its gradient are.
 
     >>> plain = DiagonalCurvature(lambda d: d, np.ones(2))
     >>> convex_minimum(lambda x: (x @ x / 2 - x[0], x - [1, 0], plain), np.zeros(2)).tolist()
     [1.0, 0.0]
     """
-    x = start
-    value, gradient, curvature = function(x)
-    length = _length(gradient, curvature)
-    if refuge is not None and length > _FAR:
-        x = refuge
+    first = _Point.of(function, start)
+    if refuge is None or first.length <= _FAR:
+        return _descent(function, first, tolerance, max_iterations).x
+    there = _descent(function, _Point.of(function, refuge), tolerance, max_iterations)
+    if there.length <= _NEAR:
+        return there.x
+    # not even from there: the better end of the two
+    here = _descent(function, first, tolerance, max_iterations)
+    return min((there, here), key=lambda end: end.value if math.isfinite(end.value) else math.inf).x
+
+
+@dataclass(frozen=True, eq=False)
+class _Point:
+    """A point x, and what the function is there; `length` is that of the gradient."""
+
+    x: FloatArray
+    value: float
+    gradient: FloatArray
+    curvature: Curvature
+    length: float
+
+    @classmethod
+    def of(cls, function: Function, x: FloatArray) -> _Point:
         value, gradient, curvature = function(x)
-        length = _length(gradient, curvature)
+        # rounding may leave a tiny negative number of a positive definite form
+        square = float(gradient @ curvature.divide(gradient))
+        return cls(x, value, gradient, curvature, math.nan if math.isnan(square) else math.sqrt(max(square, 0.0)))
+
+
+def _descent(function: Function, at: _Point, tolerance: float, max_iterations: int) -> _Point:
+    """Take Newton steps from a point; return the last one."""
     for _ in range(max_iterations):
-        if not length > tolerance:
+        if not at.length > tolerance:
             break
-        step = _conjugate_gradients(curvature, -gradient, _forcing(length, tolerance))
-        fall = -float(gradient @ step)
+        step = _conjugate_gradients(at.curvature, -at.gradient, _forcing(at.length, tolerance))
+        fall = -float(at.gradient @ step)
         size = 1.0
         while size > 1e-18:  # where probabilities are saturated there is no curvature, and steps are far too long
-            following = function(x + size * step)
-            if _goes_down(following[0] - value, float(following[1] @ step), fall, size, abs(value)):
+            following = _Point.of(function, at.x + size * step)
+            if _goes_down(following.value - at.value, float(following.gradient @ step), fall, size, abs(at.value)):
                 break
             size /= 2
         else:  # rounding is all that is left
             break
-        before = length
-        gained = value - following[0] > 1e-6 * abs(value)
-        x = x + size * step
-        value, gradient, curvature = following
-        length = _length(gradient, curvature)
-        if not gained and length > before / 2:  # the same: a Newton step near the minimum does better than that
+        before = at
+        at = following
+        gained = before.value - at.value > 1e-6 * abs(before.value)
+        if not gained and at.length > before.length / 2:  # the same: near the minimum a Newton step does better
             break
-    return x
-
-
-def _length(gradient: FloatArray, curvature: Curvature) -> float:
-    # rounding may leave a tiny negative number of a positive definite form
-    return math.sqrt(max(float(gradient @ curvature.divide(gradient)), 0.0))
+    if math.isnan(at.length):  # no numbers to go by: not a minimum of anything
+        return replace(at, x=np.full_like(at.x, np.nan))
+    return at
 
 
 def _forcing(length: float, tolerance: float) -> float:

@@ -45,9 +45,10 @@ def _wide(logits: NDArray[Any], labels: NDArray[Any]) -> Terms:
     shifted = logits - logits[rows, first][:, None]
     own = shifted[rows, labels]
     _take_exponentials(shifted)
+    ones = shifted[rows, first]  # or not a number, where a logit is infinite
     shifted[rows, first] = 0
     total, squares = _sums_of_runs(shifted)
-    return terms(own, 1 + total, 1 + squares, first == labels)
+    return terms(own, ones + total, ones + squares, first == labels)
 
 
 def _narrow(logits: NDArray[Any], labels: NDArray[Any]) -> Terms:
