@@ -102,7 +102,7 @@ def in_use() -> str:
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
-@pytest.mark.parametrize("free", [1, 4, 16, 64, 256])
+@pytest.mark.parametrize("free", [1, 4, 16, 64, 128, 256])
 def test_too_little_memory(small: Small, older: Path, free: int) -> None:
     """With so many MiB beyond what imports have taken."""
     code = f"{limited('RLIMIT_AS', 0).partition(chr(10))[0]}\n_space = {in_use()} + {free} * 2**20\n"

@@ -8,7 +8,14 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from tna_onnx.runtime import allowed_cores, free_memory, machine, resident_memory, share_cores
+from tna_onnx.runtime import (
+    allowed_cores,
+    free_memory,
+    machine,
+    require_address_space,
+    resident_memory,
+    share_cores,
+)
 
 
 @pytest.mark.parametrize(
@@ -71,3 +78,10 @@ def test_processes_share_the_cores(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     (tmp_path / "cpu.max").write_text("400000 100000\n")
     share_cores(2)
     assert allowed_cores(tmp_path) == 2
+
+
+def test_a_limit_of_address_space_is_told_before_libraries_meet_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    require_address_space()
+    monkeypatch.setattr(machine, "_ROOM", 2**60)
+    with pytest.raises(MemoryError, match="address space"):
+        require_address_space()

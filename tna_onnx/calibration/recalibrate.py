@@ -34,7 +34,7 @@ from tna_onnx.maps.feature_space import FeatureSpace
 from tna_onnx.progress import Progress
 from tna_onnx.results.gates import GateMissed
 from tna_onnx.results.report import Report
-from tna_onnx.runtime import trim_memory
+from tna_onnx.runtime import require_address_space, trim_memory
 
 __all__ = ["Finish", "recalibrate"]
 
@@ -53,7 +53,9 @@ def recalibrate(job: Job, progress: Progress, finish: Finish | None = None) -> R
 
     Raises:
         UsageError, UnsupportedModel, DataError, DeviceError, CheckFailed, GateMissed: see `tna_onnx.calibrate`.
+        MemoryError: a limit leaves no room for libraries.
     """
+    require_address_space()
     started = Started()
     task = open_task(job, progress)
     try:

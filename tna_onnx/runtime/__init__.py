@@ -2,7 +2,14 @@
 
 from tna_onnx.runtime.device import Device, parse_device
 from tna_onnx.runtime.device_memory import free_device_memory
-from tna_onnx.runtime.machine import allowed_cores, free_memory, resident_memory, share_cores, trim_memory
+from tna_onnx.runtime.machine import (
+    allowed_cores,
+    free_memory,
+    require_address_space,
+    resident_memory,
+    share_cores,
+    trim_memory,
+)
 from tna_onnx.runtime.opening import open_session, runtime_version
 from tna_onnx.runtime.session import OutOfMemory, Session, TensorInfo
 from tna_onnx.runtime.side_by_side import AT_ONCE, side_by_side
@@ -18,6 +25,7 @@ __all__ = [
     "free_memory",
     "open_session",
     "parse_device",
+    "require_address_space",
     "resident_memory",
     "runtime_version",
     "share_cores",

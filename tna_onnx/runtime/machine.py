@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import mmap
 import os
 from pathlib import Path
 
-__all__ = ["allowed_cores", "free_memory", "resident_memory", "share_cores", "trim_memory"]
+__all__ = ["allowed_cores", "free_memory", "require_address_space", "resident_memory", "share_cores", "trim_memory"]
 
 _CGROUP = Path("/sys/fs/cgroup")
 
 _SHARING = [1]
+
+# Bytes of address space that NumPy's and SciPy's linear algebra take when they are used first.
+_ROOM = 2**28
 
 
 def allowed_cores(cgroup: Path = _CGROUP) -> int:
@@ -60,6 +64,20 @@ def free_memory(cgroup: Path = _CGROUP) -> int:
         return max(0, min(free, limit - int(used["anon"])))
     except (OSError, ValueError, KeyError):  # no container, or one without a limit ("max")
         return free
+
+
+def require_address_space() -> None:
+    """Refuse to begin where a limit (`ulimit -v`) leaves libraries no room for their buffers.
+
+    OpenBLAS ends the process where it gets none, or asks for them for ever.
+
+    Raises:
+        MemoryError: it does.
+    """
+    try:
+        mmap.mmap(-1, _ROOM).close()
+    except OSError as error:
+        raise MemoryError(f"no {_ROOM:,} bytes of address space: {error.strerror}") from error
 
 
 def resident_memory() -> int:
