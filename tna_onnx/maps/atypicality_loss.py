@@ -16,8 +16,7 @@ The preconditioner is the Hessian without what couples two classes,
     M = [A  B]    A_kl = mean a^(k+l) Var_q[z]    B_kc = mean a^k q_c (z_c - E_q[z])
         [B' D]    D_cc = mean q_c (1 - q_c) + ridge
 
-A and B also come with the gradient. M is solved for p by the 3 x 3 matrix S = A - B D^-1 B'. It need not be positive
-definite, so its eigenvalues are made so.
+A and B also come with the gradient; `numerics.arrow` divides by M.
 
 No exponential is taken for less than the root of the smallest normal number (`numerics.sample_terms`).
 """
@@ -35,6 +34,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.errors import DataError
 from tna_onnx.maps.base import Reduce
+from tna_onnx.numerics.arrow import Arrow
 from tna_onnx.numerics.convex import Curvature
 from tna_onnx.numerics.ops import ArrayOps, Blocked, own_column, row_max, row_sum, to_host
 
@@ -47,10 +47,6 @@ _RIDGE = 1e-3
 
 # Smallest curvature: far below any that matters. v has 2e-3 / C, p about one where anything is uncertain.
 _MIN_CURVATURE = 1e-12
-
-# Least eigenvalue of S, of the largest, with p scaled so that A has a unit diagonal. Smaller ones are rounding or due
-# to what M leaves out.
-_MIN_EIGENVALUE = 1e-3
 
 # Logits less the largest that weigh anything: below it, the least exponential times their square would.
 _LEAST = -1e6
@@ -122,41 +118,8 @@ class AtypicalityLoss:
         # in float32 the curvature may vanish where the slope does not
         by_class = np.maximum(shares - squares + self.ridge[3:], _MIN_CURVATURE)
         unit = self.unit[0]
-        rough = _Arrow.of(means[4:13].reshape(3, 3) * unit**2, np.array(coupling) * unit, by_class)
+        rough = Arrow.of(means[4:13].reshape(3, 3) * unit**2, np.array(coupling) * unit, by_class)
         return value, gradient * self.unit, _Curvature(self, theta, passed.kept, shares, rough)
-
-
-@dataclass(frozen=True, eq=False)
-class _Arrow:
-    """The preconditioner M; see the module docstring.
-
-    Attributes:
-        inverse: (3, 3) S^-1.
-        coupling: (3, C) B.
-        diagonal: (C,) that of D.
-    """
-
-    inverse: FloatArray
-    coupling: FloatArray
-    diagonal: FloatArray
-
-    @classmethod
-    def of(cls, block: FloatArray, coupling: FloatArray, diagonal: FloatArray) -> _Arrow:
-        """Take M apart: A, B and the diagonal of D."""
-        scale = 1 / np.sqrt(np.maximum(np.diag(block), _MIN_CURVATURE))
-        rest = (block - (coupling / diagonal) @ coupling.T) * scale * scale[:, None]
-        # sums that are not finite have no eigenvalues; what comes of them is not finite either
-        values, vectors = np.linalg.eigh(rest if np.all(np.isfinite(rest)) else np.eye(3))
-        sizes = np.abs(values)
-        sizes = np.maximum(sizes, max(_MIN_EIGENVALUE * sizes.max(), _MIN_CURVATURE))
-        inverse = (vectors / sizes) @ vectors.T * scale * scale[:, None]
-        return cls(inverse, coupling, diagonal)
-
-    def divide(self, r: FloatArray) -> FloatArray:
-        """Return M^-1 r, (3 + C,)."""
-        by_class = r[3:] / self.diagonal
-        by_power = self.inverse @ (r[:3] - self.coupling @ by_class)
-        return np.concatenate([by_power, by_class - (by_power @ self.coupling) / self.diagonal])
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,7 +138,7 @@ class _Curvature:
     theta: FloatArray
     kept: FloatArray
     shares: FloatArray
-    rough: _Arrow
+    rough: Arrow
 
     def times(self, d: FloatArray) -> FloatArray:
         """Return the Hessian times d, (3 + C,)."""
