@@ -57,13 +57,13 @@ def problem(samples: int, n: int, classes: int, lean: float, wrong_labels: float
 
 def ratios(ours: Callable[[], object], theirs: Callable[[], object], turns: int) -> list[float]:
     """Return seconds of one over seconds of the other, in turn; the first with threads as `calibrate` has them."""
-    return [timed(functools.partial(as_calibrate, ours)) / timed(theirs) for _ in range(turns)]
+    return [as_calibrate(ours) / timed(theirs) for _ in range(turns)]
 
 
-def as_calibrate(run: Callable[[], object]) -> None:
-    """Run with one thread of linear algebra but for large products."""
+def as_calibrate(run: Callable[[], object]) -> float:
+    """Seconds with one thread of linear algebra but for large products."""
     with one_thread(allowed_cores()):
-        run()
+        return timed(run)
 
 
 def search(turns: int) -> Iterator[Row]:
