@@ -1,7 +1,8 @@
 """Read samples in threads, ahead of whoever takes them: order kept, a bounded number of groups, no thread left behind.
 
 A group is what becomes one batch. Threads work on the group that the reader waits for and on the next ones, at least
-two samples a thread. So while the network runs a batch, the following one is read and stacked.
+two samples a thread. So while the network runs a batch, the following one is read and stacked. A thread takes a run of
+neighbours at a time, of which there are some for each thread: handing over a small image takes as long as reading it.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ B = TypeVar("B")
 
 WORKERS = min(16, os.cpu_count() or 1)  # decoding leaves Python's lock; past 16 threads what remains in it takes turns
 
+_RUNS = 4  # of a group, for each thread: the last ones are done at about the same time
+
 
 def read_ahead(
     groups: Iterable[Sequence[T]],
@@ -35,11 +38,13 @@ def read_ahead(
     An exception of `load` or `join` is raised when its group is reached, that of the first item first. When the
     generator is closed, items that no thread has begun are dropped, and the threads end.
     """
-    pending: deque[tuple[list[Future[P]], Future[B]]] = deque()
+    pending: deque[tuple[list[Future[list[P]]], Future[B]]] = deque()
     with ThreadPoolExecutor(workers, thread_name_prefix="tna-onnx-read") as pool:
         try:
             for group in groups:
-                loads = [pool.submit(load, item) for item in group]
+                size = max(1, len(group) // (_RUNS * workers))
+                runs = (group[start : start + size] for start in range(0, len(group), size))
+                loads = [pool.submit(_each, load, run) for run in runs]
                 # The pool starts tasks in the order of submission: when this one waits for the loads of its group,
                 # other threads have begun all of them.
                 joined = pool.submit(_gather, join, group, loads)
@@ -57,11 +62,15 @@ def read_ahead(
                     future.cancel()
 
 
-def _gather(join: Callable[[Sequence[T], list[P]], B], group: Sequence[T], loads: list[Future[P]]) -> B:
-    return join(group, [future.result() for future in loads])
+def _each(load: Callable[[T], P], run: Sequence[T]) -> list[P]:
+    return [load(item) for item in run]
 
 
-def _take(pending: deque[tuple[list[Future[P]], Future[B]]]) -> B:
+def _gather(join: Callable[[Sequence[T], list[P]], B], group: Sequence[T], loads: list[Future[list[P]]]) -> B:
+    return join(group, [loaded for future in loads for loaded in future.result()])
+
+
+def _take(pending: deque[tuple[list[Future[list[P]]], Future[B]]]) -> B:
     """Wait for the oldest group; it stays pending meanwhile, so that a failure drops the rest of it."""
     result = pending[0][1].result()
     pending.popleft()

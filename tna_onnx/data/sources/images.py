@@ -33,7 +33,7 @@ __all__ = ["SUFFIXES", "ImageFiles", "ImageSource", "open_image_files"]
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
 
 _MAX_SKIPPED = 3  # names of skipped images in one line
-_GROUP = 64  # images that are handed to the threads at a time where nothing of their pixels is kept
+_GROUP = 256  # images that are handed to the threads at a time where nothing of their pixels is kept
 
 
 class ImageFiles(Protocol):
