@@ -102,7 +102,7 @@ def test_the_seed_draws_the_folds() -> None:
 
 
 def test_a_fit_sees_so_many_samples_at_most_and_all_are_scored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crossfit, "FITTED", 100)
+    monkeypatch.setattr(crossfit, "SEEN", 125)
     maps = Maps("ts")
     scores = maps.scores()[TS]
     assert len(scores) == N
@@ -114,8 +114,11 @@ def test_a_fit_sees_so_many_samples_at_most_and_all_are_scored(monkeypatch: pyte
         assert maps.fitted["ts", k] == own
         held = fold == k
         assert equal(scores.take(held), maps.logits.mapped_scores(own, held))
-    # at random: no fold begins with the first samples
-    assert len({tuple(np.flatnonzero(seen)[:3]) for seen in maps.masks}) == FOLDS
+    # at random, and in order of the folds
+    chosen = crossfit.seen(N, SEED)
+    np.testing.assert_array_equal(fold[chosen], np.repeat(range(FOLDS), 25))
+    assert not np.array_equal(chosen[:25], np.flatnonzero(fold == 0)[:25])
+    assert not np.array_equal(np.sort(chosen), np.sort(crossfit.seen(N, SEED + 1)))
     again = Maps("ts")
     assert equal(again.scores()[TS], scores)
 
@@ -124,6 +127,16 @@ def test_few_samples_are_all_seen() -> None:
     fold = folds(N, SEED)
     for k, seen in enumerate(plain().masks):
         np.testing.assert_array_equal(seen, fold != k)
+    np.testing.assert_array_equal(np.sort(crossfit.seen(N, SEED)), np.arange(N))
+
+
+def test_of_small_folds_all_are_seen_beside_some_of_large_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crossfit, "SEEN", 50)
+    # one sample has half of the predictions, and is in one fold as a whole
+    clusters = np.r_[np.zeros(300, int), np.arange(1, 21)]
+    fold = folds(320, SEED, clusters)
+    seen = crossfit.seen(320, SEED, clusters)
+    np.testing.assert_array_equal(np.bincount(fold[seen]), np.minimum(np.bincount(fold), 10))
 
 
 # --- what cannot be fitted

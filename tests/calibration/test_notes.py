@@ -175,11 +175,20 @@ def test_fits_to_some_of_very_many_samples_are_said(
     small: Small, task: Task, outcome: Outcome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     n = len(outcome.before)
-    monkeypatch.setattr(module, "FITTED", n // 2)
+    monkeypatch.setattr(module, "SEEN", n // 2)
+    ending = f"{n // 2:,} samples at most, at random; all {n:,} are scored, and seen by the final fit"
     _, found = notes(small, task, outcome, comparison("cross-fitted"))
-    assert found == (f"fits that are cross-validated see {n // 2:,} samples, at random; the final one sees all {n:,}")
+    assert found == f"fits that are cross-validated see {ending}"
     # one method, and data to hold it against: nothing was cross-validated
-    assert notes(small, task, replace(outcome, scores={})) == []
+    alone = replace(outcome, scores={})
+    assert notes(small, task, alone) == []
+    few = replace(outcome.candidates[0], scores=outcome.before.take(np.arange(n // 2)))
+    searched = replace(alone, candidates=(few, few))
+    assert notes(small, task, searched)[-1] == f"the search sees {ending}"
+    both = notes(small, task, searched, comparison("cross-fitted"))[-1]
+    assert both == f"the search and fits that are cross-validated see {ending}"
+    # the original weight alone is no search
+    assert notes(small, task, replace(alone, candidates=(few,))) == []
 
 
 def test_a_dry_run_lists_what_it_would_write(small: Small, task: Task, outcome: Outcome) -> None:

@@ -6,10 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tna_onnx.calibration.methods import Method
 from tna_onnx.calibration.outcome import Outcome
-from tna_onnx.calibration.strategy import Strategy
+from tna_onnx.calibration.strategy import Part, Strategy
 from tna_onnx.engine.logits import HeadLogits
 from tna_onnx.engine.other_logits import StoredLogits
 from tna_onnx.extraction.table import FeatureTable
@@ -33,9 +34,13 @@ def toy(
     temperature: float = 3.0,
     relabelled: Any = None,
     settings: SearchSettings = SETTINGS,
+    seen: NDArray[np.intp] | None = None,
     **fields: Any,
 ) -> Strategy:
-    """Labels drawn at a temperature, on features (300, 12) or on their logits alone; some can be drawn anew."""
+    """Labels drawn at a temperature, on features (300, 12) or on their logits alone; some can be drawn anew.
+
+    Searches and fits of folds see those of the rows `seen`, or all.
+    """
     rng = np.random.default_rng(3)
     weight = rng.standard_normal((4, 12)).astype(np.float32)
     features = rng.standard_normal((N, 12)).astype(np.float32)
@@ -48,6 +53,9 @@ def toy(
         return Strategy(lambda _: stored, None, search, name, settings, **fields)
     table = FeatureTable(features, labels, 64)
     bias = np.zeros(4, np.float32)
+    if seen is not None:
+        few = table.part(seen)
+        fields["part"] = Part(seen, lambda w: HeadLogits(few, w, bias))
     return Strategy(lambda w: HeadLogits(table, w, bias), weight, search, name, settings, **fields)
 
 

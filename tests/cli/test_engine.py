@@ -17,6 +17,7 @@ import pytest
 
 from tests.conftest import Small
 from tests.support import PLAIN, TILTED, cli, program, words_of
+from tna_onnx.calibration import crossfit
 from tna_onnx.extraction import table
 
 FAST = words_of(PLAIN)
@@ -81,6 +82,7 @@ def test_what_is_measured_in_one_process(small: Small, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("seen", [crossfit.SEEN, 100])
 @pytest.mark.parametrize("fitted", ["none", pytest.param("ts", marks=pytest.mark.slow)])
 def test_a_store_is_searched_by_workers(
     small: Small,
@@ -89,8 +91,10 @@ def test_a_store_is_searched_by_workers(
     caplog: pytest.LogCaptureFixture,
     engine: str,
     fitted: str,
+    seen: int,
 ) -> None:
-    """The same file: sums over nine chunks, the last one odd."""
+    """The same file: sums over nine chunks, the last one odd; and where the search sees some of the samples."""
+    monkeypatch.setattr(crossfit, "SEEN", seen)
     monkeypatch.setattr(table, "_BLOCK", 32 * 171)
     cli("features", small.model, "--data", small.calib, "--cache", tmp_path / "c", "-q")
     files = []

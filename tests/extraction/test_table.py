@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,25 @@ from tna_onnx.extraction.table import FeatureTable
 
 N = 10
 LABELS = np.arange(N) % 3
+
+
+@pytest.mark.parametrize("in_memory", [0, 2**20])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_a_part_has_the_rows_in_their_order(dtype: str, in_memory: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In memory, or in a temporary file that is filled some rows at a time."""
+    monkeypatch.setattr(table, "_IN_MEMORY", in_memory)
+    monkeypatch.setattr(table, "_BLOCK", 3 * 6 * np.dtype(dtype).itemsize)
+    features = np.arange(N * 6).reshape(N, 6).astype(dtype)
+    rows = np.array([7, 8, 0, 1, 2, 9, 4])
+    clusters = np.arange(N) // 2
+    part = FeatureTable(features, LABELS, 4, clusters=clusters, folder=Path("store")).part(rows)
+    assert isinstance(part.features, np.memmap) == (in_memory == 0)
+    assert part.features.dtype == dtype
+    np.testing.assert_array_equal(part.features, features[rows])
+    np.testing.assert_array_equal(part.labels, LABELS[rows])
+    np.testing.assert_array_equal(part.clusters, clusters[rows])
+    # workers would find other rows there
+    assert part.folder is None
 
 
 @pytest.mark.parametrize(

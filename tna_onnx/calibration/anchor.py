@@ -30,7 +30,6 @@ from tna_onnx.calibration.task import Task
 from tna_onnx.engine.joined import JoinedLogits
 from tna_onnx.engine.logits import Logits
 from tna_onnx.errors import DataError
-from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.maps.refit import Refit
 from tna_onnx.numerics.averages import TurnedWeight, averages
 from tna_onnx.numerics.stats import SampleScores
@@ -86,7 +85,7 @@ class AnchoredStrategy:
 
     def _without_fold(self, method: Method, train: Mask) -> Iterator[Fit]:
         """Rule 3: all of it on some samples; logits are of all."""
-        part = _part(self.task, train)
+        part = self.task.part(np.flatnonzero(train))
         before = part.logits(part.weight).scores()
         found = self._around(part, self._refitting(part).found(before, silent), silent)
         yield method, self.task.around(found.anchor).logits(found.weight), found.fitted
@@ -143,7 +142,7 @@ def _pieces(task: Task, step: int, seed: int) -> list[Task]:
     pieces = []
     for k in range(FOLDS):
         path = Refit.fit_path(logits.reduce(fold != k, features=True))
-        pieces.append(_part(task, fold == k).around(next(itertools.islice(path, step, None))))
+        pieces.append(task.part(np.flatnonzero(fold == k)).around(next(itertools.islice(path, step, None))))
     return pieces
 
 
@@ -152,11 +151,3 @@ def _joined(pieces: Sequence[Task], weights: NDArray[Any] | TurnedWeight) -> Log
     if isinstance(weights, TurnedWeight):
         weights = weights.product()
     return JoinedLogits([piece.logits(own) for piece, own in zip(pieces, np.split(weights, len(pieces)), strict=True)])
-
-
-def _part(task: Task, rows: Mask) -> Task:
-    """Return the same task with some of its samples; features and labels are all that a linear head needs."""
-    whole = task.calibration.table
-    clusters = None if whole.clusters is None else whole.clusters[rows]
-    table = FeatureTable(np.asarray(whole.features[rows]), whole.labels[rows], whole.batch_size, clusters=clusters)
-    return replace(task, calibration=replace(task.calibration, table=table))

@@ -2,7 +2,7 @@
 
 The samples are split into folds at random. For each fold, weights and maps are searched and fitted on the other folds;
 which of several methods is taken for it is chosen by the scores of the other folds, too. All samples are scored; of
-very many, the fits see some.
+very many, searches and fits see some.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from tna_onnx.numerics.clusters import mean_and_error
 from tna_onnx.numerics.losses import sample_losses
 from tna_onnx.numerics.stats import SampleScores
 
-__all__ = ["FITTED", "FOLDS", "Fit", "Scores", "chosen_per_fold", "cross_scores", "folds", "nested"]
+__all__ = ["FOLDS", "SEEN", "Fit", "Scores", "chosen_per_fold", "cross_scores", "folds", "nested", "seen"]
 
 # More folds would fit on more samples and cost as many more fits; five leave 80 %.
 FOLDS = 5
 
-FITTED = 50_000
-"""Samples that a fit sees at most. With k numbers to fit, it costs about k / (2 N) nats of NLL to see no more."""
+SEEN = 62_500
+"""Samples that searches and fits of folds see at most. A fit of k numbers to M of many costs k / (2 M) nats of NLL."""
 
 Mask = NDArray[np.bool_]
 
@@ -59,6 +59,19 @@ def folds(n: int, seed: int, clusters: NDArray[np.int64] | None = None) -> NDArr
     return np.random.default_rng(seed).permutation(n) % FOLDS
 
 
+def seen(n: int, seed: int, clusters: NDArray[np.int64] | None = None) -> NDArray[np.intp]:
+    """Return which of n samples searches and fits of folds see: of very many, as many of each fold, at random.
+
+    One fold follows the other, so that leaving one out takes no copy of the others.
+    """
+    fold = folds(n, seed, clusters)
+    chosen = []
+    for k in range(FOLDS):
+        places = np.flatnonzero(fold == k)
+        chosen.append(np.sort(np.random.default_rng((seed, k)).permutation(places)[: SEEN // FOLDS]))
+    return np.concatenate(chosen)
+
+
 def cross_scores(
     n: int,
     seed: int,
@@ -75,7 +88,7 @@ def cross_scores(
     Args:
         n: samples.
         seed: of the folds.
-        fits: fits of the methods without a fold; of more than `FITTED` samples, these are some at random.
+        fits: fits of the methods without a fold, on the samples that are `seen`.
         loss: what decides which method has lost; the NLL by default.
         failed: takes the methods that could not be fitted without one of the folds, and why; a path by its first step.
         clusters: of the samples, (n,), if they are not independent.
@@ -84,12 +97,14 @@ def cross_scores(
         DataError: no map can be fitted.
     """
     fold = folds(n, seed, clusters)
+    looked_at = np.zeros(n, bool)
+    looked_at[seen(n, seed, clusters)] = True
     failures: dict[Method, str] = {}
     parts: list[Scores] = []
     lost: set[Method] = set()
     for k in range(FOLDS):
-        seen = _at_most(FITTED, fold != k, np.random.default_rng((seed, k)))
-        remaining = ((method, path) for method, path in fits(k, seen) if method not in lost)
+        train = looked_at & (fold != k)
+        remaining = ((method, path) for method, path in fits(k, train) if method not in lost)
         part, refused = _scores_of_fold(remaining, fold == k)
         parts.append(part)
         failures = {**{each: f"without fold {k + 1} of {FOLDS}: {why}" for each, why in refused.items()}, **failures}
@@ -101,16 +116,6 @@ def cross_scores(
     if failed is not None:
         failed.update(failures)
     return {method: _in_order([part[method] for part in parts], fold) for method in shared}
-
-
-def _at_most(most: int, rows: Mask, rng: np.random.Generator) -> Mask:
-    """Return a mask of so many of the rows, at random; the same one where there are no more."""
-    places = np.flatnonzero(rows)
-    if len(places) <= most:
-        return rows
-    chosen = np.zeros_like(rows)
-    chosen[rng.permutation(places)[:most]] = True
-    return chosen
 
 
 def _lost(scores: Scores, loss: Loss) -> set[Method]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tna_onnx.calibration.comparing import Compared
-from tna_onnx.calibration.crossfit import FITTED, FOLDS
+from tna_onnx.calibration.crossfit import FOLDS, SEEN
 from tna_onnx.calibration.job import Job
 from tna_onnx.calibration.outcome import Outcome
 from tna_onnx.calibration.settings import Settings
@@ -64,18 +64,30 @@ def notes_on(
     notes += [f"{METRICS[name].label} is significantly worse than the input's" for name in standing.worse]
     if comparison.how == "cross-fitted":
         notes.append(f"no --eval data: before and after are cross-fitted on the calibration data ({FOLDS} folds)")
-    outside = len(outcome.before) - len(outcome.before) // FOLDS
-    if outside > FITTED and (outcome.scores or comparison.how == "cross-fitted"):
-        notes.append(
-            f"fits that are cross-validated see {FITTED:,} samples, at random; the final one sees all "
-            f"{len(outcome.before):,}"
-        )
+    notes += _notes_on_many(outcome, cross_fitted=comparison.how == "cross-fitted")
     # with the gate a worse result is an error, and needs no note
     if not job.gates.fail_if_worse:
         notes += _worse_notes(comparison, standing)
     if job.dry_run:
         notes.append(_dry_run_note(changes))
     return notes
+
+
+def _notes_on_many(outcome: Outcome, *, cross_fitted: bool) -> list[str]:
+    """Say what does not see all of very many samples."""
+    samples = len(outcome.before)
+    what = []
+    if len(outcome.candidates[0].scores) < samples and len(outcome.candidates) > 1:
+        what.append("the search")
+    if samples > SEEN and (outcome.scores or cross_fitted):
+        what.append("fits that are cross-validated")
+    if not what:
+        return []
+    verb = "sees" if what == ["the search"] else "see"
+    return [
+        f"{' and '.join(what)} {verb} {SEEN:,} samples at most, at random; all {samples:,} are scored, and seen by the "
+        "final fit"
+    ]
 
 
 def _input_notes(task: Task, outcome: Outcome, labels: Sequence[str], drift: float | None) -> list[str]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from tna_onnx.calibration.anchor import AnchoredStrategy
 from tna_onnx.calibration.comparing import compare_heads
+from tna_onnx.calibration.crossfit import seen
 from tna_onnx.calibration.details import collect_details
 from tna_onnx.calibration.final import FinalFile, with_digest
 from tna_onnx.calibration.job import Job
@@ -21,7 +22,7 @@ from tna_onnx.calibration.outcome import Outcome
 from tna_onnx.calibration.provenance import provenance_entries
 from tna_onnx.calibration.reporting import Finished, report_of
 from tna_onnx.calibration.spread import spread_over
-from tna_onnx.calibration.strategy import Strategy
+from tna_onnx.calibration.strategy import Part, Strategy
 from tna_onnx.calibration.task import Task
 from tna_onnx.calibration.writing import Writing
 from tna_onnx.calibration.written import check_written, checked_samples
@@ -142,6 +143,7 @@ def _strategy(job: Job, task: Task, choices: Sequence[str]) -> Strategy | Anchor
         options["space"] = FeatureSpace.of_training(task.logits(task.weight, on=task.training).reduce(features=True))
     # logits that were computed before leave nothing to tilt
     features = isinstance(task.calibration.samples.readout, Head)
+    anchored = settings.anchor == "refit"
     strategy = Strategy(
         logits_of=task.logits,
         weight=task.weight if features else None,
@@ -151,10 +153,23 @@ def _strategy(job: Job, task: Task, choices: Sequence[str]) -> Strategy | Anchor
         allowed=tuple(choices),
         options=options,
         keep_predictions=settings.predictions == "keep",
+        # an anchored strategy has parts of its own
+        part=None if anchored else _part_seen(task, settings.seed),
     )
-    if settings.anchor == "refit":
+    if anchored:
         return AnchoredStrategy(task, strategy)
     return strategy
+
+
+def _part_seen(task: Task, seed: int) -> Part | None:
+    """Return what searches and fits of folds see of very many samples; None for all of them."""
+    table = task.calibration.table
+    rows = seen(len(table), seed, table.clusters)
+    # behind other nodes than a linear head, samples stay in the batches in which they were collected
+    linear = isinstance(task.calibration.samples.readout, Head) and task.probed.tail is None
+    if len(rows) == len(table) or not linear:
+        return None
+    return Part(rows, task.part(rows).logits)
 
 
 def _search(task: Task, strategy: Strategy | AnchoredStrategy, progress: Progress) -> Outcome:

@@ -31,13 +31,45 @@ from tna_onnx.search.scored import Scored
 from tna_onnx.search.settings import SearchSettings
 from tna_onnx.search.sparse import search_sparse
 
-__all__ = ["Strategy"]
+__all__ = ["Part", "Strategy"]
 
 # On top of a tilted weight where everything is to be chosen: the paper's, but for those that redo what a refit does.
 _ON_TILTED = ("none", "ts", "ets", "label-ts")
 
 Mask = NDArray[np.bool_]
 _Weight = NDArray[Any] | TurnedWeight | None
+_LogitsOf = Callable[[Any], Logits]
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Some of the calibration data.
+
+    Attributes:
+        rows: which of all samples these are, in this order.
+        logits_of: their logits under a weight.
+    """
+
+    rows: NDArray[np.intp]
+    logits_of: _LogitsOf
+
+
+@dataclass(frozen=True, eq=False)
+class _UnderOneWeight:
+    """Logits of all samples, which are scored, and of those that searches and fits of folds see: often the same."""
+
+    whole: Logits
+    seen: Logits
+
+    def scored(self, fits: Iterable[Fit]) -> Iterator[Fit]:
+        """Yield fits to those seen with the logits of all samples."""
+        for method, _, fitted in fits:
+            yield method, self.whole, fitted
+
+    def forget(self) -> None:
+        """Give the memory of both back."""
+        self.whole.forget()
+        self.seen.forget()
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,9 +85,10 @@ class Strategy:
         allowed: maps that `auto` may take; those for any number of classes, if not said.
         options: of the maps' fits, by name; each map takes those that it declares.
         keep_predictions: whether `auto` leaves out what can change a prediction.
+        part: what searches and fits of folds see of very many samples (`crossfit.seen`); None for all of them.
     """
 
-    logits_of: Callable[[Any], Logits]
+    logits_of: _LogitsOf
     weight: NDArray[Any] | None
     search: str
     map: str
@@ -63,6 +96,7 @@ class Strategy:
     allowed: tuple[str, ...] = ("none", *maps_of(3))
     options: Mapping[str, Any] = field(default_factory=dict)
     keep_predictions: bool = False
+    part: Part | None = None
 
     def run(self, progress: Progress) -> Outcome:
         """Search and fit on all calibration data.
@@ -91,7 +125,8 @@ class Strategy:
             DataError: the map cannot be fitted.
         """
         # one set of scores: every candidate and the report are held against these
-        candidates: tuple[Candidate, ...] = (Candidate(0.0, 1, 0.0, before),)
+        original = before if self.part is None else self._seen.scores()
+        candidates: tuple[Candidate, ...] = (Candidate(0.0, 1, 0.0, original),)
         # what may not change a prediction is not tilted: there is nothing to search then
         if any(method.tilted for method in self._methods):
             candidates = self._search(None, functools.partial(progress, "search"))
@@ -105,8 +140,9 @@ class Strategy:
         if weight is not self.weight:
             self._original.forget()
             logits = self.logits_of(weight)
-        # only the pairs of a complete search were fitted with their weights
-        fitted = chosen.fitted or self._map_fits.chosen(method, logits)
+        # only the pairs of a complete search were fitted with their weights, on what it has seen
+        fitted = chosen.fitted if self.part is None else None
+        fitted = fitted or self._map_fits.chosen(method, logits)
         allowed = self.rule.allowed(scores, before)
         # what could not be fitted on one weight may have been fitted on another
         failed = {each: reason for each, reason in failed.items() if each not in scores}
@@ -120,12 +156,12 @@ class Strategy:
         """
         seed = self.settings.seed
         if outcome.scores:
-            self._original.forget()
+            self._both.forget()
             return nested(outcome.scores, outcome.before, self.rule, seed)
         fits = functools.partial(self._fits, progress, (outcome.method,), self._per_fold(self._fold_weights(progress)))
         clusters = outcome.before.clusters
         scores = cross_scores(len(outcome.before), seed, fits, clusters=clusters)[outcome.method]
-        self._original.forget()
+        self._both.forget()
         return scores
 
     @property
@@ -204,26 +240,39 @@ class Strategy:
     # ---- weights
 
     def _search(self, rows: Mask | None, progress: Callable[[int, int], None]) -> tuple[Candidate, ...]:
-        """Search on all samples, or some."""
+        """Search on all samples seen, or on some of them."""
         if self._pairs:
             return search_complete(self._scored.ensemble, functools.partial(self._pair, rows), self.settings, progress)
         return search_sparse(self._scored, self.settings, progress, rows)
 
     @functools.cached_property
     def _scored(self) -> Scored:
-        """Candidates with the scores of all samples: searches without a fold use those of the first."""
+        """Candidates with the scores of all samples seen: searches without a fold use those of the first."""
         assert self.weight is not None  # noqa: S101 - `_tilts`
         scaled = None
-        if isinstance(self._original, HeadLogits):
-            scaled = functools.partial(self._original.scaled_scores, with_bias=self.settings.tilt_bias)
+        if isinstance(self._seen, HeadLogits):
+            scaled = functools.partial(self._seen.scaled_scores, with_bias=self.settings.tilt_bias)
         ensemble = self.settings.ensemble(self.weight)
         # the logits are there: one product less
-        return Scored(ensemble, self._score_all, scaled, turned=True, original=self._original.scores())
+        return Scored(ensemble, self._score_all, scaled, turned=True, original=self._seen.scores())
 
     @functools.cached_property
     def _original(self) -> Logits:
         """Logits under the original weight; kept, up to 1 GiB, for the limit of many members and the fits."""
         return self.logits_of(self.weight)
+
+    @functools.cached_property
+    def _seen(self) -> Logits:
+        """The same of the samples that searches and fits of folds see."""
+        return self._original if self.part is None else self.part.logits_of(self.weight)
+
+    @property
+    def _both(self) -> _UnderOneWeight:
+        return _UnderOneWeight(self._original, self._seen)
+
+    def _among_seen(self, rows: Mask) -> Mask:
+        """Return a mask of all samples, (N,), for those seen."""
+        return rows if self.part is None else rows[self.part.rows]
 
     @property
     def _pairs(self) -> bool:
@@ -240,7 +289,7 @@ class Strategy:
         logits = self._original
         fold = folds(len(logits), self.settings.seed, logits.clusters)
         for k in range(FOLDS):
-            candidates = self._search(fold != k, lambda done, total: None)  # noqa: ARG005 - a fold is one step
+            candidates = self._search(self._among_seen(fold != k), lambda done, total: None)  # noqa: ARG005 - a fold is one step
             chosen = candidates[choose(candidates, self.settings)]
             if (key := (chosen.angle, chosen.ensemble_size)) not in made:
                 made[key] = self._scored_weight(chosen)
@@ -261,11 +310,14 @@ class Strategy:
         return not_multiplied(self._scored.ensemble, candidate)
 
     def _score_all(self, weights: Sequence[NDArray[Any] | TurnedWeight]) -> list[SampleScores]:
-        return score_all([self.logits_of(weight) for weight in weights])
+        return score_all([self._logits_seen(weight) for weight in weights])
+
+    def _logits_seen(self, weight: _Weight) -> Logits:
+        return (self.part or self).logits_of(weight)
 
     def _pair(self, rows: Mask | None, weight: NDArray[Any], start: Any) -> tuple[SampleScores, Any]:
         """Fit the map for a weight and score both, on the samples chosen."""
-        logits = self.logits_of(weight)
+        logits = self._logits_seen(weight)
         fitted = self._map_fits.one(self.map, logits, rows, start)
         return logits.mapped_scores(fitted, rows), fitted
 
@@ -276,21 +328,27 @@ class Strategy:
         return MapFits(self.options)
 
     def _fits(
-        self, progress: Progress, methods: Sequence[Method], logits: Sequence[Logits], k: int, train: Mask
+        self, progress: Progress, methods: Sequence[Method], logits: Sequence[_UnderOneWeight], k: int, train: Mask
     ) -> Iterator[tuple[Method, Iterator[Fit]]]:
         """Fits of each method on the samples outside of fold k, with the tilted weight for that fold."""
-        original = self._original
+        original = self._both
         tilted = logits[k]
+        rows = self._among_seen(train)
         # else the fit to all samples may be to these
         if all(self._tilts):
             original.forget()  # it has served the search
         for done, method in enumerate(methods, k * len(methods) + 1):
-            yield method, self._map_fits.path(method, tilted if method.tilted else original, train)
+            each = tilted if method.tilted else original
+            yield method, each.scored(self._map_fits.path(method, each.seen, rows))
             progress("cross-validate", done, FOLDS * len(methods))
         if tilted is not logits[min(k + 1, FOLDS - 1)] or k == FOLDS - 1:
             tilted.forget()
 
-    def _per_fold(self, weights: Sequence[_Weight]) -> list[Logits]:
+    def _per_fold(self, weights: Sequence[_Weight]) -> list[_UnderOneWeight]:
         """Return the logits under the weight for each fold; folds with one weight share them."""
-        made = {id(weight): self.logits_of(weight) for weight in weights}
+        made = {id(weight): self._under(weight) for weight in weights}
         return [made[id(weight)] for weight in weights]
+
+    def _under(self, weight: _Weight) -> _UnderOneWeight:
+        whole = self.logits_of(weight)
+        return _UnderOneWeight(whole, whole if self.part is None else self.part.logits_of(weight))

@@ -137,6 +137,10 @@ class Task:
             return self
         return replace(self, anchor=anchor.folded())
 
+    def part(self, rows: NDArray[np.intp]) -> Task:
+        """Return the same task, of a linear head, with some of the samples alone, in the order of `rows`."""
+        return replace(self, calibration=replace(self.calibration, table=self.calibration.table.part(rows)))
+
     @functools.cached_property
     def weight(self) -> NDArray[Any] | None:
         """(C, n) class vectors that a search tilts, if there is a head: the original ones, or those of the anchor."""

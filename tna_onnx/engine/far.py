@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tna_onnx.engine.chosen import chosen_rows
 from tna_onnx.engine.placement import LinearHead
 from tna_onnx.errors import DeviceError
 from tna_onnx.extraction.shared import SharedRows, shared_rows
@@ -162,7 +163,7 @@ class _OfLogits:
             _KEPT.put(self.number, start, logits, self.bytes_each)
         wanted = features if self.features else None
         if mask is not None:
-            chosen = np.flatnonzero(mask)
+            chosen = chosen_rows(mask)
             logits, labels = logits[chosen], labels[chosen]
             wanted = None if wanted is None else wanted[chosen]
         return self.of(logits, labels, wanted, *slices)

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.engine import local, sent
+from tna_onnx.engine.chosen import chosen_rows
 from tna_onnx.engine.far import KEPT_BYTES, FarTable
 from tna_onnx.engine.kept import KeptChunks
 from tna_onnx.engine.placement import Host, LinearHead, Placement
@@ -105,7 +106,7 @@ class Logits(ABC):
             stop = start + len(labels)
             if rows is None:
                 yield logits, labels, z if features else None
-            elif (kept := np.flatnonzero(rows[start:stop])).size:
+            elif (kept := chosen_rows(rows[start:stop])) is not None:
                 yield logits[kept], labels[kept], z[kept] if features else None
             start = stop
 

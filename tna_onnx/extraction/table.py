@@ -11,13 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data import Batch
-from tna_onnx.extraction.mapped import release
+from tna_onnx.extraction.mapped import allocate, release
 
 __all__ = ["FeatureTable"]
 
 # Elements of one block of logits: 16 MB of float32. Large enough for the matrix product, small enough for the sums that
 # follow to find it in the cache.
 _BLOCK = 2**22
+
+# Bytes of a part's features up to which they are in memory, and not in a temporary file.
+_IN_MEMORY = 2**27
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +57,30 @@ class FeatureTable:
     def __len__(self) -> int:
         """Return the number of samples."""
         return len(self.labels)
+
+    def part(self, rows: NDArray[np.intp]) -> FeatureTable:
+        """Return some samples, in this order, as a table: features and labels are all that a linear head needs.
+
+        Raises:
+            UsageError: there is no room for them in the folder for temporary files.
+        """
+        clusters = None if self.clusters is None else self.clusters[rows]
+        return FeatureTable(self._taken(rows), self.labels[rows], self.batch_size, clusters=clusters)
+
+    def _taken(self, rows: NDArray[np.intp]) -> NDArray[Any]:
+        features = self.features
+        shape = (len(rows), *features.shape[1:])
+        bytes_each = features[:1].nbytes
+        small = len(rows) * bytes_each <= _IN_MEMORY
+        taken = np.empty(shape, features.dtype) if small else allocate(None, shape, features.dtype)
+        step = max(1, _BLOCK // bytes_each)
+        for start in range(0, len(rows), step):
+            read = rows[start : start + step]
+            written = slice(start, start + len(read))
+            taken[written] = features[read]
+            release(features, slice(int(read.min()), int(read.max()) + 1))
+            release(taken, written)
+        return taken
 
     def chunks(self, n_classes: int) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
         """Yield (features, labels) in row blocks sized so that their logits take 16 MB; float32 or float64."""
