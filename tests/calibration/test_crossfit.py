@@ -130,6 +130,12 @@ def test_few_samples_are_all_seen() -> None:
     np.testing.assert_array_equal(np.sort(crossfit.seen(N, SEED)), np.arange(N))
 
 
+def test_all_of_few_samples_are_seen_however_unequal_their_folds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crossfit, "SEEN", 320)
+    clusters = np.r_[np.zeros(300, int), np.arange(1, 21)]
+    np.testing.assert_array_equal(np.sort(crossfit.seen(320, SEED, clusters)), np.arange(320))
+
+
 def test_of_small_folds_all_are_seen_beside_some_of_large_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crossfit, "SEEN", 50)
     # one sample has half of the predictions, and is in one fold as a whole

@@ -187,8 +187,9 @@ def test_fits_to_some_of_very_many_samples_are_said(
     assert notes(small, task, searched)[-1] == f"the search sees {ending}"
     both = notes(small, task, searched, comparison("cross-fitted"))[-1]
     assert both == f"the search and fits that are cross-validated see {ending}"
-    # the original weight alone is no search
-    assert notes(small, task, replace(alone, candidates=(few,))) == []
+    # without a map there is no fit
+    bare = notes(small, task, replace(searched, fitted=None, chosen=few), comparison("cross-fitted"))[-1]
+    assert bare == f"the search sees {n // 2:,} samples at most, at random; all {n:,} are scored"
 
 
 def test_a_dry_run_lists_what_it_would_write(small: Small, task: Task, outcome: Outcome) -> None:

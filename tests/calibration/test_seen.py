@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tests.calibration.toys import BY_NLL, SETTINGS, N, run, toy
 from tna_onnx.calibration import crossfit
 from tna_onnx.calibration.crossfit import FOLDS, folds
-from tna_onnx.calibration.strategy import Strategy
+from tna_onnx.calibration.strategy import Part, Strategy
 from tna_onnx.maps import MAPS
 
 Rows = NDArray[np.intp]
@@ -48,6 +48,32 @@ def test_a_search_finds_what_it_finds_on_the_part_alone(search: str, map_: str, 
     assert found.fitted.brief == on_all.brief
     assert few.fitted is not None
     assert found.fitted.brief != few.fitted.brief
+    # what the report shows of the chosen pair is what is written
+    assert found.chosen in found.candidates
+    if search == "complete":
+        assert found.chosen.fitted is found.fitted
+
+
+@pytest.mark.parametrize("evaluated", [False, True])
+def test_without_a_choice_nothing_is_taken_out(evaluated: bool, seen: Rows) -> None:
+    strategy = toy("none", "ts", seen=seen)
+    taken = []
+    assert strategy.part is not None
+    take = strategy.part.take
+    strategy = replace(strategy, part=Part(seen, lambda: (taken.append(1), take())[1]))
+    outcome = run(strategy)
+    # the curve's one point is the input model on all samples
+    np.testing.assert_array_equal(outcome.candidates[0].scores.nll, outcome.before.nll)
+    if not evaluated:
+        strategy.cross_fitted(outcome)
+    assert taken == ([] if evaluated else [1])
+
+
+def test_logits_of_the_part_are_given_back(seen: Rows) -> None:
+    strategy = toy("auto", "auto", seen=seen)
+    run(strategy)
+    assert strategy._seen is not strategy._original
+    assert strategy._seen._kept is None
 
 
 def test_labels_that_are_not_seen_have_no_say_in_the_search(seen: Rows) -> None:

@@ -55,7 +55,7 @@ def toy(
     bias = np.zeros(4, np.float32)
     if seen is not None:
         few = table.part(seen)
-        fields["part"] = Part(seen, lambda w: HeadLogits(few, w, bias))
+        fields["part"] = Part(seen, lambda: lambda w: HeadLogits(few, w, bias))
     return Strategy(lambda w: HeadLogits(table, w, bias), weight, search, name, settings, **fields)
 
 

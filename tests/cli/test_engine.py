@@ -105,7 +105,7 @@ def test_a_store_is_searched_by_workers(
         with caplog.at_level("INFO", "tna_onnx"):
             result = cli("calibrate", small.model, *calib, "--engine", name, "-o", output, "--overwrite", "-q")
         assert result.exit_code == 0, result.output
-        assert (f"search and fits run on {engine}" in caplog.text) == (name == engine)
+        assert (f"sums over all samples run on {engine}" in caplog.text) == (name == engine)
         files.append(output.read_bytes())
         output.unlink()
     assert files[0] == files[1]

@@ -58,6 +58,23 @@ def test_what_nobody_reads_is_not_loaded() -> None:
     assert not running()
 
 
+def test_a_run_that_has_begun_ends_when_nobody_reads_on() -> None:
+    gate, started = threading.Event(), []
+
+    def load(item: int) -> int:
+        started.append(item)
+        assert item < 1000 or gate.wait(timeout=60)
+        return item
+
+    # runs of 125 items: a quarter of what falls to a thread
+    results = read_ahead([[0], range(1000, 2000), range(2000, 3000)], load, both, workers=2)
+    next(results)
+    threading.Timer(0.05, gate.set).start()
+    results.close()
+    assert len(started) <= 1 + 2
+    assert not running()
+
+
 @pytest.mark.parametrize("workers", [1, 4])
 def test_the_first_failure_of_a_group_is_raised_in_its_turn(workers: int) -> None:
     def load(item: int) -> int:

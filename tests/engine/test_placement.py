@@ -155,10 +155,40 @@ def test_features_are_moved_once(torch: Any, problem: tuple[FeatureTable, Any, A
         HeadLogits(store, weight, bias, device).scores()
     assert puts.count((N, FEATURES)) == 1
     monkeypatch.setattr(device, "_free", lambda: store.features.nbytes)  # less than twice the features
-    device._kept = None
+    device.forget()
     for _ in range(3):
         HeadLogits(store, weight, bias, device).scores()
     assert puts.count((N, FEATURES)) == 4
+
+
+@pytest.mark.parametrize(("room", "whole_moved", "part_moved"), [(4.0, 1, 1), (2.2, 1, 2), (1.5, 3, 1)])
+def test_a_part_stays_beside_the_whole_while_there_is_room(
+    torch: Any, problem: tuple[FeatureTable, Any, Any], monkeypatch: Any, room: float, whole_moved: int, part_moved: int
+) -> None:
+    """Room for so many times the whole: for both, for both if the whole comes first, for the part alone."""
+    store, weight, bias = problem
+    part = store.part(np.arange(N // 2))
+    device, puts = OnDevice(torch, "cpu"), []
+    put = device.put
+    monkeypatch.setattr(device, "put", lambda array: (puts.append(array.shape), put(array))[1])
+
+    def free() -> float:
+        return room * store.features.nbytes - sum(table.features.nbytes for table in device._kept)
+
+    monkeypatch.setattr(device, "_free", free)
+    for _ in range(3):
+        for table in (part, store):
+            HeadLogits(table, weight, bias, device).scores()
+    assert puts.count((N, FEATURES)) == whole_moved
+    assert puts.count((N // 2, FEATURES)) == part_moved
+
+
+def test_features_of_a_table_that_is_gone_are_given_back(torch: Any, problem: tuple[FeatureTable, Any, Any]) -> None:
+    store, weight, bias = problem
+    device = OnDevice(torch, "cpu")
+    HeadLogits(store, weight, bias, device).scores()
+    HeadLogits(store.part(np.arange(100)), weight, bias, device).scores()
+    assert [*device._kept] == [store]
 
 
 def test_features_that_do_not_fit_are_not_moved_to_read_labels(
@@ -181,10 +211,10 @@ def test_float16_features_need_twice_their_bytes(torch: Any, problem: tuple[Feat
     device = OnDevice(torch, "cpu")
     device._free = lambda: 3 * halves.features.nbytes
     HeadLogits(halves, weight, bias, device).scores()
-    assert device._kept is None
+    assert not device._kept
     device._free = lambda: 4 * halves.features.nbytes
     HeadLogits(halves, weight, bias, device).scores()
-    assert device._kept is not None
+    assert len(device._kept) == 1
 
 
 @pytest.mark.parametrize("of_weight", [np.float32, np.float64])
@@ -249,9 +279,9 @@ def test_a_placement_gives_its_features_back(torch: Any, problem: tuple[FeatureT
     store, weight, bias = problem
     device = OnDevice(torch, "cpu")
     HeadLogits(store, weight, bias, device).scores()
-    assert device._kept is not None
+    assert len(device._kept) == 1
     device.forget()
-    assert device._kept is None
+    assert not device._kept
     Host().forget()
 
 

@@ -33,6 +33,14 @@ def test_a_part_has_the_rows_in_their_order(dtype: str, in_memory: int, monkeypa
     assert part.folder is None
 
 
+def test_a_part_is_in_memory_where_there_is_no_room_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "_IN_MEMORY", 0)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
+    part = FeatureTable(np.eye(N), LABELS).part(np.array([3, 1]))
+    assert type(part.features) is np.ndarray
+    np.testing.assert_array_equal(part.features, np.eye(N)[[3, 1]])
+
+
 @pytest.mark.parametrize(
     ("stored", "given"), [("float16", "float32"), ("float32", "float32"), ("float64", "float64"), ("int8", "float32")]
 )

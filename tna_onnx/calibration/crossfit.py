@@ -65,10 +65,11 @@ def seen(n: int, seed: int, clusters: NDArray[np.int64] | None = None) -> NDArra
     One fold follows the other, so that leaving one out takes no copy of the others.
     """
     fold = folds(n, seed, clusters)
+    most = n if n <= SEEN else SEEN // FOLDS
     chosen = []
     for k in range(FOLDS):
         places = np.flatnonzero(fold == k)
-        chosen.append(np.sort(np.random.default_rng((seed, k)).permutation(places)[: SEEN // FOLDS]))
+        chosen.append(np.sort(np.random.default_rng((seed, k)).permutation(places)[:most]))
     return np.concatenate(chosen)
 
 

@@ -77,6 +77,7 @@ def collect_details(
     if not task.readout.multi_label:
         over, under = worst_samples(view.shown, names, before.scores(), after_scores, after, outcome.fitted)
         angles, angle_samples = feature_angles(task, view.shown, settings.for_search, outcome)
+    averages = _averages(view, after)
     return Details(
         data=view.shown.source.describe(),
         held_out=view.held_out,
@@ -88,7 +89,8 @@ def collect_details(
         risk_after=RiskCoverage.of(compared.after.decisions()),
         steps=_steps(view, progress),
         chosen=next(k for k, c in enumerate(outcome.candidates) if c is outcome.chosen),
-        averages=_averages(view, after),
+        averages=averages,
+        untilted=_accuracy(view.task.logits(view.task.weight, on=view.shown)) if averages else 0.0,
         with_map=outcome.chosen.fitted is not None,
         classes=_classes(names, (before, None), (after, outcome.fitted), settings.bins),
         angles=angles,

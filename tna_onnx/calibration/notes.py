@@ -77,17 +77,16 @@ def _notes_on_many(outcome: Outcome, *, cross_fitted: bool) -> list[str]:
     """Say what does not see all of very many samples."""
     samples = len(outcome.before)
     what = []
-    if len(outcome.candidates[0].scores) < samples and len(outcome.candidates) > 1:
+    if len(outcome.candidates[0].scores) < samples:
         what.append("the search")
-    if samples > SEEN and (outcome.scores or cross_fitted):
+    final = outcome.fitted is not None or outcome.anchor is not None
+    if samples > SEEN and (outcome.scores or (cross_fitted and final)):
         what.append("fits that are cross-validated")
     if not what:
         return []
     verb = "sees" if what == ["the search"] else "see"
-    return [
-        f"{' and '.join(what)} {verb} {SEEN:,} samples at most, at random; all {samples:,} are scored, and seen by the "
-        "final fit"
-    ]
+    ending = ", and seen by the final fit" if final else ""
+    return [f"{' and '.join(what)} {verb} {SEEN:,} samples at most, at random; all {samples:,} are scored{ending}"]
 
 
 def _input_notes(task: Task, outcome: Outcome, labels: Sequence[str], drift: float | None) -> list[str]:

@@ -169,7 +169,8 @@ def _part_seen(task: Task, seed: int) -> Part | None:
     linear = isinstance(task.calibration.samples.readout, Head) and task.probed.tail is None
     if len(rows) == len(table) or not linear:
         return None
-    return Part(rows, task.part(rows).logits)
+    _log.info("search and fits of folds: %s of %s samples, in this process", f"{len(rows):,}", f"{len(table):,}")
+    return Part(rows, lambda: task.part(rows).logits)
 
 
 def _search(task: Task, strategy: Strategy | AnchoredStrategy, progress: Progress) -> Outcome:

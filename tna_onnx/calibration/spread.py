@@ -41,7 +41,7 @@ def spread_over(engine: str, task: Task) -> Iterator[Task]:
             yield task
             return
         with staying(engine) as workers:
-            _log.info("engine: search and fits run on %s, up to %d workers", engine, workers.count)
+            _log.info("engine: sums over all samples run on %s, up to %d workers", engine, workers.count)
             yield replace(task, workers=workers)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,8 @@ from tna_onnx.calibration.outcome import Outcome
 from tna_onnx.engine.logits import HeadLogits, Logits, score_all
 from tna_onnx.errors import DataError
 from tna_onnx.maps import maps_of
-from tna_onnx.numerics.averages import TurnedWeight
+from tna_onnx.maps.base import CalibrationMap
+from tna_onnx.numerics.averages import Ensemble, TurnedWeight
 from tna_onnx.numerics.stats import SampleScores
 from tna_onnx.progress import Progress, silent
 from tna_onnx.search.candidates import Candidate, candidate_weights, choose, not_multiplied
@@ -47,11 +48,16 @@ class Part:
 
     Attributes:
         rows: which of all samples these are, in this order.
-        logits_of: their logits under a weight.
+        take: takes them out, and gives their logits under a weight; called where they are needed.
     """
 
     rows: NDArray[np.intp]
-    logits_of: _LogitsOf
+    take: Callable[[], _LogitsOf]
+
+    @functools.cached_property
+    def logits_of(self) -> _LogitsOf:
+        """Logits under a weight."""
+        return self.take()
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,8 +131,7 @@ class Strategy:
             DataError: the map cannot be fitted.
         """
         # one set of scores: every candidate and the report are held against these
-        original = before if self.part is None else self._seen.scores()
-        candidates: tuple[Candidate, ...] = (Candidate(0.0, 1, 0.0, original),)
+        candidates: tuple[Candidate, ...] = (Candidate(0.0, 1, 0.0, before),)
         # what may not change a prediction is not tilted: there is nothing to search then
         if any(method.tilted for method in self._methods):
             candidates = self._search(None, functools.partial(progress, "search"))
@@ -143,6 +148,9 @@ class Strategy:
         # only the pairs of a complete search were fitted with their weights, on what it has seen
         fitted = chosen.fitted if self.part is None else None
         fitted = fitted or self._map_fits.chosen(method, logits)
+        if self.part is not None and (scores or len(candidates) > 1):
+            self._seen.forget()  # the final fit has seen all
+            candidates, chosen = _with_final(candidates, chosen, fitted if chosen.fitted else None)
         allowed = self.rule.allowed(scores, before)
         # what could not be fitted on one weight may have been fitted on another
         failed = {each: reason for each, reason in failed.items() if each not in scores}
@@ -242,19 +250,23 @@ class Strategy:
     def _search(self, rows: Mask | None, progress: Callable[[int, int], None]) -> tuple[Candidate, ...]:
         """Search on all samples seen, or on some of them."""
         if self._pairs:
-            return search_complete(self._scored.ensemble, functools.partial(self._pair, rows), self.settings, progress)
+            return search_complete(self._ensemble, functools.partial(self._pair, rows), self.settings, progress)
         return search_sparse(self._scored, self.settings, progress, rows)
+
+    @functools.cached_property
+    def _ensemble(self) -> Ensemble:
+        """Members of the tilted weights."""
+        assert self.weight is not None  # noqa: S101 - `_tilts`
+        return self.settings.ensemble(self.weight)
 
     @functools.cached_property
     def _scored(self) -> Scored:
         """Candidates with the scores of all samples seen: searches without a fold use those of the first."""
-        assert self.weight is not None  # noqa: S101 - `_tilts`
         scaled = None
         if isinstance(self._seen, HeadLogits):
             scaled = functools.partial(self._seen.scaled_scores, with_bias=self.settings.tilt_bias)
-        ensemble = self.settings.ensemble(self.weight)
         # the logits are there: one product less
-        return Scored(ensemble, self._score_all, scaled, turned=True, original=self._seen.scores())
+        return Scored(self._ensemble, self._score_all, scaled, turned=True, original=self._seen.scores())
 
     @functools.cached_property
     def _original(self) -> Logits:
@@ -300,14 +312,14 @@ class Strategy:
     def _weight_of(self, candidate: Candidate) -> NDArray[Any] | None:
         if self.weight is None:
             return None
-        ((_, weight),) = candidate_weights(self._scored.ensemble, [candidate])
+        ((_, weight),) = candidate_weights(self._ensemble, [candidate])
         return weight
 
     def _scored_weight(self, candidate: Candidate) -> _Weight:
         """Return the weight of a candidate as its search scored it: five of them are there at once."""
         if self.weight is None:
             return None
-        return not_multiplied(self._scored.ensemble, candidate)
+        return not_multiplied(self._ensemble, candidate)
 
     def _score_all(self, weights: Sequence[NDArray[Any] | TurnedWeight]) -> list[SampleScores]:
         return score_all([self._logits_seen(weight) for weight in weights])
@@ -352,3 +364,11 @@ class Strategy:
     def _under(self, weight: _Weight) -> _UnderOneWeight:
         whole = self.logits_of(weight)
         return _UnderOneWeight(whole, whole if self.part is None else self.part.logits_of(weight))
+
+
+def _with_final(
+    candidates: Sequence[Candidate], chosen: Candidate, fitted: CalibrationMap | None
+) -> tuple[tuple[Candidate, ...], Candidate]:
+    """Return the candidates and the chosen one with a map in place of that of its search."""
+    final = replace(chosen, fitted=fitted)
+    return tuple(final if each is chosen else each for each in candidates), final

@@ -8,6 +8,7 @@ neighbours at a time, of which there are some for each thread: handing over a sm
 from __future__ import annotations
 
 import os
+import threading
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
@@ -39,12 +40,13 @@ def read_ahead(
     generator is closed, items that no thread has begun are dropped, and the threads end.
     """
     pending: deque[tuple[list[Future[list[P]]], Future[B]]] = deque()
+    closed = threading.Event()
     with ThreadPoolExecutor(workers, thread_name_prefix="tna-onnx-read") as pool:
         try:
             for group in groups:
                 size = max(1, len(group) // (_RUNS * workers))
                 runs = (group[start : start + size] for start in range(0, len(group), size))
-                loads = [pool.submit(_each, load, run) for run in runs]
+                loads = [pool.submit(_each, load, run, closed) for run in runs]
                 # The pool starts tasks in the order of submission: when this one waits for the loads of its group,
                 # other threads have begun all of them.
                 joined = pool.submit(_gather, join, group, loads)
@@ -56,14 +58,20 @@ def read_ahead(
             while pending:
                 yield _take(pending)
         finally:
+            closed.set()
             for loads, joined in pending:  # the reader stopped, or an item failed: do not read what nobody will see
                 joined.cancel()
                 for future in loads:
                     future.cancel()
 
 
-def _each(load: Callable[[T], P], run: Sequence[T]) -> list[P]:
-    return [load(item) for item in run]
+def _each(load: Callable[[T], P], run: Sequence[T], closed: threading.Event) -> list[P]:
+    loaded = []
+    for item in run:
+        if closed.is_set():  # nobody will see these
+            break
+        loaded.append(load(item))
+    return loaded
 
 
 def _gather(join: Callable[[Sequence[T], list[P]], B], group: Sequence[T], loads: list[Future[list[P]]]) -> B:

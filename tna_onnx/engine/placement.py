@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +52,9 @@ class Host:
 class OnDevice:
     """Arrays of torch on a device; the features of a store are moved there once, if half of what is free holds them.
 
+    Several stores stay there beside one another while there is room: a part of the samples serves the fits of folds,
+    and all of them are scored in between.
+
     Args:
         torch: the module.
         device: as torch names it.
@@ -61,7 +65,9 @@ class OnDevice:
         self._torch = torch
         self._memory = memory
         self._device = torch.device(device)
-        self._kept: tuple[FeatureTable, int, list[tuple[Any, NDArray[np.int64]]]] | None = None
+        self._kept: WeakKeyDictionary[FeatureTable, tuple[int, list[tuple[Any, NDArray[np.int64]]]]] = (
+            WeakKeyDictionary()
+        )
         self.name = f"torch {torch.__version__} on {device}"
 
     def put(self, array: NDArray[Any]) -> Any:
@@ -71,16 +77,29 @@ class OnDevice:
 
     def chunks(self, store: FeatureTable, n_classes: int) -> Iterator[tuple[Any, NDArray[np.int64]]]:
         """Yield (features, labels) in row blocks, features on the device."""
-        if self._kept is not None and self._kept[0] is store and self._kept[1] == n_classes:
-            yield from self._kept[2]
+        kept_for, kept = self._kept.get(store, (0, []))
+        if kept_for == n_classes:
+            yield from kept
             return
+        # blocks of another size go before the new ones come
+        self._kept.pop(store, None)
+        kept = []
         blocks = ((self.put(features), labels) for features, labels in store.chunks(n_classes))
-        # the other half is for logits and what is computed from them
-        if _bytes_there(store) > self._free() // 2:
+        if not self._has_room(_bytes_there(store)):
             yield from blocks
             return
-        self._kept = (store, n_classes, list(blocks))
-        yield from self._kept[2]
+        self._kept[store] = (n_classes, list(blocks))
+        yield from self._kept[store][1]
+
+    def _has_room(self, size: int) -> bool:
+        """Whether so many bytes may be kept; other stores make room if that is enough."""
+        # the other half is for logits and what is computed from them
+        if size <= self._free() // 2:
+            return True
+        if size > (self._free() + sum(map(_bytes_there, self._kept))) // 2:
+            return False
+        self.forget()
+        return size <= self._free() // 2
 
     def _free(self) -> int:
         """Free bytes on the device; no bound where the device is the host."""
@@ -93,7 +112,7 @@ class OnDevice:
 
     def forget(self) -> None:
         """Give the memory of features back, to a session of ONNX Runtime too."""
-        self._kept = None
+        self._kept.clear()
         if self._device.type == "cuda":
             self._torch.cuda.empty_cache()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data import Batch
+from tna_onnx.errors import UsageError
 from tna_onnx.extraction.mapped import allocate, release
 
 __all__ = ["FeatureTable"]
@@ -59,11 +61,7 @@ class FeatureTable:
         return len(self.labels)
 
     def part(self, rows: NDArray[np.intp]) -> FeatureTable:
-        """Return some samples, in this order, as a table: features and labels are all that a linear head needs.
-
-        Raises:
-            UsageError: there is no room for them in the folder for temporary files.
-        """
+        """Return some samples, in this order, as a table: features and labels are all that a linear head needs."""
         clusters = None if self.clusters is None else self.clusters[rows]
         return FeatureTable(self._taken(rows), self.labels[rows], self.batch_size, clusters=clusters)
 
@@ -71,8 +69,13 @@ class FeatureTable:
         features = self.features
         shape = (len(rows), *features.shape[1:])
         bytes_each = features[:1].nbytes
-        small = len(rows) * bytes_each <= _IN_MEMORY
-        taken = np.empty(shape, features.dtype) if small else allocate(None, shape, features.dtype)
+        taken: NDArray[Any] | None = None
+        if len(rows) * bytes_each > _IN_MEMORY:
+            # no room in the folder for such files: in memory then
+            with contextlib.suppress(UsageError):
+                taken = allocate(None, shape, features.dtype)
+        if taken is None:
+            taken = np.empty(shape, features.dtype)
         step = max(1, _BLOCK // bytes_each)
         for start in range(0, len(rows), step):
             read = rows[start : start + step]

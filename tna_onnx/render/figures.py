@@ -197,7 +197,7 @@ def _members(figure: Any, details: Details) -> None:
     members = [average.members for average in details.averages]
     accuracy = [100 * average.accuracy for average in details.averages]
     axes.plot(members, accuracy, marker="o", label=f"at {details.steps[details.chosen].angle:g}°", **_AFTER)
-    axes.axhline(100 * details.steps[0].shown.accuracy, label="not tilted", **_BEFORE)
+    axes.axhline(100 * details.untilted, label="not tilted", **_BEFORE)
     axes.set_xscale("log", base=2)  # members double from point to point
     axes.set_xticks(members, [str(m) for m in members])
     axes.minorticks_off()

@@ -227,6 +227,7 @@ class Details:
         chosen: index of the chosen one, from 0.
         averages: fewer and fewer members at the chosen angle, down to one, fewest first, on the shown data; empty
             without a tilted weight and in the limit of many.
+        untilted: accuracy of the weight before any tilt on the same data, a fraction; 0 beside no averages.
         with_map: whether candidates were scored after a map of their own (complete search).
         classes: diagrams of each class, on the shown data.
         angles: angles of features and class vectors under the original weight, one tilted weight and their average, on
@@ -249,6 +250,7 @@ class Details:
     steps: tuple[Step, ...]
     chosen: int
     averages: tuple[Averaged, ...]
+    untilted: float
     with_map: bool
     classes: tuple[ClassBins, ...]
     angles: tuple[Angles, ...]

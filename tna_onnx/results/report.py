@@ -93,7 +93,7 @@ class MethodScores:
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """One candidate of the search, scored on the calibration data.
+    """One candidate of the search, scored on the calibration data: of very many samples, on those that it sees.
 
     Attributes:
         angle: target of the mean rotation of the class vectors (mRC), degrees; 0 is the weight before any tilt.

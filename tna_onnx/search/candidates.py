@@ -42,7 +42,7 @@ class Candidate:
         reached: mean mRC of the members in degrees, past the target by a part of n_t rotations.
         ensemble_size: members averaged.
         rotations: mean number of rotations n_r of a member.
-        scores: of all calibration samples; in a complete search after the map.
+        scores: of all samples that the search sees; in a complete search after the map.
         fitted: the map fitted for this weight, in a complete search.
         weight: (C, n), while no other candidate is better; else None, and `candidate_weight` makes it again.
     """

@@ -179,7 +179,7 @@ def _members_chart(report: Report, details: Details) -> Figure | None:
     points = tuple((math.log2(average.members), 100 * average.accuracy) for average in details.averages)
     # From the last, which was chosen, every second or third one if there are too many.
     labelled = details.averages[:: -(1 + len(details.averages) // _MAX_LABELS)]
-    original = 100 * details.steps[0].shown.accuracy
+    original = 100 * details.untilted
     values = [y for _, y in points] + [original]
     room = 0.1 * (max(values) - min(values)) + 0.5
     chart = line_chart(
