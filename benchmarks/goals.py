@@ -17,20 +17,19 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from common import arguments, markdown, timed
-from fits import temperature_fits
-from large_head import write_large_head
-from problems import bare_products, make, sparse_search
+from problems import bare_products, make, sparse_search, write_large_head
 
-from tna_onnx.calibration.strategy import Strategy
-from tna_onnx.engine.logits import HeadLogits, score_all
+from tna_onnx.engine.logits import HeadLogits, score_all, sum_chunks
 from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.maps import MAPS
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.isotonic import isotonic_log_odds
 from tna_onnx.numerics.threads import one_thread
+from tna_onnx.pipeline.strategy import Strategy
 from tna_onnx.runtime import allowed_cores
 from tna_onnx.search.candidates import choose
 from tna_onnx.search.settings import SearchSettings
@@ -38,6 +37,7 @@ from tna_onnx.search.settings import SearchSettings
 HERE = Path(__file__).parent
 DIGITS = HERE.parent / "models/digits"
 TEMPERATURE = 1.5  # of the problems whose temperature is set: they are overconfident by it
+CHUNK = 2**21  # logits in a chunk, as in a search with 2048 features
 
 Row = tuple[str, str, list[float], str]
 """Case, goal, what was measured in each turn, and words on it."""
@@ -129,23 +129,40 @@ def scoring(
     yield f"scores and limit curve at {len(angles)} angles, over the products", "0.15", together, words
 
 
+def reduce_of(logits: np.ndarray, labels: np.ndarray) -> Callable[..., Any]:
+    """Reduce over chunks as the search makes them."""
+    rows = max(1, CHUNK // logits.shape[1])
+    cuts = [*range(0, len(labels), rows), len(labels)]
+
+    def run(of: Callable[..., Any], *aligned: np.ndarray) -> Any:
+        return sum_chunks(
+            of, [(logits[a:b], labels[a:b], None, *(x[a:b] for x in aligned)) for a, b in itertools.pairwise(cuts)]
+        )
+
+    return run
+
+
 def fits(turns: int) -> Iterator[Row]:
-    """Temperature and isotonic fits: how many times as long the library takes."""
+    """Temperature and isotonic fits: how many times as long scikit-learn takes."""
+    from sklearn.calibration import _TemperatureScaling  # noqa: PLC0415 - optional
+
     rng = np.random.default_rng(0)
     for (samples, classes), goal in zip([(12_500, 1000), (5000, 10), (100_000, 100)], ("12", "3", "8"), strict=True):
         honest = 2 * rng.standard_normal((samples, classes))
         labels = (honest + rng.gumbel(size=honest.shape)).argmax(axis=1)
         logits = (2.5 * honest).astype(np.float32)
-        others = temperature_fits(logits, labels)
+        double = logits.astype(np.float64)
+        ours = functools.partial(Temperature.fit, reduce_of(logits, labels))
+        theirs = functools.partial(_TemperatureScaling().fit, double, labels)
         repeats = turns * 5 if samples == 5000 else turns
-        measured = [1 / ratio for ratio in ratios(others["tna-onnx"], others["scikit-learn, float64"], repeats)]
+        measured = [1 / ratio for ratio in ratios(ours, theirs, repeats)]
         yield f"scikit-learn's temperature over ours, {samples:,} x {classes:,}", f"at least {goal}", measured, ""
     yield isotonic(turns)
 
 
 def isotonic(turns: int) -> Row:
     """A loop of scikit-learn's over ours."""
-    from sklearn.isotonic import IsotonicRegression  # noqa: PLC0415 - optional, as in fits.py
+    from sklearn.isotonic import IsotonicRegression  # noqa: PLC0415 - optional
 
     table, weight, bias = make(12_500, 2048, 1000, 0.125, 0.15)
     logits = table.features @ weight.T + bias

@@ -1,9 +1,9 @@
 """What is written for CUDA, checked and timed on a machine that has it; one JSON file, whatever fails.
 
 - session: the demo model on CUDA, its outputs against those of the CPU, and which nodes run elsewhere;
-- tf32: how far ONNX Runtime's default (TF32 on, as deployed) moves outputs, and `--tf32 off`;
+- tf32: how far ONNX Runtime's default (TF32 on, as deployed) moves outputs, and `--device cuda,tf32=off`;
 - spread: how far outputs of a sample move with the batch that it is in;
-- limits: free memory of the device around a session, with `--gpu-memory` and without;
+- limits: free memory of the device around a session, with `--device cuda,memory=GIB` and without;
 - bfloat16, float16: heads of these types, collected on CUDA;
 - calibrate: the demo from end to end, on CUDA and on the CPU: angle, members, held-out figures, files;
 - memory: features that do not fit, and a torch that is out of memory: the same result, with a note;
@@ -37,13 +37,12 @@ from onnx import TensorProto, helper, numpy_helper
 from problems import make
 
 import tna_onnx
-from tna_onnx.calibration import opening
-from tna_onnx.calibration.outcome import Outcome
-from tna_onnx.calibration.strategy import Strategy
 from tna_onnx.engine.logits import HeadLogits
 from tna_onnx.engine.placement import Host, OnDevice, Placement
 from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.numerics.averages import TurnedWeight
+from tna_onnx.pipeline import opening
+from tna_onnx.pipeline.strategy import Outcome, Strategy
 from tna_onnx.runtime import Device, Session, free_device_memory, open_session, parse_device
 from tna_onnx.search.settings import SearchSettings
 

@@ -20,12 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from common import arguments
-from harm_ours import LIMITS
-from harm_page import document
+from harm_methods import LIMITS, installed, versions_of
+from harm_page import cells_of, document
 from harm_pairs import PAIRS, QUICK
-from harm_peers import installed, versions_of
 from harm_runs import Run, load, run_all
-from harm_summary import cells_of
 
 _QUICK_SPLITS = 2
 

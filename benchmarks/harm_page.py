@@ -1,22 +1,149 @@
-"""The page of the harm benchmark, from its cells."""
+"""The page of the harm benchmark: a cell for each pair and method, then means and rates over all pairs.
+
+A pair counts once in a mean, with the mean of its splits; intervals of means come from drawing pairs with replacement.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from common import markdown
-from harm_ours import DEFAULT, METHODS
-from harm_pairs import GROUPS, Pair
-from harm_peers import PEERS
-from harm_runs import INPUT
-from harm_summary import UNGATED, Cells, mean_interval, rate, share_of_best_peer, values
+from harm_methods import DEFAULT, METHODS, PEERS
+from harm_pairs import Pair
+from harm_runs import INPUT, METRICS, Run, exact_interval
+from numpy.typing import NDArray
 
-__all__ = ["document"]
+__all__ = ["UNGATED", "Cell", "Cells", "cells_of", "document", "mean_interval", "rate", "share_of_best_peer", "values"]
 
-_OURS = (DEFAULT, UNGATED, *(name for name in METHODS if name != DEFAULT))
-_METHODS = (*_OURS, *PEERS)
+UNGATED = f"{DEFAULT}, gates ignored"
+"""The default's result where it was refused too; else such a run counts as the input, which the user is left with."""
+
+# All times are relative to this method on the same split.
+_UNIT_OF_TIME = "ts"
+
+_RESAMPLES = 2_000
+
+Cell = dict[str, Any]
+"""Means and counts over the splits of one method on one pair."""
+
+Cells = dict[tuple[str, str], Cell]
+"""By (pair, method)."""
+
+
+def cells_of(runs: Iterable[Run]) -> Cells:
+    """Reduce runs to cells; methods that did not run on a pair have a cell with `runs` 0 and the reasons."""
+    groups: dict[tuple[str, str], list[Run]] = defaultdict(list)
+    every = list(runs)
+    given = {(run["pair"], run["split"]): run for run in every if run["method"] == INPUT}
+    for run in every:
+        if run["method"] == DEFAULT:
+            groups[run["pair"], UNGATED].append(run)
+            groups[run["pair"], DEFAULT].append(_as_left(run, given[run["pair"], run["split"]]))
+        else:
+            groups[run["pair"], run["method"]].append(run)
+    unit = {
+        (run["pair"], run["split"]): run["seconds"]
+        for run in every
+        if run["method"] == _UNIT_OF_TIME and "left_out" not in run
+    }
+    return {key: _cell(own, unit) for key, own in groups.items()}
+
+
+def _as_left(run: Run, given: Run) -> Run:
+    """Return the input's scores where no file would have been written, by a gate or by an error."""
+    if "left_out" in run:
+        nothing = {"verdict": 0, "unchanged": False, "refused": True, "chosen": "error", "bias": {}}
+        return given | nothing | {"seconds": run["seconds"]}
+    if run["refused"]:
+        return run | {key: value for key, value in given.items() if key not in ("method", "seconds")}
+    return run
+
+
+def _cell(runs: Sequence[Run], unit: dict[tuple[str, int], float]) -> Cell:
+    made = [run for run in runs if "left_out" not in run]
+    cell: Cell = {
+        "runs": len(made),
+        "splits": len(runs),
+        "left_out": sorted({run["left_out"] for run in runs if "left_out" in run}),
+    }
+    if not made:
+        return cell
+    for name in (*METRICS, *(f"d_{name}" for name in METRICS)):
+        cell[name] = float(np.mean([run[name] for run in made]))
+    for name in ("nll", "accuracy"):
+        cell[f"{name}_worse"] = sum(run[f"{name}_change"] > 0 for run in made)
+    cell["worse"] = sum(max(run["nll_change"], run["accuracy_change"]) > 0 for run in made)
+    ratios = [run["seconds"] / unit[key] for run in made if (key := (run["pair"], run["split"])) in unit]
+    cell["time"] = float(np.median(ratios)) if ratios else None
+    if "verdict" in made[0]:
+        cell["improved"] = sum(run["verdict"] > 0 and not run["refused"] for run in made)
+        cell["refused"] = sum(run["refused"] for run in made)
+        cell["unchanged"] = sum(run["unchanged"] for run in made)
+        cell["bias"] = {name: _mean(run["bias"].get(name) for run in made) for name in ("ece", "accuracy", "nll")}
+        cell["chosen"] = sorted({run["chosen"].partition(",")[0] for run in made})
+    return cell
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    there = [value for value in values if value is not None]
+    return float(np.mean(there)) if there else None
+
+
+def mean_interval(figures: Sequence[float] | NDArray[np.float64]) -> tuple[float, float, float]:
+    """Return the mean over pairs and its 95 % interval from drawing pairs with replacement."""
+    array = np.asarray(figures, np.float64)
+    # the same draws for every method: their differences are paired
+    rows = np.random.default_rng(0).integers(0, len(array), (_RESAMPLES, len(array)))
+    low, high = np.quantile(array[rows].mean(1), [0.025, 0.975])
+    return float(array.mean()), float(low), float(high)
+
+
+def values(cells: Cells, pairs: Iterable[str], method: str, key: str) -> list[float]:
+    """Return a figure of a method on all pairs on which it ran."""
+    found = (cells.get((pair, method), {"runs": 0}) for pair in pairs)
+    return [cell[key] for cell in found if cell["runs"] and cell[key] is not None]
+
+
+def rate(cells: Cells, pairs: Iterable[str], method: str, key: str) -> tuple[int, int, float, float]:
+    """Return how many runs of a method have a property, of how many, and the exact 95 % interval of the share."""
+    pairs = list(pairs)
+    hits, runs = (int(sum(values(cells, pairs, method, name))) for name in (key, "runs"))
+    return hits, runs, *exact_interval(hits, runs)
+
+
+def share_of_best_peer(cells: Cells, pairs: Sequence[str]) -> dict[str, Any]:
+    """Compare the default's mean log-loss gain with the best single peer's, and with the best of our maps on each pair.
+
+    Only peers that ran on every pair take part.
+    """
+    gains = {name: -_array(cells, pairs, name) for name in (DEFAULT, *PEERS) if _everywhere(cells, pairs, name)}
+    own = gains.pop(DEFAULT)
+    single = [INPUT, *(name for name in METHODS if name != DEFAULT)]
+    oracle = np.array([max(_gain(cells[pair, name]) for name in single if (pair, name) in cells) for pair in pairs])
+    result: dict[str, Any] = {"gain": own.mean(), "oracle": oracle.mean(), "to_oracle": mean_interval(own - oracle)}
+    if gains:
+        best = max(gains, key=lambda name: float(gains[name].mean()))
+        result |= {"peer": best, "peer_gain": gains[best].mean(), "to_peer": mean_interval(own - gains[best])}
+    return result
+
+
+def _gain(cell: Cell) -> float:
+    # a split on which a map cannot be fitted is left as it is
+    return float(-cell["d_nll"] * cell["runs"] / cell["splits"]) if cell["runs"] else 0.0
+
+
+def _everywhere(cells: Cells, pairs: Sequence[str], method: str) -> bool:
+    return len(values(cells, pairs, method, "d_nll")) == len(pairs)
+
+
+def _array(cells: Cells, pairs: Sequence[str], method: str) -> NDArray[np.float64]:
+    return np.array(values(cells, pairs, method, "d_nll"))
+
+
+_METHODS = (DEFAULT, UNGATED, *(name for name in METHODS if name != DEFAULT), *PEERS)
 
 # metric -> title, factor to the unit, decimals, sign that makes it a gain
 _GAINS = {
@@ -26,96 +153,86 @@ _GAINS = {
     "accuracy": ("Accuracy, points", 100, 2, 1),
 }
 
-
-# Intervals are shown for groups of as many pairs.
+# Intervals are shown for groups of at least this many pairs.
 _FEWEST = 3
 
 
 def document(head: dict[str, Any], cells: Cells, pairs: Sequence[Pair]) -> str:
-    """Write the page."""
-    members = {group: [pair.name for pair in pairs if group in pair.groups] for group in GROUPS}
-    members = {group: names for group, names in members.items() if names}
+    """Write the page: the setting, a summary, and one table over the pairs with something to gain."""
+    with_gain = [pair.name for pair in pairs if "all" in pair.groups]
+    calibrated = [pair.name for pair in pairs if "calibrated" in pair.groups]
+    every = [pair.name for pair in pairs]
     sections = [
-        "# Harm: what recalibration does to models that it was not made for",
+        "# Harm: how often recalibration makes a model worse",
         "Generated by `benchmarks/harm.py`; do not edit.",
         *_setting(head, len(pairs)),
         "## In short",
-        "\n".join(f"- {line}" for line in _short(cells, members)),
+        "\n".join(f"- {line}" for line in _short(cells, with_gain, calibrated, every)),
         "## Gains and harm",
-        "A gain is positive where the result is better; accuracy is after minus before. In brackets are 95 % intervals "
-        "of the mean over pairs, from drawing pairs with replacement. *Worse* is the share of runs whose test log loss "
-        "or accuracy is significantly worse than the input's (paired z-test, one-sided 2.5 %), with the exact 95 % "
-        "interval of a share; splits of a pair share its samples, so that interval is rather too short. *Time* is the "
-        "median over pairs of the CPU time to fit and to apply, `ts` being 1. A method without a run has no row.",
-    ]
-    for group, names in members.items():
-        sections += [f"### {group.capitalize()}", _gain_table(cells, names)]
-    sections += [
-        "## Against the best single peer, and against the best map of each pair",
-        "Mean log-loss gains in 0.001 nats. The peer is the one with the largest mean gain in the group among those "
-        "that ran on all of its pairs. The oracle takes for each pair whichever of our single methods, or the input, "
-        "has the best mean on the test data; nobody can choose that well.",
-        _peer_table(cells, members),
-        "## Models that are calibrated already",
-        "Labels were drawn from the model's own probabilities: there is nothing to gain. *Improved* counts runs whose "
-        "own cross-fitted verdict says so and whose file would be written; *refused* those that a gate stops; "
-        "*unchanged* those in which nothing was chosen or fitted.",
-        _calibrated_table(cells, members.get("calibrated", [])),
-        "## Whether the estimate is honest",
-        "Cross-fitted estimate minus test, after recalibration, over all pairs: mean and 95 % interval. The ECE of the "
-        "test data is the mean over parts as large as the calibration set, as an ECE depends on the number of samples; "
-        "pairs with fewer test samples are left out of it. Of accuracy and NLL the changes are compared: the input's "
-        "own figures differ between the two sets by chance only.",
-        _bias_table(cells, [pair.name for pair in pairs]),
-        "## Pairs",
-        "The last word of a name is the number of calibration samples. Metrics of the input are means over splits, "
-        "gains are in 0.001 nats, and the best peer is that of the pair.",
-        _pair_table(cells, pairs),
-        *_left_out(cells, head),
+        "Pairs with something to gain; those with drawn labels are left out. A gain is positive where the result is "
+        "better; the accuracy column is after minus before. Brackets hold 95 % intervals of the mean over pairs "
+        "(bootstrap over pairs). *Worse* is the share of runs whose test log loss or accuracy is significantly worse "
+        "than the input's (paired z-test, one-sided 2.5 %), with the exact 95 % interval of a share. The splits of a "
+        "pair share samples, so that interval is somewhat too narrow. *Time* is the median over pairs of the CPU time "
+        "to fit and apply, relative to `ts`.",
+        _gain_table(cells, with_gain),
         "## How to make it",
-        "    python benchmarks/harm.py --cifar10 FOLDER --workers 2",
-        "Means and counts of every pair and method are in the JSON file beside this one. Made with "
-        + ", ".join(f"{name} {number}" for name, number in head["versions"].items())
-        + ".",
+        "```text\npython benchmarks/harm.py --cifar10 FOLDER --workers 2\n```",
+        "[The JSON file](harm.json) has means and counts for every pair and method, and says why a method did not run "
+        "on a pair. Made with " + ", ".join(f"{name} {number}" for name, number in head["versions"].items()) + ".",
     ]
     return "\n\n".join(sections) + "\n"
 
 
 def _setting(head: dict[str, Any], pairs: int) -> Iterator[str]:
     yield (
-        f"{pairs} pairs of a model and data are split {head['splits']} times at random, stratified by class, into "
-        "calibration data (200 to 5,000 samples) and up to 5,000 test samples. Models are those that scikit-learn "
-        "ships, the demo network of this package and, if their files are given, two CIFAR-10 networks. Networks are "
-        "trained to overfit, without regularisation. *Prior* thins the classes of calibration and test data out, down "
-        "to a tenth for the last one; *noise* adds normal noise of half a standard deviation to every input; *drawn* "
-        "draws the labels from the model's own probabilities. Votes of trees and neighbours get one more vote that "
-        "all classes share, so that none has probability 0. All methods share the splits. Probabilities below 2.2e-16 "
-        "count as that."
+        f"Each of {pairs} pairs of a model and data is split {head['splits']} times at random, stratified by class, "
+        "into 200 to 5,000 calibration samples and up to 5,000 test samples. The models are scikit-learn's "
+        "classifiers, the demo network of this package and, given their files, two CIFAR-10 networks. The networks "
+        "trained for this benchmark are overfitted on purpose. In some pairs the data have shifted since training: "
+        "classes are thinned out, down to a tenth for the last one, or every input gets normal noise of half a "
+        "standard deviation. In "
+        "others the labels are drawn from the model's own probabilities, so there is nothing to gain. All methods see "
+        "the same splits. Votes of trees and neighbours get one more vote, shared by all classes, and probabilities "
+        "are at least 2.2e-16, so that no log loss is infinite."
     )
     yield (
-        f"`{DEFAULT}` is `tna-onnx calibrate` without options, on a model without a linear head with `--search none`; "
-        f"where a gate or an error leaves no file, the run counts as the input. `{UNGATED}` has them too. "
-        f"{head['limits']}"
+        f"`{DEFAULT}` is `tna-onnx calibrate` without options; a model without a linear head is calibrated with "
+        "`--search none`. Where a gate or an error leaves no file, the run counts as the input. "
+        f"`{UNGATED}` counts the rejected result instead. {head['limits']}"
     )
 
 
-def _short(cells: Cells, members: dict[str, list[str]]) -> Iterator[str]:
-    names = members.get("all", next(iter(members.values())))
-    yield f"Where there is something to gain ({len(names)} pairs; those with drawn labels are left out):"
+def _short(cells: Cells, with_gain: Sequence[str], calibrated: Sequence[str], every: Sequence[str]) -> Iterator[str]:
     for key, title in (("nll_worse", "log loss"), ("accuracy_worse", "accuracy"), ("worse", "log loss or accuracy")):
-        parts = [f"`{name}` in {_rate(rate(cells, names, name, key))} % of runs" for name in (DEFAULT, "ts")]
-        yield f"Significantly worse {title} than the input: {', '.join(parts)}."
-    found = share_of_best_peer(cells, names)
-    if "peer" in found:
+        yield f"Significantly worse {title} than the input: {_both(cells, with_gain, key)}."
+    best = share_of_best_peer(cells, with_gain)
+    if "peer" in best:
         yield (
-            f"Mean log-loss gain of `{DEFAULT}`: {_percent(found['gain'], found['peer_gain'])} of that of the best "
-            f"single peer, {found['peer']}; {_percent(found['gain'], found['oracle'])} of the oracle's."
+            f"Mean log-loss gain of `{DEFAULT}`: {_percent(best['gain'], best['peer_gain'])} of that of the best "
+            f"single peer ({best['peer']}), and {_percent(best['gain'], best['oracle'])} of an oracle's, which takes "
+            "for each pair whichever of our single methods, or the input, is best on the test data."
         )
-    if calibrated := members.get("calibrated"):
-        improved = _rate(rate(cells, calibrated, DEFAULT, "improved"))
-        worse = [f"`{name}` in {_rate(rate(cells, calibrated, name, 'worse'))} % of runs" for name in (DEFAULT, "ts")]
-        yield f"On models that are calibrated already ({len(calibrated)} pairs), the same: {', '.join(worse)}."
-        yield f"Those called improved: `{DEFAULT}` in {improved} % of runs."
+    if calibrated:
+        yield (
+            f"On models that are already calibrated ({len(calibrated)} pairs), significantly worse log loss or "
+            f"accuracy: {_both(cells, calibrated, 'worse')}. Their result is called improved in "
+            f"{_rate(rate(cells, calibrated, DEFAULT, 'improved'))} % of runs of `{DEFAULT}`."
+        )
+    bias = [cells[name, DEFAULT]["bias"] for name in every if cells[name, DEFAULT]["runs"]]
+    off = {
+        key: _interval([factor * entry[key] for entry in bias if entry.get(key) is not None], digits)
+        for key, factor, digits in (("ece", 100, 3), ("accuracy", 100, 3), ("nll", 1e3, 2))
+    }
+    yield (
+        f"Cross-fitted estimate of `{DEFAULT}` minus the value on test data, over all pairs: ECE {off['ece']} points "
+        "(both on equally many samples), change in accuracy "
+        f"{off['accuracy']} points, change in log loss {off['nll']} thousandths of a nat."
+    )
+
+
+def _both(cells: Cells, names: Sequence[str], key: str) -> str:
+    return ", ".join(f"`{method}` in {_rate(rate(cells, names, method, key))} % of runs" for method in (DEFAULT, "ts"))
 
 
 def _gain_table(cells: Cells, names: Sequence[str]) -> str:
@@ -134,85 +251,6 @@ def _gain_table(cells: Cells, names: Sequence[str]) -> str:
         ["Method", "Pairs", *titles, "Worse NLL, %", "Worse accuracy, %", "Time"],
         (row(method) for method in _METHODS if values(cells, names, method, "runs")),
     )
-
-
-def _peer_table(cells: Cells, members: dict[str, list[str]]) -> str:
-    def row(group: str, names: list[str]) -> Iterator[str]:
-        found = share_of_best_peer(cells, names)
-        yield group
-        yield found.get("peer", "")
-        yield str(len(names))
-        yield f"{1e3 * found['gain']:.1f}"
-        if "peer" in found:
-            yield f"{1e3 * found['peer_gain']:.1f}"
-            yield _percent(found["gain"], found["peer_gain"])
-            yield _three([1e3 * value for value in found["to_peer"]], 1)
-        else:
-            yield from ("", "", "")
-        yield f"{1e3 * found['oracle']:.1f}"
-        yield _three([1e3 * value for value in found["to_oracle"]], 1)
-
-    header = ["Group", "Best peer", "Pairs", DEFAULT, "Peer", "Share", "Minus peer", "Oracle", "Minus oracle"]
-    return markdown(header, (row(*item) for item in members.items() if item[0] != "calibrated"), words=2)
-
-
-def _calibrated_table(cells: Cells, names: Sequence[str]) -> str:
-    def row(method: str) -> Iterator[str]:
-        yield method
-        for key in ("improved", "nll_worse", "accuracy_worse"):
-            yield _rate(rate(cells, names, method, key))
-        for key in ("refused", "unchanged"):
-            hits, runs, *_ = rate(cells, names, method, key)
-            yield f"{hits} of {runs}"
-
-    header = ["Method", "Improved, %", "Worse NLL, %", "Worse accuracy, %", "Refused", "Unchanged"]
-    return markdown(header, (row(method) for method in _OURS if values(cells, names, method, "runs")))
-
-
-def _bias_table(cells: Cells, names: Sequence[str]) -> str:
-    def row(method: str) -> Iterator[str]:
-        yield method
-        ran = [cells[name, method]["bias"] for name in names if cells.get((name, method), {"runs": 0})["runs"]]
-        yield str(len(ran))
-        for key, factor, digits in (("ece", 100, 3), ("accuracy", 100, 3), ("nll", 1e3, 2)):
-            yield _interval([factor * bias[key] for bias in ran if bias[key] is not None], digits)
-
-    header = ["Method", "Pairs", "ECE, points", "Accuracy, points", "NLL, 0.001 nats"]
-    return markdown(header, (row(m) for m in _OURS if m != UNGATED and values(cells, names, m, "runs")))
-
-
-def _pair_table(cells: Cells, pairs: Sequence[Pair]) -> str:
-    def row(name: str) -> Iterator[str]:
-        given = cells[name, INPUT]
-        default = cells[name, DEFAULT]
-        yield name
-        yield ", ".join(default.get("chosen", ()))
-        yield f"{100 * given['accuracy']:.1f}"
-        yield f"{given['nll']:.3f}"
-        yield f"{100 * given['ece']:.1f}"
-        for methods in ((DEFAULT,), tuple(PEERS)):
-            gains = [(-value, method) for method in methods for value in values(cells, [name], method, "d_nll")]
-            yield f"{1e3 * max(gains)[0]:+.1f}" if gains else ""
-        yield f"{1e3 * share_of_best_peer(cells, [name])['oracle']:+.1f}"
-        yield f"{100 * default['d_accuracy']:+.2f}"
-
-    header = [
-        "Pair", "Maps chosen", "Accuracy, %", "NLL", "ECE, %",
-        "NLL gain", "Best peer's", "Oracle's", "Accuracy, points",
-    ]  # fmt: skip
-    return markdown(header, (row(pair.name) for pair in pairs), words=2)
-
-
-def _left_out(cells: Cells, head: dict[str, Any]) -> Iterator[str]:
-    lines = [f"{package}: not installed here ({reason})" for package, reason in head["missing"].items()]
-    for method in _METHODS:
-        found = {why: pair for (pair, name), cell in cells.items() if name == method for why in cell["left_out"]}
-        pairs = sum(bool(cell["left_out"]) for (_, name), cell in cells.items() if name == method)
-        if found:
-            lines.append(f"{method}, on {pairs} pairs: " + "; ".join(sorted(found)))
-    if lines:
-        yield "## What was left out"
-        yield "\n".join(f"- {line}" for line in lines)
 
 
 def _interval(figures: Sequence[float], digits: int) -> str:

@@ -16,8 +16,8 @@ class Pair:
     """A model and the data that it is calibrated on.
 
     Attributes:
-        data: a name in `harm_data.DATA`, `demo` or `cifar10`.
-        model: a name in `harm_models.MODELS`, or a file's stem of `demo` and `cifar10`.
+        data: a name in `harm_problems.DATA`, `demo` or `cifar10`.
+        model: a name in `harm_problems.MODELS`, or a file's stem of `demo` and `cifar10`.
         calibration: samples to calibrate on; up to 5,000 others are the test data.
         moved: how the pool differs from the training data: `prior`, `noise` or nothing.
         drawn: whether labels are drawn from the model's own probabilities, so that it is calibrated.

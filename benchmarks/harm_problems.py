@@ -1,23 +1,257 @@
-"""The problems of the harm benchmark: what a model makes of a pool, kept on disk, and random splits of it."""
+"""The problems of the harm benchmark: tables, the classifiers trained on them, and random splits of what these score.
+
+Tables are made or shipped by scikit-learn; a pool is what calibration and test samples are drawn from, its features in
+units of the training data's deviations. Classifiers give features and a linear head, or logits alone. Binary models
+with one score z get the two logits (-z/2, z/2). Votes of trees and neighbours, which may be zero for a class, get one
+more vote that all classes share. Pools are kept on disk.
+"""
 
 from __future__ import annotations
 
+import warnings
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harm_data import make_table, shift
-from harm_models import Scored, fit
 from harm_pairs import Pair
 from numpy.typing import NDArray
 from problems import open_head
 from scipy.special import log_softmax, softmax
+from sklearn import datasets
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.naive_bayes import GaussianNB
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.neural_network import MLPClassifier
+from sklearn.svm import SVC
 
 from tna_onnx.data import Recipe
 
-__all__ = ["Part", "Problem", "build", "probabilities", "split", "stratified"]
+__all__ = ["DATA", "MODELS", "Part", "Problem", "build", "probabilities", "split", "stratified"]
+
+# The largest calibration set, 5,000, and a test set beside it.
+POOL = 10_000
+
+# The rarest class of a shifted pool is kept with this probability, the first with 1.
+_RAREST = 0.1
+
+# Deviation of the noise that is added to a shifted pool's features, in deviations of the feature.
+_NOISE = 0.5
+
+Arrays = tuple[NDArray[Any], NDArray[np.int64]]
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Samples to train on, and a pool of others."""
+
+    train: Arrays
+    pool: Arrays
+
+
+def _classes(classes: int, flip: float, **fields: Any) -> Callable[[int], Arrays]:
+    """Return a maker of Gaussian clusters on the corners of a cube, with a share of random labels."""
+    given = {"n_features": 24, "n_informative": 16, "n_redundant": 4, "class_sep": 1.2} | fields
+
+    def make(samples: int) -> Arrays:
+        x, y = datasets.make_classification(samples, n_classes=classes, flip_y=flip, random_state=classes, **given)
+        return x, y
+
+    return make
+
+
+def _like(load: Callable[..., Any]) -> Callable[[int], Arrays]:
+    """Return a maker of samples of Gaussians with the means and covariances of a small data set's classes."""
+
+    def make(samples: int) -> Arrays:
+        x, y = load(return_X_y=True)
+        rng = np.random.default_rng(len(x))
+        labels = rng.choice(y, samples)
+        drawn = np.empty((samples, x.shape[1]))
+        for label in np.unique(y):
+            rows = labels == label
+            own = x[y == label]
+            drawn[rows] = rng.multivariate_normal(own.mean(0), np.cov(own.T), rows.sum())
+        return drawn, labels
+
+    return make
+
+
+def _blobs(samples: int) -> Arrays:
+    x, y = datasets.make_blobs(samples, n_features=8, centers=10, cluster_std=5.0, random_state=0)
+    return x, y
+
+
+def _moons(samples: int) -> Arrays:
+    x, y = datasets.make_moons(samples, noise=0.35, random_state=0)
+    return x, y
+
+
+def _shipped(load: Callable[..., Any]) -> Callable[[int], Arrays]:
+    """Return a maker that gives all samples of a data set, however many were asked for."""
+
+    def make(_samples: int) -> Arrays:
+        x, y = load(return_X_y=True)
+        rows = np.random.default_rng(len(x)).permutation(len(x))
+        return x[rows], y[rows]
+
+    return make
+
+
+# name -> (maker, training samples); few enough that a large network learns them by heart
+DATA: dict[str, tuple[Callable[[int], Arrays], int]] = {
+    "binary": (_classes(2, 0.1, class_sep=0.7), 500),
+    "binary-rare": (_classes(2, 0.02, weights=[0.95], class_sep=0.9), 1000),
+    "classes-5": (_classes(5, 0.1), 1000),
+    "classes-5-rare": (_classes(5, 0.05, weights=[0.6, 0.2, 0.1, 0.06, 0.04]), 1000),
+    "classes-10": (_classes(10, 0.05), 1000),
+    "classes-20": (_classes(20, 0.05), 2000),
+    "classes-50": (_classes(50, 0.0, n_clusters_per_class=1), 2500),
+    "classes-100": (_classes(100, 0.0, n_clusters_per_class=1), 4000),
+    "iris-like": (_like(datasets.load_iris), 60),
+    "wine-like": (_like(datasets.load_wine), 60),
+    "blobs": (_blobs, 300),
+    "moons": (_moons, 200),
+    "cancer": (_shipped(datasets.load_breast_cancer), 149),
+    "digits": (_shipped(datasets.load_digits), 397),
+}
+
+
+def make_table(name: str, moved: str, seed: int) -> Table:
+    """Make a data set, its features in units of the training data, and move its pool."""
+    maker, train = DATA[name]
+    # a pool whose classes are thinned out has to be larger before
+    x, y = maker(train + POOL * (3 if moved == "prior" else 1))
+    deviation = x[:train].std(0)
+    # a pixel at the border is the same everywhere
+    deviation[deviation == 0] = 1
+    x = (x - x[:train].mean(0)) / deviation
+    labels = y.astype(np.int64)
+    pool_x, pool_y = shift(x[train:], labels[train:], moved, np.random.default_rng(seed))
+    return Table((x[:train], labels[:train]), (pool_x[:POOL], pool_y[:POOL]))
+
+
+def shift(x: NDArray[Any], y: NDArray[np.int64], moved: str, rng: np.random.Generator) -> Arrays:
+    """Return a pool with other class frequencies (`prior`), with noise on its features (`noise`), or as it is."""
+    if moved == "noise":
+        return x + _NOISE * rng.standard_normal(x.shape), y
+    if moved == "prior":
+        share = _RAREST ** (np.arange(y.max() + 1) / y.max())
+        kept = rng.random(len(y)) < share[y]
+        return x[kept], y[kept]
+    return x, y
+
+
+_TREES = 100
+_NEIGHBOURS = 15
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """What a model makes of N samples.
+
+    Attributes:
+        features: (N, n) float32; the logits (N, C) of a model without a head.
+        weight: (C, n) float32 of the head; None without one.
+        bias: (C,) float32 of the head; None without one.
+    """
+
+    features: NDArray[np.float32]
+    weight: NDArray[np.float32] | None = None
+    bias: NDArray[np.float32] | None = None
+
+
+Model = Callable[[NDArray[Any]], Scored]
+"""Scores samples (N, d)."""
+
+
+def fit(name: str, x: NDArray[Any], y: NDArray[np.int64], seed: int) -> Model:
+    """Train a model."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # networks are stopped after a number of epochs, converged or not
+        return MODELS[name](x, y, seed)
+
+
+def _network(width: int) -> Callable[..., Model]:
+    """Return a trainer of a network with one hidden layer, long and without any regularisation."""
+
+    def train(x: NDArray[Any], y: NDArray[np.int64], seed: int) -> Model:
+        net = MLPClassifier((width,), alpha=0, max_iter=300, tol=0, random_state=seed).fit(x, y)
+        first, last = net.coefs_
+        below, bias = net.intercepts_
+        return lambda z: _head(np.maximum(z @ first + below, 0), last.T, bias)
+
+    return train
+
+
+def _linear(x: NDArray[Any], y: NDArray[np.int64], _seed: int) -> Model:
+    model = LogisticRegression(max_iter=1000).fit(x, y)
+    return lambda z: _head(z, model.coef_, model.intercept_)
+
+
+def _head(features: NDArray[Any], weight: NDArray[Any], bias: NDArray[Any]) -> Scored:
+    """Return features and head, of one score both logits."""
+    if len(weight) == 1:
+        weight, bias = (np.concatenate([-half, half]) for half in (weight / 2, bias / 2))
+    return Scored(*(np.ascontiguousarray(values, np.float32) for values in (features, weight, bias)))
+
+
+def _boosting(x: NDArray[Any], y: NDArray[np.int64], seed: int) -> Model:
+    model = HistGradientBoostingClassifier(max_iter=60, max_leaf_nodes=15, random_state=seed).fit(x, y)
+
+    def score(z: NDArray[Any]) -> Scored:
+        scores = model.decision_function(z)
+        # one score: of the second class against the first
+        if scores.ndim == 1:
+            scores = np.stack([-scores / 2, scores / 2], axis=1)
+        return Scored(scores.astype(np.float32))
+
+    return score
+
+
+def _forest(x: NDArray[Any], y: NDArray[np.int64], seed: int) -> Model:
+    model = RandomForestClassifier(_TREES, min_samples_leaf=2, random_state=seed).fit(x, y)
+    return lambda z: _votes(model.predict_proba(z), _TREES)
+
+
+def _neighbours(x: NDArray[Any], y: NDArray[np.int64], _seed: int) -> Model:
+    model = KNeighborsClassifier(_NEIGHBOURS).fit(x, y)
+    return lambda z: _votes(model.predict_proba(z), _NEIGHBOURS)
+
+
+def _votes(shares: NDArray[Any], votes: int) -> Scored:
+    """Return logarithms of shares of votes, with one more vote for all classes together."""
+    return Scored(np.log((votes * shares + 1 / shares.shape[1]) / (votes + 1)).astype(np.float32))
+
+
+def _bayes(x: NDArray[Any], y: NDArray[np.int64], _seed: int) -> Model:
+    model = GaussianNB().fit(x, y)
+    return lambda z: Scored(model.predict_log_proba(z).astype(np.float32))
+
+
+def _vectors(x: NDArray[Any], y: NDArray[np.int64], _seed: int) -> Model:
+    # with probabilities as scikit-learn makes them: a sigmoid on the scores of folds
+    model = CalibratedClassifierCV(SVC(), ensemble=False).fit(x, y)
+    return lambda z: Scored(np.log(np.maximum(model.predict_proba(z), 1e-12)).astype(np.float32))
+
+
+MODELS: dict[str, Callable[..., Model]] = {
+    "logistic": _linear,
+    "mlp-32": _network(32),
+    "mlp-64": _network(64),
+    "mlp-128": _network(128),
+    "mlp-256": _network(256),
+    "boosting": _boosting,
+    "forest": _forest,
+    "neighbours": _neighbours,
+    "naive-bayes": _bayes,
+    "svc": _vectors,
+}
+
 
 # As many as the largest calibration set: an ECE compares only between equal numbers of samples.
 _TEST = 5_000

@@ -1,6 +1,7 @@
-"""Runs of the harm benchmark: every method on every split, a line of JSON each, and no run twice.
+"""Runs of the harm benchmark: every method on every split, scored by definition; a line of JSON each, no run twice.
 
-`runs/METHOD.jsonl` holds the runs of a method. To repeat them, after a change of the method, remove that file.
+`runs/METHOD.jsonl` holds the runs of a method; remove that file to repeat them after a change of the method. The
+scores, and the test of whether a change is for the worse, use nothing of the package.
 """
 
 from __future__ import annotations
@@ -12,19 +13,116 @@ import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import harm_ours
+import harm_methods
+import numpy as np
+from harm_methods import PEERS, installed
 from harm_pairs import Pair
-from harm_peers import PEERS, installed
 from harm_problems import Problem, build, probabilities, split
-from harm_scores import METRICS, Scores, ece_of_parts, significant
+from numpy.typing import NDArray
+from scipy.stats import beta
 from threadpoolctl import threadpool_limits
 
 from tna_onnx.errors import TnaError
 
-__all__ = ["INPUT", "Run", "load", "methods", "run_all"]
+__all__ = [
+    "BINS",
+    "INPUT",
+    "METRICS",
+    "Run",
+    "Scores",
+    "ece",
+    "ece_of_parts",
+    "exact_interval",
+    "load",
+    "methods",
+    "run_all",
+    "significant",
+]
+
+BINS = 15
+METRICS = ("nll", "brier", "ece", "accuracy")
+
+# Smaller probabilities count as this one, as in scikit-learn's log loss.
+_LEAST = float(np.finfo(np.float64).eps)
+
+# Mean changes up to this are rounding: logits are float32.
+_ROUNDING = 1e-6
+
+# Two-sided 95 %: a change in one direction is seen by chance in 2.5 % of runs.
+_Z = 1.959963984540054
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """Scores of N samples, all (N,) float64: log loss in nats, Brier score, confidence, and 1 for a hit."""
+
+    nll: NDArray[np.float64]
+    brier: NDArray[np.float64]
+    confidence: NDArray[np.float64]
+    hit: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, probabilities: NDArray[np.float64], labels: NDArray[np.int64]) -> Scores:
+        """Score (N, C) probabilities.
+
+        Raises:
+            ValueError: numbers that are not finite, or rows that do not sum to 1.
+        """
+        if not np.isfinite(probabilities).all() or np.abs(probabilities.sum(1) - 1).max() > 1e-3:
+            raise ValueError("probabilities are not finite or do not sum to 1")
+        p = probabilities.astype(np.float64)
+        rows = np.arange(len(labels))
+        one_hot = np.zeros_like(p)
+        one_hot[rows, labels] = 1
+        return cls(
+            nll=-np.log(np.maximum(p[rows, labels], _LEAST)),
+            brier=((p - one_hot) ** 2).sum(1),
+            confidence=p.max(1),
+            hit=(p.argmax(1) == labels).astype(np.float64),
+        )
+
+    def metrics(self) -> dict[str, float]:
+        """Means over the samples, and the ECE."""
+        values = {"nll": self.nll.mean(), "brier": self.brier.mean(), "accuracy": self.hit.mean()}
+        return {name: float(value) for name, value in values.items()} | {"ece": ece(self.confidence, self.hit)}
+
+
+def ece(confidence: NDArray[np.float64], hit: NDArray[np.float64]) -> float:
+    """Expected calibration error over bins of equal width, (j/B, (j+1)/B]."""
+    bins = np.clip(np.ceil(confidence * BINS).astype(np.intp) - 1, 0, BINS - 1)
+    return float(np.abs(np.bincount(bins, hit - confidence, BINS)).sum() / len(hit))
+
+
+def ece_of_parts(scores: Scores, size: int) -> float | None:
+    """Mean ECE of parts of `size` samples; None if there are fewer.
+
+    Binning makes the ECE of few samples larger, so values compare only between equal numbers of samples.
+    """
+    parts = range(0, len(scores.hit) - size + 1, size)
+    values = [ece(scores.confidence[k : k + size], scores.hit[k : k + size]) for k in parts]
+    return float(np.mean(values)) if values else None
+
+
+def significant(change: NDArray[np.float64]) -> int:
+    """Return the sign of the mean of paired changes if it lies beyond two-sided 95 % of a normal law, else 0."""
+    mean = change.mean()
+    error = change.std(ddof=1) / np.sqrt(len(change))
+    return int(np.sign(mean)) if abs(mean) > max(_Z * error, _ROUNDING) else 0
+
+
+def exact_interval(hits: int, runs: int) -> tuple[float, float]:
+    """95 % interval of a share, from the binomial law.
+
+    Source: Clopper & Pearson (1934).
+    """
+    low = 0.0 if hits == 0 else float(beta.ppf(0.025, hits, runs - hits + 1))
+    high = 1.0 if hits == runs else float(beta.ppf(0.975, hits + 1, runs - hits))
+    return low, high
+
 
 INPUT = "input"
 """The model as it is."""
@@ -35,7 +133,7 @@ Run = dict[str, Any]
 
 def methods() -> tuple[str, ...]:
     """Return the names of all methods that can run here, the input first."""
-    return (INPUT, *harm_ours.METHODS, *installed()[0])
+    return (INPUT, *harm_methods.METHODS, *installed()[0])
 
 
 def run_all(
@@ -106,10 +204,10 @@ def _run(name: str, problem: Problem, before: Scores) -> Run:
         return _scored(before, before)
     if name in PEERS:
         return _run_peer(name, problem, before)
-    if not harm_ours.applies(name, problem):
+    if not harm_methods.applies(name, problem):
         return {"left_out": "needs a linear head"}
     try:
-        found = harm_ours.ours(name, problem)
+        found = harm_methods.ours(name, problem)
     # ValueError: a weight that cannot be tilted, which the command turns into an error of its own
     except (TnaError, ValueError) as error:
         return {"left_out": str(error)}

@@ -1,4 +1,4 @@
-"""What the benchmarks search on: the features of a model's calibration data, or a random problem of any size."""
+"""What the benchmarks run on: the features of a model's calibration data, a random problem, a very large head."""
 
 from __future__ import annotations
 
@@ -6,22 +6,28 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
 
-from tna_onnx.calibration.job import Job
-from tna_onnx.calibration.opening import open_task
-from tna_onnx.calibration.task import Task
 from tna_onnx.data import Recipe
 from tna_onnx.data.options import Data
 from tna_onnx.engine.logits import HeadLogits, score_all
 from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.graph.readout import Head
+from tna_onnx.pipeline.job import Job
+from tna_onnx.pipeline.opening import open_task
+from tna_onnx.pipeline.task import Task
 from tna_onnx.progress import silent
-from tna_onnx.search.candidates import Candidate
-from tna_onnx.search.scored import Scored
+from tna_onnx.search.candidates import Candidate, Scored
 from tna_onnx.search.settings import SearchSettings
 from tna_onnx.search.sparse import search_sparse
 
-__all__ = ["bare_products", "make", "open_head", "sparse_search"]
+__all__ = ["bare_products", "make", "open_head", "sparse_search", "write_large_head"]
+
+# Sizes of the classifier with a very large head.
+INPUTS, FEATURES, CLASSES = 64, 1280, 21_843
+SAMPLES = 2000
+SHARPNESS = 1.5
 
 
 def open_head(
@@ -82,3 +88,41 @@ def sparse_search(
         original.scaled_scores,
     )
     return search_sparse(scored, settings, lambda *_: None)
+
+
+def write_large_head(folder: Path, *, seed: int = 0) -> int:
+    """Write a classifier with a head of 21,843 classes, and samples that it labels itself, into a folder.
+
+    Most labels are the most likely class, so that accuracy is that of a trained network; its logits are too large by a
+    factor of `SHARPNESS`, which is what there is to find. Files: `model.onnx`, `calib.npz`, `eval.npz`.
+
+    Returns:
+        Bytes of the head's weight.
+    """
+    rng = np.random.default_rng(seed)
+    hidden = (rng.standard_normal((INPUTS, FEATURES)) / INPUTS**0.5).astype(np.float32)
+    weight = (rng.standard_normal((CLASSES, FEATURES)) * 12 / FEATURES**0.5).astype(np.float32)
+    for name in ("calib", "eval"):
+        x = rng.standard_normal((SAMPLES, INPUTS)).astype(np.float32)
+        honest = np.maximum(x @ hidden, 0) @ weight.T
+        labels = np.argmax(honest + rng.gumbel(size=honest.shape).astype(np.float32), axis=1)
+        np.savez(folder / f"{name}.npz", x=x, labels=labels)
+    weight *= np.float32(SHARPNESS)
+    graph = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["x", "hidden"], ["h"]),
+            helper.make_node("Relu", ["h"], ["z"]),
+            helper.make_node("Gemm", ["z", "weight", "bias"], ["logits"], name="head", transB=1),
+        ],
+        "large",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", INPUTS])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["N", CLASSES])],
+        [
+            numpy_helper.from_array(hidden, "hidden"),
+            numpy_helper.from_array(weight, "weight"),
+            numpy_helper.from_array(np.zeros(CLASSES, np.float32), "bias"),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, folder / "model.onnx")
+    return int(weight.nbytes)

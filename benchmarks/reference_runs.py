@@ -42,13 +42,13 @@ RUNS = {
     "demo-cross": f"calibrate model.onnx {CROSS}",
     "demo-cross-auto": f"calibrate model.onnx {CROSS} --search none --map auto",
     "complete-ts": f"calibrate model.onnx {HELD_OUT} --search complete --map ts",
-    "complete-ets-nll": f"calibrate model.onnx {HELD_OUT} --search complete --map ets --ets-loss nll --angle-step 4",
+    "complete-ets-nll": f"calibrate model.onnx {HELD_OUT} --search complete --map ets --angle-step 4",
     "complete-cross": f"calibrate model.onnx {CROSS} --search complete --map ts --angle-step 6 --ensemble-size 4",
     "none-ts": f"calibrate model.onnx {HELD_OUT} --search none",
     "none-aar": f"calibrate model.onnx {CROSS} --search none --map aar",
     "none-irova": f"calibrate model.onnx {CROSS} --search none --map irova",
     "limit": f"calibrate model.onnx {HELD_OUT} --ensemble-size inf",
-    "nll-full-grid": f"calibrate model.onnx {HELD_OUT} --objective nll --full-grid --antithetic --ensemble-size 20",
+    "nll-full-grid": f"calibrate model.onnx {HELD_OUT} --objective nll --ensemble-size 20",
     "adaece": f"calibrate model.onnx {HELD_OUT} --objective adaece --bins 10 --confidence-level 90",
     "details": f"calibrate model.onnx {HELD_OUT} --report out.html --plot",
     "refused-gate": f"calibrate model.onnx {HELD_OUT} --max-ece 0.5",
@@ -71,8 +71,8 @@ RUNS = {
     "cifar-wide": f"calibrate resnet20-wide.onnx --calib calib --eval test {CIFAR}",
     "cifar-wide-none": f"calibrate resnet20-wide.onnx --calib calib --eval test {CIFAR} --map none",
     "cifar-small": f"calibrate resnet20.onnx --calib calib --eval test {CIFAR} --search none --map auto",
-    "cifar-small-members": f"calibrate resnet20.onnx --calib calib --eval test {CIFAR} --max-ensemble-size 160",
-    "cifar-small-cross": f"calibrate resnet20.onnx --calib calib {CIFAR} --max-ensemble-size 40",
+    "cifar-small-members": f"calibrate resnet20.onnx --calib calib --eval test {CIFAR} --ensemble-size 160",
+    "cifar-small-cross": f"calibrate resnet20.onnx --calib calib {CIFAR} --ensemble-size 40",
 }
 
 

@@ -1,0 +1,274 @@
+"""The methods of the harm benchmark: the package's own, and calibrators of other libraries.
+
+`ours` is the one place where the benchmark touches the package: it searches and fits without files, by the code that
+the command runs between features and file. `Strategy` chooses and fits, its cross-fitted scores are compared as in a
+report, and the gates say whether a file would be written. A library that is not installed is left out.
+"""
+
+# ruff: noqa: PLC0415 (each of the other libraries is optional)
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any, cast
+
+import numpy as np
+from harm_problems import Part, Problem, probabilities
+from numpy.typing import NDArray
+
+from tna_onnx.api.arguments import gates_of
+from tna_onnx.engine.logits import HeadLogits, Logits, StoredLogits
+from tna_onnx.extraction.table import FeatureTable
+from tna_onnx.maps import MAPS, MapName, maps_of
+from tna_onnx.maps.base import apply_map
+from tna_onnx.numerics.averages import kept_part
+from tna_onnx.numerics.metrics import Metrics
+from tna_onnx.numerics.residuals import CrossFit
+from tna_onnx.pipeline.crossfit import folds
+from tna_onnx.pipeline.settings import Settings
+from tna_onnx.pipeline.strategy import Outcome, Strategy
+from tna_onnx.results.report import Comparison, Standing, compare_scores
+
+__all__ = ["DEFAULT", "LIMITS", "METHODS", "PEERS", "Ours", "Peer", "applies", "installed", "ours", "versions_of"]
+
+DEFAULT = "default"
+"""What `tna-onnx calibrate` does without options."""
+
+LIMITS = "`TNA` and `TNA + ts` have the paper's 10 members."
+"""What the page says of differences to the command."""
+
+METHODS: dict[str, Settings] = {
+    DEFAULT: Settings(),
+    "TNA": Settings(search="sparse", map="none", objective="ece", max_ensemble_size=10),
+    "TNA + ts": Settings(search="sparse", map="ts", objective="ece", max_ensemble_size=10),
+    **{name: Settings(search="none", map=cast("MapName", name)) for name in maps_of(2)},
+}
+"""Settings by the name that tables show."""
+
+
+_VERDICTS = {"improved": 1, "no significant change": 0, "worse": -1}
+
+
+@dataclass(frozen=True, eq=False)
+class Ours:
+    """What the package made of a problem.
+
+    Attributes:
+        probabilities: (N, C) of the test data.
+        chosen: map and angle, in words.
+        before: cross-fitted metrics of the input.
+        after: cross-fitted metrics of the result.
+        verdict: 1 improved, 0 no significant change, -1 worse, by the tool's own judgement of the estimate.
+        unchanged: whether nothing was chosen or fitted, so that the input is the result.
+        refused: whether a gate would have left no file.
+        seconds: of CPU, for choosing, fitting and applying.
+        estimate_seconds: of CPU, for cross-fitting and intervals.
+    """
+
+    probabilities: NDArray[np.float64]
+    chosen: str
+    before: Metrics
+    after: Metrics
+    verdict: int
+    unchanged: bool
+    refused: bool
+    seconds: float
+    estimate_seconds: float
+
+
+def applies(name: str, problem: Problem) -> bool:
+    """Whether a method is for such a model: without a head there is nothing to tilt, and no features."""
+    if name == DEFAULT:
+        return True
+    if name not in MAPS:
+        return problem.weight is not None
+    if MAPS[name].binary and problem.calibration.labels.max() > 1:
+        return False
+    return problem.weight is not None or not MAPS[name].needs_features
+
+
+def ours(name: str, problem: Problem) -> Ours:
+    """Choose and fit on the calibration data, and make the honest estimate from them.
+
+    Raises:
+        DataError: the map cannot be fitted on such data.
+    """
+    settings = dataclasses.replace(METHODS[name], seed=problem.seed)
+    # the command refuses to search a model without a head, and names this instead
+    if problem.weight is None:
+        settings = dataclasses.replace(settings, search="none")
+    strategy = Strategy(
+        lambda weight: _logits(problem, problem.calibration, weight),
+        problem.weight,
+        settings.resolved_search,
+        settings.resolved_map,
+        settings.for_search,
+        allowed=("none", *(word for word in maps_of(2) if applies(word, problem))),
+        options=settings.fit_options,
+    )
+    # CPU time: other processes may run beside this one
+    start = time.process_time()
+    outcome = strategy.run(lambda *_: None)
+    tested = _probabilities(problem, outcome)
+    middle = time.process_time()
+    compared = _compared(strategy, outcome, settings)
+    end = time.process_time()
+    missed = gates_of({}, settings).changes_missed(compared.differences, settings.objective, compared.after, "")
+    return Ours(
+        probabilities=tested,
+        chosen=outcome.method.label,
+        before=compared.before,
+        after=compared.after,
+        verdict=_VERDICTS[Standing.of(compared.differences, settings.objective).word],
+        unchanged=outcome.unchanged,
+        refused=bool(missed),
+        seconds=middle - start,
+        estimate_seconds=end - middle,
+    )
+
+
+def _logits(problem: Problem, part: Part, weight: NDArray[Any] | None) -> Logits:
+    table = FeatureTable(part.features, part.labels)
+    if weight is None or problem.bias is None:
+        return StoredLogits(table)
+    kept = 1.0 if weight is problem.weight else kept_part(problem.weight, weight)
+    return HeadLogits(table, weight, problem.bias * np.float32(kept))
+
+
+def _probabilities(problem: Problem, outcome: Outcome) -> NDArray[np.float64]:
+    """Return what the written file would give for the test data."""
+    chunks = _logits(problem, problem.test, outcome.weight).chunks(features=True)
+    return probabilities(np.concatenate([apply_map(outcome.fitted, logits, z) for logits, _, z in chunks]))
+
+
+def _compared(strategy: Strategy, outcome: Outcome, settings: Settings) -> Comparison:
+    before = outcome.before
+    # nothing was chosen or fitted: nothing to cross-fit
+    if outcome.unchanged:
+        return compare_scores("", "unchanged", before, before, settings.bins, settings.seed, settings.level)
+    after = strategy.cross_fitted(outcome)
+    return compare_scores(
+        "",
+        "cross-fitted",
+        before,
+        after,
+        settings.bins,
+        settings.seed,
+        settings.level,
+        cross_fit=CrossFit(outcome.logits.mapped_scores(outcome.fitted), folds(len(after), settings.seed)),
+        same_predictions=outcome.keeps_predictions and np.array_equal(before.hit, after.hit),
+    )
+
+
+Fit = Callable[[Problem], NDArray[np.float64]]
+"""Fits on the calibration data and returns probabilities of the test data, (N, C)."""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A calibrator of another library.
+
+    Attributes:
+        package: distribution that it comes from.
+        module: what has to be importable.
+        run: fits and applies it.
+        classes: most classes that it is given, for the sake of time.
+    """
+
+    package: str
+    module: str
+    run: Fit
+    classes: int = 10_000
+
+
+def installed() -> tuple[dict[str, Peer], dict[str, str]]:
+    """Return peers that can run, and the reason for each library that cannot."""
+    missing = {peer.package: reason for peer in PEERS.values() if (reason := _missing(peer.module))}
+    return {name: peer for name, peer in PEERS.items() if peer.package not in missing}, missing
+
+
+def _missing(module: str) -> str:
+    """Return why a module cannot be imported; empty if it can."""
+    try:
+        importlib.import_module(module)
+    except ImportError as error:
+        return str(error)
+    return ""
+
+
+def versions_of(peers: dict[str, Peer]) -> dict[str, str]:
+    """Return the versions of the libraries of some peers."""
+    return {package: version(package) for package in sorted({peer.package for peer in peers.values()})}
+
+
+def _sklearn(method: str) -> Fit:
+    def run(problem: Problem) -> NDArray[np.float64]:
+        from sklearn.base import BaseEstimator, ClassifierMixin
+        from sklearn.calibration import CalibratedClassifierCV
+        from sklearn.frozen import FrozenEstimator
+
+        class Given(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sklearn has no types
+            """A model whose scores are its inputs."""
+
+            def fit(self, x: Any, _y: Any) -> Any:
+                self.classes_ = np.arange(x.shape[1])
+                return self
+
+            def decision_function(self, x: Any) -> Any:
+                return x[:, 1] - x[:, 0] if x.shape[1] == 2 else x
+
+            def predict(self, x: Any) -> Any:
+                return x.argmax(1)
+
+        part = problem.calibration
+        model = FrozenEstimator(Given().fit(part.logits, part.labels))
+        everything = np.arange(len(part.labels))
+        # a frozen model is never fitted: all samples are in the one fold that it scores
+        calibrated = CalibratedClassifierCV(model, method=method, cv=[(everything, everything)])
+        calibrated.fit(part.logits.astype(np.float64), part.labels)
+        return np.asarray(calibrated.predict_proba(problem.test.logits.astype(np.float64)), np.float64)
+
+    return run
+
+
+def _probmetrics(name: str) -> Fit:
+    def run(problem: Problem) -> NDArray[np.float64]:
+        from probmetrics import calibrators
+
+        fitted = getattr(calibrators, name)().fit(probabilities(problem.calibration.logits), problem.calibration.labels)
+        return np.asarray(fitted.predict_proba(probabilities(problem.test.logits)), np.float64)
+
+    return run
+
+
+def _netcal(module: str, name: str) -> Fit:
+    def run(problem: Problem) -> NDArray[np.float64]:
+        calibrator = getattr(importlib.import_module(module), name)()
+        given = [probabilities(part.logits) for part in (problem.calibration, problem.test)]
+        binary = given[0].shape[1] == 2
+        if binary:  # it takes the probability of the second class alone
+            given = [p[:, 1] for p in given]
+        calibrator.fit(given[0], problem.calibration.labels)
+        p = np.asarray(calibrator.transform(given[1]), np.float64)
+        return np.stack([1 - p, p], axis=1) if binary else p
+
+    return run
+
+
+PEERS: dict[str, Peer] = {
+    "scikit-learn sigmoid": Peer("scikit-learn", "sklearn.frozen", _sklearn("sigmoid")),
+    "scikit-learn isotonic": Peer("scikit-learn", "sklearn.frozen", _sklearn("isotonic")),
+    "scikit-learn temperature": Peer("scikit-learn", "sklearn.frozen", _sklearn("temperature")),
+    "probmetrics TS": Peer("probmetrics", "probmetrics.calibrators", _probmetrics("TemperatureScalingCalibrator")),
+    "probmetrics SVS": Peer("probmetrics", "probmetrics.calibrators", _probmetrics("SVSCalibrator")),
+    "probmetrics SMS": Peer("probmetrics", "probmetrics.calibrators", _probmetrics("SMSCalibrator")),
+    "probmetrics default": Peer("probmetrics", "probmetrics.calibrators", _probmetrics("LogisticCalibrator")),
+    "netcal TS": Peer("netcal", "netcal.scaling", _netcal("netcal.scaling", "TemperatureScaling")),
+    # half a minute a fit at 100 classes
+    "netcal logistic": Peer("netcal", "netcal.scaling", _netcal("netcal.scaling", "LogisticCalibration"), classes=10),
+}
