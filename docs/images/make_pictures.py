@@ -68,7 +68,7 @@ def _badge(left: str, right: str) -> str:
 def terminal(printed: str) -> str:
     """Return what the demo prints as a picture of a terminal: the sentence, the table, and the file."""
     lines = printed.splitlines()
-    table = lines[2:9]
+    table = lines[2:10]
     wrote = [line for line in lines if line.startswith("wrote")]
     console = Console(record=True, width=COLUMNS, file=io.StringIO())
     console.print(Text.assemble(("$ ", Style(color="green")), (SHOWN, Style(bold=True))))
